@@ -16,7 +16,7 @@ import pytest
 import stored
 from attacked import LONG, noted, times
 from commands import SEARCH, STUDY, saved, words
-from exegete.studies.runs.grid import grid
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.spec.study_file import load_study
 from exegete.web.human_study.storage import Storage
@@ -47,7 +47,7 @@ def model(tmp_path_factory):
 def runs(tmp_path_factory):
     """A finished study."""
     folder = tmp_path_factory.mktemp("finished") / "runs"
-    for cell in grid(load_study(STUDY)).cells:
+    for cell in build_grid(load_study(STUDY)).cells:
         assert run_cell(cell, folder)
     return folder
 

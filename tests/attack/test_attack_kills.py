@@ -13,8 +13,8 @@ import stored
 from attacked import LONG, noted, times
 from commands import SEARCH, STUDY, saved, words
 from exegete.recipes import RECIPES
-from exegete.studies.runs.grid import grid
-from exegete.studies.runs.run_cell import run_cell, sweep
+from exegete.studies.runs.grid import build_grid
+from exegete.studies.runs.run_cell import remove_leftovers, run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
 from forks import command, finished, forge, seconds_of
@@ -76,10 +76,10 @@ def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
 
 
 def all_cells(root):
-    for cell in grid(load_study(STUDY)).cells:
+    for cell in build_grid(load_study(STUDY)).cells:
         while not run_cell(cell, root):
             time.sleep(0.1)
-    sweep(grid(load_study(STUDY)).cells, root)
+    remove_leftovers(build_grid(load_study(STUDY)).cells, root)
 
 
 def test_killed_workers_of_a_study_leave_the_runs_of_an_undisturbed_one(tmp_path):

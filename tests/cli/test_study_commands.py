@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exegete.cli import main
-from exegete.studies.runs.grid import grid
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.spec.study_file import load_study
 
 FOLDER = Path(__file__).parents[2] / "studies"
@@ -81,7 +81,7 @@ def test_a_file_has_a_trial(path, monkeypatch, tmp_path):
     monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
     study = load_study(path, "trial")
     assert study.file.seeds == [7]
-    assert grid(study).runs
+    assert build_grid(study).runs
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
@@ -89,7 +89,7 @@ def test_a_file_has_a_trial(path, monkeypatch, tmp_path):
 def test_every_study_file_is_valid_and_asks_for_what_it_shows(path, scale, monkeypatch, tmp_path):
     monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
     study = load_study(path, scale)
-    found = grid(study)
+    found = build_grid(study)
     assert found.runs
     assert study.file.title
     assert study.file.tables or study.file.figures

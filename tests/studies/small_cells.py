@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from exegete.errors import ExegeteError
-from exegete.studies.runs.run_cell import attempt
+from exegete.studies.runs.run_cell import try_cell
 from exegete.studies.runs.store import Cell
 
 
@@ -23,10 +23,10 @@ def ordinary(cell, space):
     """Two files and a line in the log beside the store."""
     note(space.store.root.parent, str(cell.config["number"]))
     (space.work / "half").write_text("done")
-    (space.fresh / "first.txt").write_text(str(cell.config["number"]))
+    (space.output / "first.txt").write_text(str(cell.config["number"]))
     time.sleep(cell.sources.get("pause", 0))
-    (space.fresh / "folder").mkdir()
-    (space.fresh / "folder" / "second.txt").write_text("x" * 2000)
+    (space.output / "folder").mkdir()
+    (space.output / "folder" / "second.txt").write_text("x" * 2000)
 
 
 def raising(cell, space):
@@ -69,13 +69,13 @@ def cells(count, run=ordinary, **more):
 class Inline:
     """Workers in the calling process, one run at a time."""
 
-    free = 1
+    free_count = 1
 
     def __init__(self, root):
         self.root, self.ended, self.closed = root, [], False
 
     def start(self, cell):
-        self.ended.append(attempt(cell, self.root))
+        self.ended.append(try_cell(cell, self.root))
 
     def wait(self, seconds):
         ended, self.ended = self.ended, []

@@ -14,12 +14,12 @@ from exegete.explainers.learned.interpretable_attention import InterpretableAtte
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics import metric
 from exegete.models import load
-from exegete.studies.runs.grid import grid
-from exegete.studies.runs.noisy import BestOfNoisy
-from exegete.studies.runs.performance import performance
+from exegete.studies.protocols.performance import evaluate_performance
+from exegete.studies.runs.execution import sample_examples
+from exegete.studies.runs.grid import build_grid
+from exegete.studies.runs.noisy_control import BestOfNoisy
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
-from exegete.studies.runs.work import drawn
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.tables.results import collect_results
@@ -34,7 +34,7 @@ FILE = Path(__file__).with_name("study_of_controls.yaml")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("controls") / "runs"
-    found = grid(load_study(FILE))
+    found = build_grid(load_study(FILE))
     for cell in found.cells:
         assert run_cell(cell, root)
     return collect_results(found, Store(root))
@@ -47,8 +47,8 @@ def test_costly_explainers_are_judged_on_a_part_of_the_same_examples(results):
         ["explained", "test"], ["explained", "first 3", "test"], ["explained", "first 2", "test"],
     ]  # fmt: skip
     examples = [results.read_examples(run)["example"].unique().tolist() for run in runs.values()]
-    assert examples == [[0, 1, 2, 3], drawn(4, 3), drawn(4, 2)]
-    assert set(drawn(4, 2)) < set(drawn(4, 3))
+    assert examples == [[0, 1, 2, 3], sample_examples(4, 3), sample_examples(4, 2)]
+    assert set(sample_examples(4, 2)) < set(sample_examples(4, 3))
     assert [results.read_predictions(run)["example"].tolist() for run in runs.values()] == examples
     noisy = results.figures.query("explainer == 'noisy' and metric == 'A-C'")
     assert noisy["value"].iloc[0] == pytest.approx(results.read_examples(runs["noisy",])["A-C"].mean())
@@ -103,8 +103,8 @@ def test_students_are_those_that_learn_one_by_one(results):
     rows = results.read_examples(run)
     assert rows["example"].tolist() == [2, 3] * 3
     assert rows["explainer"].unique().tolist() == ["nothing", "untrained", "IxG"]
-    study, teacher = results.grid.study, load(results.store.folder(run.cell.needs[0]))
-    parts = {name: sources.load(study.dataset(name)) for name in ("pool", "dev", "test", "films")}
+    study, teacher = results.grid.study, load(results.store.cell_folder(run.cell.needs[0]))
+    parts = {name: sources.load_dataset(study.dataset(name)) for name in ("pool", "dev", "test", "films")}
     assert not set(parts["pool"]["text"][:]) & set(parts["films"]["text"][:])
     teaching = Teaching(teacher, "untrained")
     said = teaching.label_data(parts["pool"])
@@ -114,7 +114,8 @@ def test_students_are_those_that_learn_one_by_one(results):
     result = teaching.run(
         "tiny", said, teaching.label_data(parts["dev"]), folder, RunOptions(seed=3, arguments=arguments)
     )
-    one, other = (performance(model, parts["test"])[1]["predicted"].map(np.argmax) for model in (result.model, teacher))
+    predicted = [evaluate_performance(model, parts["test"])[1]["predicted"] for model in (result.model, teacher)]
+    one, other = (each.map(np.argmax) for each in predicted)
     told = rows.query("explainer == 'untrained' and example == 3")["simulatability"].item()
     assert told == pytest.approx((one == other).mean())
     table = make_study_table(results, "taught")
@@ -125,5 +126,5 @@ def test_students_are_those_that_learn_one_by_one(results):
 def test_addresses_hold_datasets_and_models_by_content_and_not_by_path(results):
     options = [run.cell.config["protocol"]["options"] for run in results.find_runs(judgement="taught")]
     assert options[0] == options[1]
-    assert options[0]["pool"] == {"dataset": sources.dataset(results.grid.study.dataset("pool")).address}
-    assert options[0]["start"] == {"model": dict(sources.model("tiny").address)}
+    assert options[0]["pool"] == {"dataset": sources.dataset_address(results.grid.study.dataset("pool")).address}
+    assert options[0]["start"] == {"model": dict(sources.model_address("tiny").address)}

@@ -46,10 +46,10 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """A file of 53 texts of 2 to 9 words, each with a label and some with a rationale."""
-    path, drawn = tmp_path_factory.mktemp("data") / "corpus.jsonl", np.random.default_rng(0)
+    path, sample_examples = tmp_path_factory.mktemp("data") / "corpus.jsonl", np.random.default_rng(0)
     with path.open("w") as file:
         for number in range(COUNT):
-            text = " ".join(drawn.choice(WORDS, 2 + number % 8))
+            text = " ".join(sample_examples.choice(WORDS, 2 + number % 8))
             marked = [[0, text.index(" ")]] if number % 3 else None
             file.write(json.dumps({"text": text, "label": ["neg", "pos"][number % 2], "rationale": marked}) + "\n")
     return path
@@ -220,11 +220,12 @@ def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
 
 def test_only_what_changed_is_listed_the_surest_first_and_an_unsigned_method_is_called_so():
     words = ["gone", "same", "grown"]
-    drawn = np.random.default_rng(0)
+    sample_examples = np.random.default_rng(0)
 
     def several(shift):
         return WordStatistics(
-            row(words, [max(0.1, 3 + noise + shift), 3.0, 3 - noise - shift / 2]) for noise in drawn.normal(size=30)
+            row(words, [max(0.1, 3 + noise + shift), 3.0, 3 - noise - shift / 2])
+            for noise in sample_examples.normal(size=30)
         )
 
     drifted = compute_drift(several(0), several(-2))
@@ -258,10 +259,10 @@ def test_shares_and_intervals_are_those_of_a_t_test():
 
 
 def test_drift_is_welchs_test_adjusted_for_many_words():
-    drawn = np.random.default_rng(1)
+    sample_examples = np.random.default_rng(1)
 
     def several(middle, count):
-        values = np.clip(drawn.normal(middle, 0.1, count), 0.01, 0.99)
+        values = np.clip(sample_examples.normal(middle, 0.1, count), 0.01, 0.99)
         return values, WordStatistics(row(["moved", "stayed"], [one, 1 - one]) for one in values)
 
     (first, before), (second, after) = several(0.2, 12), several(0.6, 9)
@@ -286,7 +287,11 @@ def test_agreement_is_the_area_under_the_curve():
 def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
     from exegete.reports.attributions import Attribution
 
-    parts, drawn, rows = Parts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}), [], []
+    parts, sample_examples, rows = (
+        Parts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}),
+        [],
+        [],
+    )
     for number in range(40):
         words = (("sun", "sky"), ("rain", "mud"))[number % 2]
         scores = [0.9, 0.1 + number / 1000]
@@ -296,8 +301,8 @@ def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
             probability=0.5, method="x", index=number,
         )  # fmt: skip
         rows.append({"text": number})
-        drawn.append(explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
-    parts.write(0, rows, drawn)
+        sample_examples.append(explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
+    parts.write(0, rows, sample_examples)
     parts.finish()
     found = summarise(tmp_path, clusters=2, top=4)
     assert [(one.size, {word for word, _ in one.words[:2]}) for one in found.clusters] in (

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from exegete.studies.runs.store import Cell, Store
-from exegete.studies.workers.engine import drive
 from exegete.studies.workers.local import LocalWorkers
+from exegete.studies.workers.scheduler import run_all
 from small_cells import Inline, cells, dying, filling, ordinary, raising, raising_once, refusing
 
 ROOT = Path(__file__).parents[2]
@@ -21,12 +21,12 @@ PATIENT = 600  # seconds; a machine with much else to do starts processes slowly
 
 
 def done(root, these):
-    return [cell.config["number"] for cell in these if Store(root).done(cell.key)]
+    return [cell.config["number"] for cell in these if Store(root).is_done(cell.key)]
 
 
 def driven(root, these, workers=None):
     told = []
-    outcome = drive(these, root, workers or Inline(root), lambda cell, ended: told.append((cell.title, ended.status)))
+    outcome = run_all(these, root, workers or Inline(root), lambda cell, ended: told.append((cell.title, ended.status)))
     return outcome, told
 
 
@@ -38,7 +38,7 @@ def test_a_run_that_raises_is_tried_three_times_then_reported_and_the_others_go_
     assert outcome.failed == {bad.key: "RuntimeError: broken on purpose", after.key: "needs 'bad', which failed"}
     assert done(tmp_path / "store", good) == [0, 1, 2]
     assert told.count(("bad", "failed")) == 3
-    assert "broken on purpose" in Store(tmp_path / "store").failure(bad.key).read_text()
+    assert "broken on purpose" in Store(tmp_path / "store").failure_path(bad.key).read_text()
 
 
 def test_a_run_that_failed_once_is_mended_and_bad_input_is_not_tried_again(tmp_path):
@@ -47,13 +47,13 @@ def test_a_run_that_failed_once_is_mended_and_bad_input_is_not_tried_again(tmp_p
     outcome, told = driven(tmp_path / "store", [once, bad])
     assert outcome.failed == {bad.key: "there is no dataset"}
     assert told == [("once", "failed"), ("once", "done"), ("bad", "failed")]
-    assert not Store(tmp_path / "store").failure(once.key).exists()
+    assert not Store(tmp_path / "store").failure_path(once.key).exists()
 
 
 def test_when_the_time_is_up_no_run_is_begun_and_the_same_call_goes_on(tmp_path):
     these = cells(3)
     for minutes, left in ((0, 3), (1e-9, 3), (None, 0)):
-        outcome = drive(these, tmp_path / "store", Inline(tmp_path / "store"), minutes=minutes)
+        outcome = run_all(these, tmp_path / "store", Inline(tmp_path / "store"), minutes=minutes)
         assert (outcome.waiting, len(outcome.done), outcome.failed) == (left, 3 - left, {})
 
 
@@ -98,7 +98,7 @@ def test_a_worker_killed_loses_its_own_run_alone_and_all_have_their_threads_and_
     assert done(root, these) == [0, 1, 2, 3, 4, 5, 9]
     assert told.count(("dies", "killed")) == 1
     assert (tmp_path / "log").read_text().count("\n") == 7
-    seen = {(Store(root).folder(cell.key) / "seen.txt").read_text() for cell in looks}
+    seen = {(Store(root).cell_folder(cell.key) / "seen.txt").read_text() for cell in looks}
     assert seen == {"1 1 4", "1 1 7"}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
 
@@ -112,19 +112,19 @@ def looking(cell, space):
     until(lambda: len(list(space.store.root.glob("here *"))) == 2)
     facts = [str(torch.get_num_threads()), os.environ["OMP_NUM_THREADS"], os.environ["CUDA_VISIBLE_DEVICES"]]
     assert datasets.are_progress_bars_disabled()
-    (space.fresh / "seen.txt").write_text(" ".join(facts))
+    (space.output / "seen.txt").write_text(" ".join(facts))
 
 
 SCRIPT = """
 import sys; sys.path[:0] = {paths!r}
 from pathlib import Path
 from small_cells import cells, slow
-from exegete.studies.workers.engine import drive
+from exegete.studies.workers.scheduler import drive
 from exegete.studies.workers.local import LocalWorkers
 if __name__ == "__main__":
     root = Path({root!r})
     try:
-        drive(cells(2, slow), root, LocalWorkers(root, 1, threads=1, gpus=0))
+        run_all(cells(2, slow), root, LocalWorkers(root, 1, threads=1, gpus=0))
     except KeyboardInterrupt:
         sys.exit(130)
 """

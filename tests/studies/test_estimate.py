@@ -6,8 +6,8 @@ import pytest
 
 from exegete.cli import main
 from exegete.studies.runs.estimate import TimeLeft, estimate_time_left, sum_time_spent
-from exegete.studies.runs.grid import grid
-from exegete.studies.runs.store import Store, describe
+from exegete.studies.runs.grid import build_grid
+from exegete.studies.runs.store import Store, write_record
 from exegete.studies.spec.study_file import load_study
 
 FILE = """\
@@ -29,12 +29,12 @@ seeds: 3
 def study(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(FILE)
-    return grid(load_study(path)), Store(tmp_path / "runs")
+    return build_grid(load_study(path)), Store(tmp_path / "runs")
 
 
 def finish(store, cell, cpu_seconds):
-    with store.fresh(cell) as space:
-        describe(space.fresh, cell, 1, seconds=1.0, cpu_seconds=cpu_seconds)
+    with store.workspace(cell) as space:
+        write_record(space.output, cell, 1, seconds=1.0, cpu_seconds=cpu_seconds)
 
 
 def cells_of(grid, recipe, judgement=""):

@@ -9,10 +9,10 @@ import pytest
 
 from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
-from exegete.studies.runs.grid import grid
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.spec.yaml_lines import read
+from exegete.studies.spec.yaml_lines import read_yaml
 
 GOOD = """\
 datasets:
@@ -48,7 +48,7 @@ def test_a_good_file_is_read_as_yaml_1_2(tmp_path):
     assert study.file.seeds == [0, 1]
     assert study.file.metrics == {"auc": "auc"}
     assert study.file.recipes["plain"].arguments == {"learning_rate": 0.001, "optim": "no", "max_steps": 3}
-    assert [run.title for run in grid(study).runs] == [
+    assert [run.title for run in build_grid(study).runs] == [
         "films / tiny / plain / seed 0", "films / tiny / plain / seed 0 / all / dev",
         "films / tiny / plain / seed 1", "films / tiny / plain / seed 1 / all / dev",
     ]  # fmt: skip
@@ -146,7 +146,7 @@ def test_arguments_of_a_training_are_between_the_files_and_the_recipes(tmp_path)
         "train: train, dev: dev}", "train: train, dev: dev, arguments: {max_steps: 9, weight_decay: 0.5}}"
     )
     file = written(tmp_path / "good.yaml", text + "arguments: {weight_decay: 0.1, adam_beta1: 0.7}\n")
-    arguments = grid(load_study(file)).cells[0].config["arguments"]
+    arguments = build_grid(load_study(file)).cells[0].config["arguments"]
     assert [arguments[name] for name in ("max_steps", "weight_decay", "adam_beta1")] == [3, 0.5, 0.7]
 
 
@@ -172,13 +172,15 @@ scales:
     path = written(tmp_path / "more.yaml", more)
     study, small = load_study(path, "trial"), load_study(path)
     assert (study.name, study.file.seeds, study.file.datasets["train"].limit) == ("more-trial", [7], 5)
-    judged = sources.load(study.dataset("dev", judged=True))["text"][:]
-    kept = {name: set(sources.load(small.dataset(name))["text"][:]) for name in ("train", "dev")}
+    judged = sources.load_dataset(study.dataset("dev", judged=True))["text"][:]
+    kept = {name: set(sources.load_dataset(small.dataset(name))["text"][:]) for name in ("train", "dev")}
     assert (len(judged), len(kept["dev"])) == (3, 3)
     assert not set(judged) & (kept["dev"] | kept["train"])
-    assert sources.load(study.dataset("dev"))["text"][:] == sources.load(small.dataset("dev"))["text"][:]
+    assert (
+        sources.load_dataset(study.dataset("dev"))["text"][:] == sources.load_dataset(small.dataset("dev"))["text"][:]
+    )
     less = written(tmp_path / "less.yaml", "extends: good.yaml")
-    (missing,) = grid(load_study(less, "trial")).missing
+    (missing,) = build_grid(load_study(less, "trial")).missing
     assert re.search("good.yaml:3: datasets.dev.spec: generated.* has no row left", missing)
 
 
@@ -191,15 +193,15 @@ LONGEST = [
 @pytest.mark.parametrize(("longest", "fits"), LONGEST)
 def test_rows_are_chosen_by_length_and_rationales_and_not_twice(longest, fits):
     whole = {"spec": "generated?size=60", "split": "train", "limit": None, "seed": 0, "options": {}}
-    texts = sources.load(whole)["text"][:]
-    short = sources.load(whole | {"longest": longest})["text"][:]
+    texts = sources.load_dataset(whole)["text"][:]
+    short = sources.load_dataset(whole | {"longest": longest})["text"][:]
     assert short == [text for text in texts if fits(text)]
     assert 0 < len(short) < len(texts)
     few = whole | {"longest": longest, "limit": 4}
-    rest = sources.load(whole | {"longest": longest, "exclude": [few], "rows": [0, 3]})["text"][:]
+    rest = sources.load_dataset(whole | {"longest": longest, "exclude": [few], "rows": [0, 3]})["text"][:]
     assert len(rest) == 3
-    assert set(rest) <= set(short) - set(sources.load(few)["text"][:])
-    assert sources.dataset(few).address == {"rows": 4, "digest": digest_data(sources.load(few))}
+    assert set(rest) <= set(short) - set(sources.load_dataset(few)["text"][:])
+    assert sources.dataset_address(few).address == {"rows": 4, "digest": digest_data(sources.load_dataset(few))}
 
 
 def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp_path):
@@ -212,10 +214,10 @@ def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp
     written(tmp_path / "pairs.jsonl", "\n".join(lines) + "\n")
     part = {"spec": f"jsonl:{tmp_path}/pairs.jsonl", "split": "all", "limit": None, "seed": 0, "options": {}}
     longest = len(cut(rows[4]["text"], rows[4]["text_pair"])["input_ids"])
-    found = sources.load(part | {"longest": {"tokens": longest, "model": str(tmp_path / "m")}})
+    found = sources.load_dataset(part | {"longest": {"tokens": longest, "model": str(tmp_path / "m")}})
     assert found["text_pair"][:] == [row["text_pair"] for row in rows[:5]]
-    with pytest.raises(ExegeteError, match=r"\./nowhere has no tokenizer.json"):
-        sources.load(part | {"longest": {"tokens": 9, "model": "./nowhere"}})
+    with pytest.raises(ExegeteError, match=r"there is no tokenizer.json at \./nowhere"):
+        sources.load_dataset(part | {"longest": {"tokens": 9, "model": "./nowhere"}})
 
 
 def test_rows_with_rationales_are_those_where_somebody_marked_something(tmp_path):
@@ -225,19 +227,20 @@ def test_rows_with_rationales_are_those_where_somebody_marked_something(tmp_path
     ]
     written(tmp_path / "r.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     part = {"spec": f"jsonl:{tmp_path}/r.jsonl", "split": "all", "limit": None, "seed": 0, "options": {}}
-    assert sources.load(part | {"rationales": True})["text"][:] == ["film 0", "film 3"]
+    assert sources.load_dataset(part | {"rationales": True})["text"][:] == ["film 0", "film 3"]
 
 
 def test_anchors_and_merge_keys_keep_lines(tmp_path):
-    found = read(written(tmp_path / "a.yaml", "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"))
+    found = read_yaml(written(tmp_path / "a.yaml", "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"))
     assert found.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
-    assert found.where(("b", "x")).endswith("a.yaml:1")
-    assert found.where(("b", "y", "unknown")).endswith("a.yaml:4")
+    assert found.line_of(("b", "x")).endswith("a.yaml:1")
+    assert found.line_of(("b", "y", "unknown")).endswith("a.yaml:4")
 
 
 def address(tmp_path, old="seeds: 2", new="seeds: 2"):
     return {
-        run.title: run.cell.key for run in grid(load_study(written(tmp_path / "x.yaml", GOOD.replace(old, new)))).runs
+        run.title: run.cell.key
+        for run in build_grid(load_study(written(tmp_path / "x.yaml", GOOD.replace(old, new)))).runs
     }
 
 
@@ -281,7 +284,7 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
 
     def keys(data):
         text = study.replace('spec: "generated?size=40", split: train', f"spec: 'jsonl:{data}', split: all")
-        return [run.cell.key for run in grid(load_study(written(tmp_path / "s.yaml", text))).runs]
+        return [run.cell.key for run in build_grid(load_study(written(tmp_path / "s.yaml", text))).runs]
 
     first = keys(tmp_path / "one.jsonl")
     assert keys(tmp_path / "two.jsonl") == first
@@ -295,7 +298,7 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
 
 def test_values_from_other_runs_come_after_them_and_depend_on_them(tmp_path):
     more = "recipes:\n  er: {recipe: er_joint, parameters: {weight: {from: plain, metric: cross_entropy, times: 2}}}\n"
-    runs = grid(load_study(written(tmp_path / "x.yaml", GOOD.replace("recipes:\n", more)))).runs
+    runs = build_grid(load_study(written(tmp_path / "x.yaml", GOOD.replace("recipes:\n", more)))).runs
     titles = [run.title for run in runs if not run.dataset]
     assert [title.split(" / ")[2] for title in titles] == ["plain", "plain", "er", "er"]
     plain, er = ([run.cell for run in runs if run.recipe == name and not run.dataset] for name in ("plain", "er"))

@@ -22,7 +22,7 @@ from exegete.cli import main
 from exegete.data.provenance import digest
 from exegete.metrics import metric
 from exegete.reports.attributions import Attributions
-from exegete.studies.runs.grid import grid
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.schema import FigurePart
@@ -49,14 +49,14 @@ TABLES = ("f1", "explainers", "losses")
 def undisturbed(tmp_path_factory):
     """All twelve runs, one after the other in this process."""
     root = tmp_path_factory.mktemp("undisturbed") / "runs"
-    for cell in grid(load_study(FILE)).cells:
+    for cell in build_grid(load_study(FILE)).cells:
         assert run_cell(cell, root)
     return root
 
 
 @pytest.fixture(scope="module")
 def results(undisturbed):
-    found = collect_results(grid(load_study(FILE)), Store(undisturbed))
+    found = collect_results(build_grid(load_study(FILE)), Store(undisturbed))
     assert len(found.grid.cells) == 12
     return found
 
@@ -95,10 +95,10 @@ def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_pa
     more = ["--engine", "ray", "--address", request.getfixturevalue("cluster")] if engine == "ray" else []
     first = command(root, *more)
     os.kill(wait(lambda: at_work(root), first)[0], signal.SIGKILL)
-    wait(lambda: len(Store(root).finished()) >= 3, first)
+    wait(lambda: len(Store(root).list_finished()) >= 3, first)
     first.kill()
     first.wait()
-    before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).finished()}
+    before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).list_finished()}
     assert 3 <= len(before) < 12
     assert "killed, trying again: its process died" in first.stderr.read().decode()
     second = command(root, *more)
@@ -120,7 +120,7 @@ def test_a_table_is_what_its_runs_say(results):
     assert table.columns == ["dev / accuracy ↑", "dev / f1_macro ↑"]
     for row, recipe in enumerate(table.rows):
         found = [
-            json.loads((results.store.folder(run.cell.key) / "figures.json").read_text())["accuracy"] * 100
+            json.loads((results.store.cell_folder(run.cell.key) / "figures.json").read_text())["accuracy"] * 100
             for run in results.find_runs(recipe=recipe)
         ]
         assert table.center[row, 0] == pytest.approx(np.mean(found))
@@ -128,7 +128,7 @@ def test_a_table_is_what_its_runs_say(results):
         assert table.count[row, 0] == 3
     losses = make_study_table(results, "losses")
     trained = [run.cell.key for run in results.grid.runs if not run.dataset and run.recipe == "slow"]
-    values = [json.loads((results.store.folder(k) / "metrics.json").read_text())["cross_entropy"] for k in trained]
+    values = [json.loads((results.store.cell_folder(k) / "metrics.json").read_text())["cross_entropy"] for k in trained]
     assert losses.center[0, 0] == pytest.approx(np.mean(values))
     assert losses.high[0, 0] - losses.center[0, 0] == pytest.approx(np.std(values, ddof=1) / 3**0.5)
     assert sorted(losses.rank[:, 0]) == [1, 2]
@@ -141,7 +141,8 @@ def test_explainers_are_compared_with_the_same_one_of_the_reference(results):
     assert not table.marked[:2].any()
     assert "differs from slow (paired bootstrap over examples, 4 tests, Benjamini–Hochberg" in table.note
     runs = [
-        pd.read_parquet(results.store.folder(r.cell.key) / "results.parquet") for r in results.find_runs(recipe="fast")
+        pd.read_parquet(results.store.cell_folder(r.cell.key) / "results.parquet")
+        for r in results.find_runs(recipe="fast")
     ]
     means = [frame[frame["method"] == "attention_last"]["auc"].mean() for frame in runs]
     assert table.center[3, 0] == pytest.approx(np.median(means))
@@ -167,7 +168,7 @@ def test_agreement_is_kendalls_tau_of_the_same_examples(results):
     (matrix,) = make_agreement_matrices(results, results.grid.study.file.figures["pairs"])[:1]
     taus = []
     for run in results.find_runs(recipe="slow"):
-        items = Attributions.load(results.store.folder(run.cell.key) / "attributions")
+        items = Attributions.load(results.store.cell_folder(run.cell.key) / "attributions")
         size = len(items) // 3
         for one, other in zip(items[:size], items[size : 2 * size], strict=True):
             kept = ~np.array(one.special)
@@ -197,9 +198,9 @@ def test_lower_is_better_turns_a_ranking_around_and_what_is_missing_does_not_cou
 
 def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
     root = shutil.copytree(undisturbed, tmp_path / "runs")
-    found = grid(load_study(FILE))
+    found = build_grid(load_study(FILE))
     missed = next(run for run in found.runs if not run.dataset and run.recipe == "fast" and run.seed == 1)
-    metrics = Store(root).folder(missed.cell.key) / "metrics.json"
+    metrics = Store(root).cell_folder(missed.cell.key) / "metrics.json"
     metrics.write_text('{"feasible": 0.0}'.ljust(metrics.stat().st_size))
     results = collect_results(found, Store(root))
     for recipe, seeds in {"slow": [0, 1, 2], "fast": [0, 2]}.items():
@@ -225,14 +226,14 @@ def test_the_leaderboard_tells_models_of_one_name_apart(undisturbed, tmp_path):
     store = Store(shutil.copytree(undisturbed, tmp_path / "runs"))
 
     def copied(key, change):
-        record = json.loads((store.folder(key) / "cell.json").read_text())
+        record = json.loads((store.cell_folder(key) / "cell.json").read_text())
         record["config"] |= change(record["config"])
         record["key"] = digest(record["config"])
-        folder = shutil.copytree(store.folder(key), store.folder(record["key"]))
+        folder = shutil.copytree(store.cell_folder(key), store.cell_folder(record["key"]))
         (folder / "cell.json").write_text(json.dumps(record))
         return record["key"]
 
-    for run in grid(load_study(FILE)).runs:
+    for run in build_grid(load_study(FILE)).runs:
         if run.recipe == "fast" and run.dataset:
             trained = copied(run.cell.needs[0], lambda config: {"arguments": {**config["arguments"], "max_steps": 9}})
             copied(run.cell.key, lambda config, trained=trained: {"model": {"trained": trained}})

@@ -11,7 +11,7 @@ import families
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import ExplainedModel
-from exegete.studies.runs.protocols.headroom import CoefficientSearch, headroom, interval
+from exegete.studies.protocols.headroom import CoefficientSearch, headroom, interval
 from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
 from runs import sentences

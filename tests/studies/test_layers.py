@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import exegete
 import families
 from exegete.models import Capture, ExplainedModel
-from exegete.studies.runs.layers import by_layer
+from exegete.studies.runs.layer_plausibility import plausibility_by_layer
 
 TECHNIQUES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
 WHOLE = "?level=token&specials=true&absolute=true"
@@ -55,16 +55,16 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
     batch = model.encode(list(data.select([0, 3])))
     with torch.no_grad():
         attentions = [layer.mean(1) for layer in model(batch, capture=Capture(attentions=True)).attentions]
-        by_layer, rolled = (
+        plausibility_by_layer, rolled = (
             exegete.explainer(name).explain(model, batch, "label", special_tokens=True).layers
             for name in ("attention_last", "attention_rollout")
         )
     product = torch.eye(batch.length)
     for number, layer in enumerate(attentions):
-        torch.testing.assert_close(by_layer[:, number], layer[:, 0])
+        torch.testing.assert_close(plausibility_by_layer[:, number], layer[:, 0])
         product = (layer + torch.eye(batch.length)) / 2 @ product
         torch.testing.assert_close(rolled[:, number], product[:, 0])
-    for technique, layers in (("attention_last", by_layer), ("attention_rollout", rolled)):
+    for technique, layers in (("attention_last", plausibility_by_layer), ("attention_rollout", rolled)):
         with torch.no_grad():
             whole = exegete.explainer(technique).explain(model, batch, batch.labels, special_tokens=True).scores
         torch.testing.assert_close(layers[:, -1], whole)
@@ -74,7 +74,9 @@ def test_every_layer_is_judged_and_the_last_is_the_method(model, data, said):
     spec = f"auc{WHOLE}"
     explainers = {name: name for name in ("attention_last", "attention_rollout", "input_x_gradient")}
     metrics = [spec, "aopc_sufficiency"]
-    frame = by_layer(model, data, explainers, metrics, "label", 0, special_tokens=True).set_index(["method", "layer"])
+    frame = plausibility_by_layer(model, data, explainers, metrics, "label", 0, special_tokens=True).set_index(
+        ["method", "layer"]
+    )
     assert list(frame.index) == [("attention_last", 1), ("attention_last", 2), ("attention_rollout", 1),
                                  ("attention_rollout", 2)]  # fmt: skip
     for name in ("attention_last", "attention_rollout"):

@@ -14,10 +14,10 @@ import pytest
 from exegete.cli import main
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
-from exegete.studies.runs.figures_file import export_figures, import_figures, merge
-from exegete.studies.runs.grid import grid
+from exegete.studies.runs.figures_file import export_figures, import_figures, merge_stores
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.runs.store import Store, describe
+from exegete.studies.runs.store import Store, write_record
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.tables.page import fill_page, read_page_part
@@ -76,13 +76,13 @@ def made(tmp_path):
     (tmp_path / "films.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "study.yaml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
     (tmp_path / "part.md").write_text(PART)
-    found, store = grid(load_study(tmp_path / "study.yaml")), Store(tmp_path / "runs")
+    found, store = build_grid(load_study(tmp_path / "study.yaml")), Store(tmp_path / "runs")
     draw = np.random.default_rng(0)
     for run in found.runs:
         if run.recipe != "later":
-            with store.fresh(run.cell) as space:
-                filled(space.fresh, run, draw)
-                describe(space.fresh, run.cell, 1, seconds=2.0, cpu_seconds=1.0)
+            with store.workspace(run.cell) as space:
+                filled(space.output, run, draw)
+                write_record(space.output, run.cell, 1, seconds=2.0, cpu_seconds=1.0)
     return tmp_path
 
 
@@ -114,16 +114,16 @@ def filled(folder, run, draw):
 
 def results_of(folder, runs="runs"):
     study, store = load_study(folder / "study.yaml"), Store(folder / runs)
-    return {"one": collect_results(grid(study, store.recorded(study.name)), store)}
+    return {"one": collect_results(build_grid(study, store.read_sources(study.name)), store)}
 
 
-def drawn(folder, text=PART, runs="runs"):
+def sample_examples(folder, text=PART, runs="runs"):
     (folder / "part.md").write_text(text)
     return fill_page(read_page_part(folder / "part.md"), results_of(folder, runs))
 
 
 def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
-    text, (results,) = drawn(made), results_of(made).values()
+    text, (results,) = sample_examples(made), results_of(made).values()
     table = make_study_table(results, "first")
     assert table.rows == ["slow", "fast"]
     gain = table.center[1, 0] - table.center[0, 0]
@@ -140,7 +140,7 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
     assert "| judged on | films 8, films 8 (some methods 5) |" in text
     assert "| finished | 18 of 27 runs; 18 s of one core |" in text
     assert "| seeds | 0, 1, 2 |" in text
-    assert drawn(made) == text
+    assert sample_examples(made) == text
 
 
 @pytest.mark.parametrize(
@@ -159,24 +159,24 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
 )  # fmt: skip
 def test_what_no_run_said_is_an_error_with_its_line(made, old, new, message):
     with pytest.raises(ExegeteError, match=message):
-        drawn(made, PART.replace(old, new))
+        sample_examples(made, PART.replace(old, new))
 
 
 def test_what_must_hold_is_checked_and_differences_have_a_spread(made):
     (results,) = results_of(made).values()
     frame = results.figures.query("metric == 'accuracy' and judgement == 'all'")
     pairs = 100 * frame.pivot(index="seed", columns="recipe", values="value").eval("fast - slow")
-    text = drawn(
+    text = sample_examples(
         made, PART.replace("| accuracy | wins}}", "| accuracy | spread}}").replace("| A-C | center}}", "| A-C | > 0}}")
     )
     assert f"+{pairs.mean():.1f} ± {pairs.std():.1f} seeds" in text
     assert re.search(r"ATT comes to 0\.\d{3}, of", text)
-    everything = drawn(made, PART.replace("{{one:second}}", "{{one}}"))
+    everything = sample_examples(made, PART.replace("{{one:second}}", "{{one}}"))
     assert len(re.findall("^Mean and standard deviation over seeds", everything, re.MULTILINE)) == 3
 
 
 def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(made):
-    text, figures = drawn(made, PART + "\n{{one}}\n"), made / "figures.parquet"
+    text, figures = sample_examples(made, PART + "\n{{one}}\n"), made / "figures.parquet"
     assert export_figures([results_of(made)["one"].grid], Store(made / "runs"), figures) == 18
     again = figures.read_bytes()
     export_figures([results_of(made)["one"].grid], Store(made / "runs"), figures)
@@ -187,7 +187,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(mad
     sources._dataset.cache_clear()
     assert import_figures(figures, Store(made / "elsewhere")) == 18
     assert import_figures(figures, Store(made / "elsewhere")) == 0
-    assert drawn(made, PART + "\n{{one}}\n", "elsewhere") == text
+    assert sample_examples(made, PART + "\n{{one}}\n", "elsewhere") == text
     export_figures([results_of(made, "elsewhere")["one"].grid], Store(made / "elsewhere"), made / "third.parquet")
     assert (made / "third.parquet").read_bytes() == again
     with pytest.raises(ExegeteError, match="holds no figures of runs"):
@@ -207,10 +207,10 @@ def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(made):
     first = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
     with pytest.raises(ExegeteError, match="is not finished"):
         there.needed(first.key)
-    assert merge(whole, there) == 18
+    assert merge_stores(whole, there) == 18
     assert there.left(found.cells) == whole.left(found.cells)
     assert (there.needed(first.key) / "model.safetensors").exists()
-    assert merge(whole, there) == 0
+    assert merge_stores(whole, there) == 0
 
 
 def test_a_run_done_again_takes_the_place_of_its_figures(made):
@@ -234,11 +234,11 @@ def test_imported_runs_are_not_compared_with_later_ones_until_they_are_there_the
     (made / "late").rename(whole.folder(late))
     import_figures(made / "figures.parquet", there)
     shutil.copytree(whole.folder(late), there.folder(late))
-    table = drawn(made, text, "elsewhere").split("| recipe | ATT | IxG |")[1]
+    table = sample_examples(made, text, "elsewhere").split("| recipe | ATT | IxG |")[1]
     assert "| slow | – | **" in table
     assert "| fast | –" not in table
-    assert merge(whole, there) == 17
-    assert drawn(made, text, "elsewhere") == drawn(made, text)
+    assert merge_stores(whole, there) == 17
+    assert sample_examples(made, text, "elsewhere") == sample_examples(made, text)
 
 
 def test_pages_from_the_command_line(made, capsys):

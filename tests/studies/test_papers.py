@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from exegete.studies.runs.grid import grid
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.spec.study_file import load_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -28,7 +28,7 @@ OURS = {
 
 @cache
 def at_paper_scale(name):
-    return grid(load_study(STUDIES / f"{name}.yaml", "paper"))
+    return build_grid(load_study(STUDIES / f"{name}.yaml", "paper"))
 
 
 def shown(made, part, side):

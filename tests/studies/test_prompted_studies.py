@@ -12,10 +12,10 @@ import yaml
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.studies.runs.grid import grid
-from exegete.studies.runs.kinds import FIGURES
-from exegete.studies.runs.performance import performance
+from exegete.studies.protocols.performance import evaluate_performance
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.run_files import FIGURES
 from exegete.studies.runs.store import Store
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
@@ -60,7 +60,7 @@ def study(tmp_path):
     def made(**changes):
         path = tmp_path / "study.yaml"
         path.write_text(yaml.safe_dump(content | changes))
-        return grid(load_study(path))
+        return build_grid(load_study(path))
 
     return made
 
@@ -71,11 +71,11 @@ def test_a_prompted_model_is_judged_and_explained_as_it_is(study, tmp_path):
         assert run_cell(cell, root)
     results = collect_results(made, Store(root))
     model = exegete.load(tmp_path / "causal", task="prompt", device="cpu", **PROMPT)
-    expected, _ = performance(model, sources.load(made.study.dataset("test")))
+    expected, _ = evaluate_performance(model, sources.load_dataset(made.study.dataset("test")))
     judged = [run for run in made.runs if run.dataset]
     assert {run.judgement for run in judged} == {"plain", "masking"}
     for run in judged:
-        figures = json.loads((results.store.folder(run.cell.key) / FIGURES).read_text())
+        figures = json.loads((results.store.cell_folder(run.cell.key) / FIGURES).read_text())
         assert figures == pytest.approx(expected)
     masked = results.figures[results.figures["explainer"] == "pAML"].set_index("metric")["value"]
     assert masked[["Comp", "seconds"]].notna().all()  # of so small a pass the memory may not be seen

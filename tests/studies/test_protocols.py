@@ -10,8 +10,8 @@ from exegete.explainers.learned.parameterised_attention import ParameterisedAtte
 from exegete.metrics.sanity import randomise_cascade
 from exegete.metrics.simulatability import simulatability_gain
 from exegete.recipes import extract_rationales
-from exegete.studies.runs.performance import performance
-from exegete.studies.runs.protocols.registry import PROTOCOLS, check_protocol, follow
+from exegete.studies.protocols.performance import evaluate_performance
+from exegete.studies.protocols.registry import PROTOCOLS, check_protocol, run_protocol
 from exegete.testing.models import random_model
 
 
@@ -40,8 +40,8 @@ def test_removal_is_judged_on_texts_without_the_chosen_words(folders, data):
     model, support = (exegete.load(folder, device="cpu") for folder in folders)
     options = {"support": str(folders[1]), "explainer": "occlusion", "ratio": 0.3}
     check_protocol("roar", options)
-    found = follow("roar", model, data, options, seed=0)
-    expected, _ = performance(model, extract_rationales(support, data, "occlusion", 0.3, rest=True))
+    found = run_protocol("roar", model, data, options, seed=0)
+    expected, _ = evaluate_performance(model, extract_rationales(support, data, "occlusion", 0.3, rest=True))
     assert found == {f"roar_{name}": value for name, value in expected.items()}
 
 
@@ -49,11 +49,11 @@ def test_sanity_is_the_cascade_at_three_stages_and_the_model_of_shuffled_labels(
     model = exegete.load(folders[0], device="cpu")
     options = {"explainer": "input_x_gradient", "random_labels": str(folders[1])}
     check_protocol("sanity", options)
-    found = follow("sanity", model, data, options, seed=7)
+    found = run_protocol("sanity", model, data, options, seed=7)
     means = randomise_cascade(model, list(data), "input_x_gradient", seed=7).means
     assert [found["sanity_head"], found["sanity_all"]] == pytest.approx([means[1], means[-1]])
     assert -1 <= found["sanity_labels"] < 0.9
-    same = follow("sanity", model, data, options | {"random_labels": str(folders[0])}, seed=7)
+    same = run_protocol("sanity", model, data, options | {"random_labels": str(folders[0])}, seed=7)
     assert same["sanity_labels"] == pytest.approx(1)
     assert not any(PROTOCOLS["sanity"].figures.values())  # the less alike, the better
 
@@ -63,10 +63,10 @@ def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
     said = [one.predict(one.encode(list(data))).numpy(), other.predict(other.encode(list(data))).numpy()]
     alike = float(np.mean(said[0] == said[1]))
     options = {"teacher": str(folders[0]), "without": str(folders[1])}
-    found = follow("simulatability", one, data, options, seed=0)
+    found = run_protocol("simulatability", one, data, options, seed=0)
     assert found["simulatability"] == 1
     assert found["simulatability_gain"] == pytest.approx(simulatability_gain(1.0, alike), nan_ok=True)
-    assert set(follow("simulatability", one, data, {"teacher": str(folders[0])}, seed=0)) == {"simulatability"}
+    assert set(run_protocol("simulatability", one, data, {"teacher": str(folders[0])}, seed=0)) == {"simulatability"}
 
 
 def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data):
@@ -83,7 +83,7 @@ def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data
             explainers[f"{layer}/{head}"] = explainer
     said = exegete.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
     check_protocol("best_attention", {"metric": metric})
-    found = follow("best_attention", model, data, {"metric": metric}, seed=0)
+    found = run_protocol("best_attention", model, data, {"metric": metric}, seed=0)
     whole = said.index.str.endswith("None")
     assert found == pytest.approx({"best_layer": said[whole].max(), "best_head": said[~whole].max()}, abs=1e-6)
     assert said[~whole].min() < said[~whole].max()
@@ -99,6 +99,6 @@ def test_micro_f1_is_sklearns_over_the_tokens_of_all_texts(folders, data):
         gold.append(model.encode([row]).rationale_mask[0].numpy()[content])
     options = {"k": 3}
     check_protocol("micro_f1", options)
-    found = follow("micro_f1", model, data, options, seed=0, explainers=[method, "random"])
+    found = run_protocol("micro_f1", model, data, options, seed=0, explainers=[method, "random"])
     assert list(found["method"]) == [method, "random"]
     assert found["micro_f1"][0] == pytest.approx(f1_score(np.concatenate(gold), np.concatenate(chosen)))

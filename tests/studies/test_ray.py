@@ -9,8 +9,8 @@ import pytest
 
 from exegete.errors import ExegeteError
 from exegete.studies.runs.store import Cell, Store
-from exegete.studies.workers.engine import drive
 from exegete.studies.workers.on_ray import RayWorkers
+from exegete.studies.workers.scheduler import run_all
 from small_cells import cells, dying, raising
 
 
@@ -29,9 +29,9 @@ def test_two_nodes_do_every_run_once_and_survive_a_killed_one(cluster, tmp_path)
     workers = RayWorkers(root, address=cluster)
     assert workers.count == 2
     assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-    outcome = drive([*these, bad], root, workers, lambda cell, ended: told.append((cell.title, ended.status)))
+    outcome = run_all([*these, bad], root, workers, lambda cell, ended: told.append((cell.title, ended.status)))
     assert outcome.failed == {bad.key: "RuntimeError: broken on purpose"}
-    assert all(Store(root).done(cell.key) for cell in these)
+    assert all(Store(root).is_done(cell.key) for cell in these)
     assert (tmp_path / "log").read_text().count("\n") == 11
     assert told.count(("dies", "killed")) == 1
     assert signal.getsignal(signal.SIGTERM) is on_sigterm

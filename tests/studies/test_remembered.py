@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from exegete.studies.spec.remembered import remembered
+from exegete.studies.spec.digest_cache import load_or_compute
 
 
 def test_a_file_is_digested_again_only_when_it_has_changed(tmp_path, monkeypatch):
@@ -16,13 +16,13 @@ def test_a_file_is_digested_again_only_when_it_has_changed(tmp_path, monkeypatch
         return {"digest": file.read_text()}
 
     file.write_text("one")
-    assert [remembered("a", [file], made) for _ in range(3)] == 3 * [{"digest": "one"}]
+    assert [load_or_compute("a", [file], made) for _ in range(3)] == 3 * [{"digest": "one"}]
     assert len(calls) == 1
-    remembered("b", [file], made)
+    load_or_compute("b", [file], made)
     assert len(calls) == 2
     file.write_text("two")
     os.utime(file, ns=(1, 1))
-    assert remembered("a", [file], made) == {"digest": "two"}
+    assert load_or_compute("a", [file], made) == {"digest": "two"}
     (tmp_path / "cache").chmod(0o500)
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert remembered("c", [file], made) == {"digest": "two"}
+    assert load_or_compute("c", [file], made) == {"digest": "two"}

@@ -15,7 +15,7 @@ import pytest
 
 from exegete.data.atomic_files import try_lock
 from exegete.studies.runs import store as cell_module
-from exegete.studies.runs.run_cell import attempt, no_space, run_cell, sweep
+from exegete.studies.runs.run_cell import is_disk_full, remove_leftovers, run_cell, try_cell
 from exegete.studies.runs.store import RECORD, Cell, Store
 from small_cells import cells, note, ordinary
 
@@ -27,8 +27,8 @@ def logged(folder):
 
 
 def whole(store, cell):
-    folder = store.folder(cell.key)
-    assert store.done(cell.key)
+    folder = store.cell_folder(cell.key)
+    assert store.is_done(cell.key)
     assert (folder / "first.txt").read_text() == str(cell.config["number"])
     assert (folder / "folder" / "second.txt").stat().st_size == 2000
     return (folder / RECORD).read_bytes()
@@ -85,7 +85,7 @@ def test_kills_lose_no_finished_run_and_do_none_twice(tmp_path):
         for cell in these:
             if cell.key in seen:
                 assert whole(store, cell) == seen[cell.key]
-            elif store.folder(cell.key).exists():
+            elif store.cell_folder(cell.key).exists():
                 seen[cell.key] = whole(store, cell)
     assert kills > 20
     assert 20 < len(seen) < len(these)
@@ -121,9 +121,9 @@ def test_a_torn_run_counts_as_none_and_is_kept_aside(tmp_path, how):
     store, (cell, other) = Store(tmp_path / "store"), cells(2)
     run_cell(cell, store.root)
     run_cell(other, store.root)
-    TEARS[how](store.folder(cell.key))
-    assert not store.done(cell.key)
-    assert store.finished() == [other.key]
+    TEARS[how](store.cell_folder(cell.key))
+    assert not store.is_done(cell.key)
+    assert store.list_finished() == [other.key]
     run_cell(cell, store.root)
     whole(store, cell)
     assert logged(tmp_path) == {"0": 2, "1": 1}
@@ -135,8 +135,8 @@ def test_what_a_killed_attempt_left_is_used_or_swept(tmp_path):
     left = store.root / "cells" / f".{cell.key}.abc"
     left.mkdir(parents=True)
     (left / "first.txt").write_text("torn")
-    store.work(cell.key).mkdir(parents=True)
-    (store.work(cell.key) / "checkpoint").write_text("8 steps")
+    store.work_folder(cell.key).mkdir(parents=True)
+    (store.work_folder(cell.key) / "checkpoint").write_text("8 steps")
     seen = []
 
     def looking(cell, space):
@@ -153,21 +153,21 @@ def test_what_was_left_of_a_finished_run_is_swept_unless_somebody_is_at_it(tmp_p
     store, (cell, other) = Store(tmp_path / "store"), cells(2)
     for each in (cell, other):
         run_cell(each, store.root)
-        store.work(each.key).mkdir()
-        store.failure(each.key).parent.mkdir(exist_ok=True)
-        store.failure(each.key).write_text("")
-        assert store.reason(each.key) == "its reason could not be written"
-        store.failure(each.key).write_text("raised once")
-        assert store.reason(each.key) == "raised once"
+        store.work_folder(each.key).mkdir()
+        store.failure_path(each.key).parent.mkdir(exist_ok=True)
+        store.failure_path(each.key).write_text("")
+        assert store.failure_reason(each.key) == "its reason could not be written"
+        store.failure_path(each.key).write_text("raised once")
+        assert store.failure_reason(each.key) == "raised once"
         (store.root / "cells" / f".{each.key}.abc").mkdir()
-    store.lock(cell.key).touch()
-    with try_lock(store.lock(other.key)):
-        sweep((cell, other), store.root)
-        assert store.touched() == {other.key}
-        assert not store.failure(cell.key).exists()
-        assert store.failure(other.key).exists()
-    sweep((cell, other), store.root)
-    assert store.touched() == set()
+    store.lock_path(cell.key).touch()
+    with try_lock(store.lock_path(other.key)):
+        remove_leftovers((cell, other), store.root)
+        assert store.find_leftovers() == {other.key}
+        assert not store.failure_path(cell.key).exists()
+        assert store.failure_path(other.key).exists()
+    remove_leftovers((cell, other), store.root)
+    assert store.find_leftovers() == set()
     assert {path.name for path in store.root.rglob("*") if path.is_file() and path.name.startswith(".")} == set()
 
 
@@ -224,10 +224,10 @@ def test_a_late_zombie_does_not_replace_what_is_finished(tmp_path):
     store, (cell,) = Store(tmp_path / "store"), cells(1)
 
     def overtaken(cell, space):
-        with Store(store.root).fresh(Cell(cell.config, ordinary, "the thief")) as thief:
+        with Store(store.root).workspace(Cell(cell.config, ordinary, "the thief")) as thief:
             ordinary(cell, thief)
-            cell_module.describe(thief.fresh, cell, 1, seconds=1.0, cpu_seconds=1.0)
-        (space.fresh / "first.txt").write_text("late")
+            cell_module.write_record(thief.output, cell, 1, seconds=1.0, cpu_seconds=1.0)
+        (space.output / "first.txt").write_text("late")
 
     assert run_cell(Cell(cell.config, overtaken, "the zombie"), store.root)
     whole(store, cell)
@@ -242,14 +242,14 @@ def test_a_full_disk_is_named_and_leaves_no_half_run(tmp_path, monkeypatch, at):
     run_cell(first, store.root)
     with monkeypatch.context() as patch:
         patch.setattr(cell_module, at, full)
-        ended = attempt(second, store.root)
+        ended = try_cell(second, store.root)
     assert (ended.status, "No space left" in ended.message) == ("full", True)
-    assert store.finished() == [first.key]
+    assert store.list_finished() == [first.key]
     assert not list(store.root.glob("cells/.*"))
-    assert attempt(second, store.root).status == "done"
+    assert try_cell(second, store.root).status == "done"
 
 
 def test_errors_are_told_apart():
-    assert no_space(OSError(122, "Disk quota exceeded"))
-    assert no_space(RuntimeError("I/O error: No space left on device (os error 28)"))
-    assert not no_space(OSError(2, "No such file"))
+    assert is_disk_full(OSError(122, "Disk quota exceeded"))
+    assert is_disk_full(RuntimeError("I/O error: No space left on device (os error 28)"))
+    assert not is_disk_full(OSError(2, "No such file"))

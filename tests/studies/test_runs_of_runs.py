@@ -19,8 +19,8 @@ from exegete.explainers.learned.parameterised_attention import ParameterisedAtte
 from exegete.recipes import RECIPES, Recipe, extract_rationales
 from exegete.reports.attributions import Attributions
 from exegete.reports.tables.paper_table import render_markdown
-from exegete.studies.runs.grid import grid
-from exegete.studies.runs.performance import performance
+from exegete.studies.protocols.performance import evaluate_performance
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec import sources
@@ -57,7 +57,7 @@ def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("store")
     RECIPES.native["attentive"] = EntryPoint("attentive", f"{__name__}:attentive", RECIPES.group)
     try:
-        study = grid(load_study(FILE))
+        study = build_grid(load_study(FILE))
         for cell in study.cells:
             assert run_cell(cell, root)
         yield collect_results(study, Store(root))
@@ -67,7 +67,7 @@ def results(tmp_path_factory):
 
 def folder(results, recipe, judgement=""):
     (run, *_) = [run for run in results.grid.runs if (run.recipe, run.judgement) == (recipe, judgement)]
-    return results.store.folder(run.cell.key)
+    return results.store.cell_folder(run.cell.key)
 
 
 def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
@@ -75,9 +75,9 @@ def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
     (copy,) = {run.cell.key for run in results.grid.runs if run.recipe == "Continued" and not run.dataset}
     assert copy in judged.cell.needs
     stored = results.read_examples(judged)
-    model = exegete.load(results.store.folder(judged.cell.needs[0]), device="cpu")
-    data = sources.load(results.grid.study.dataset("test"))
-    spec = f"f_fidelity?copy={results.store.folder(copy)}&draws=1"
+    model = exegete.load(results.store.cell_folder(judged.cell.needs[0]), device="cpu")
+    data = sources.load_dataset(results.grid.study.dataset("test"))
+    spec = f"f_fidelity?copy={results.store.cell_folder(copy)}&draws=1"
     found = exegete.compare(model, data, ["attention_last"], [spec], output_dir=tmp_path).results
     expected = stored[stored["explainer"] == "ATT"]["F"].to_numpy()
     np.testing.assert_allclose(found["f_fidelity"].to_numpy(), expected, rtol=1e-5, atol=1e-7)
@@ -135,8 +135,8 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
     learned = ParameterisedAttention.from_pretrained(folder(results, "Teacher") / "explainer")
     data = exegete.load_data("generated?size=48", "test", limit=12)
     student = results.find_runs(recipe="Student", dataset="test", seed=1)[0]
-    model = exegete.load(results.store.folder(student.cell.needs[0]))
-    kept = Attributions.load(results.store.folder(student.cell.key) / "attributions")[12:]
+    model = exegete.load(results.store.cell_folder(student.cell.needs[0]))
+    kept = Attributions.load(results.store.cell_folder(student.cell.key) / "attributions")[12:]
     for row, item in zip(data, kept, strict=True):
         with torch.no_grad():
             expected = learned.attribute(model, model.encode([row]))[0].numpy()
@@ -146,14 +146,14 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
 def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_path):
     (run,) = results.find_runs(recipe="Teacher")
     for need in run.cell.needs:
-        shutil.copytree(results.store.folder(need), tmp_path / "cells" / need)
-    left = Store(tmp_path).work(run.cell.key) / "comparison"
+        shutil.copytree(results.store.cell_folder(need), tmp_path / "cells" / need)
+    left = Store(tmp_path).work_folder(run.cell.key) / "comparison"
     left.mkdir(parents=True)
     (left / "exegete_run.json").write_text('{"digest": "another", "config": {}}')
     assert run_cell(run.cell, tmp_path)
     pd.testing.assert_frame_equal(
         pd.read_parquet(tmp_path / "cells" / run.cell.key / "results.parquet").drop(columns=["seconds", "peak_memory"]),
-        pd.read_parquet(results.store.folder(run.cell.key) / "results.parquet").drop(
+        pd.read_parquet(results.store.cell_folder(run.cell.key) / "results.parquet").drop(
             columns=["seconds", "peak_memory"]
         ),
     )
@@ -162,7 +162,7 @@ def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_pat
 def test_a_protocols_figures_are_those_of_its_function(results):
     models = [exegete.load(folder(results, name)) for name in ("FRESH", "Teacher")]
     data = exegete.load_data("generated?size=48", "test", limit=12)
-    figures, _ = performance(models[0], extract_rationales(models[1], data, "occlusion", 0.4))
+    figures, _ = evaluate_performance(models[0], extract_rationales(models[1], data, "occlusion", 0.4))
     told = results.figures.query("judgement == 'rationales'").set_index("metric")["value"]
     assert told["rationale_accuracy"] == pytest.approx(figures["accuracy"])
     assert told["rationale_f1_macro"] == pytest.approx(figures["f1_macro"])
@@ -172,8 +172,8 @@ def test_a_protocols_figures_are_those_of_its_function(results):
 def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
     """The teacher's own model foretells it always."""
     teacher = exegete.load(folder(results, "Teacher"))
-    exam = sources.load(results.grid.study.dataset("exam"))
-    said = performance(teacher, exam)[1]["predicted"].map(np.argmax)
+    exam = sources.load_dataset(results.grid.study.dataset("exam"))
+    said = evaluate_performance(teacher, exam)[1]["predicted"].map(np.argmax)
     for run in results.find_runs(judgement="foretold"):
         share = (results.read_predictions(run)["predicted"].map(np.argmax) == said).mean()
         told = results.figures.query(f"recipe == '{run.recipe}' and seed == {run.seed} and metric == 'simulatability'")
@@ -200,19 +200,19 @@ def test_coefficients_of_an_explainer_are_those_it_was_left_with(results):
 def test_rows_divide_a_split():
     usual = {"spec": "generated?size=48", "split": "train", "limit": None, "seed": 0, "options": {}}
     parts = [usual | {"rows": rows} for rows in ([0, 16], [16, 28])]
-    pool, exam = (sources.load(part)["text"][:] for part in parts)
+    pool, exam = (sources.load_dataset(part)["text"][:] for part in parts)
     assert (len(pool), len(exam)) == (16, 12)
     assert not set(pool) & set(exam)
     assert pool == exegete.load_data("generated?size=48", "train", limit=16, seed=0)["text"][:]
-    assert sources.dataset(parts[0]).address != sources.dataset(parts[1]).address
-    assert "none to take from 40 to 99" in sources.dataset(usual | {"rows": [40, 99]}).problem
+    assert sources.dataset_address(parts[0]).address != sources.dataset_address(parts[1]).address
+    assert "none to take from 40 to 99" in sources.dataset_address(usual | {"rows": [40, 99]}).problem
 
 
 def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):
     runs = results.find_runs(recipe="Student", dataset="test")
     tops = []
     for run in runs:
-        items = Attributions.load(results.store.folder(run.cell.key) / "attributions")[:12]
+        items = Attributions.load(results.store.cell_folder(run.cell.key) / "attributions")[:12]
         scores = [item.scores[~np.array(item.special)] for item in items]
         tops.append([set(np.argsort(-each, kind="stable")[: ceil(len(each) / 4)]) for each in scores])
 
@@ -317,7 +317,7 @@ def test_a_run_that_cannot_be_meant_is_named_with_its_line(results, tmp_path, ol
     path = tmp_path / "bad.yaml"
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(ExegeteError) as raised:
-        grid(load_study(path))
+        build_grid(load_study(path))
     said = str(raised.value)
     assert message in said
     assert f": {place}" in said

@@ -14,10 +14,10 @@ import exegete
 from exegete.cli.demo.answering_model import train_answering_model
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.metrics.faithfulness.ablation import Lds
-from exegete.studies.runs.grid import grid
-from exegete.studies.runs.kinds import FIGURES, RESULTS
-from exegete.studies.runs.protocols.registry import check_protocol, follow
+from exegete.studies.protocols.registry import check_protocol, run_protocol
+from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.run_files import FIGURES, RESULTS
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.tables.results import collect_results
@@ -85,7 +85,7 @@ def done(tmp_path_factory):
         },
     }  # fmt: skip
     (root / "study.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
-    study, store = grid(load_study(root / "study.yaml")), Store(root / "store")
+    study, store = build_grid(load_study(root / "study.yaml")), Store(root / "store")
     for cell in study.cells:
         assert run_cell(cell, store.root)
     return study, store, root
@@ -94,7 +94,7 @@ def done(tmp_path_factory):
 def only(done, **where):
     study, store, _ = done
     (run,) = [run for run in study.runs if all(getattr(run, name) == value for name, value in where.items())]
-    return store.folder(run.cell.key)
+    return store.cell_folder(run.cell.key)
 
 
 def test_each_seed_has_its_model_and_citations_are_what_compare_says(done):
@@ -172,7 +172,7 @@ def test_promises_are_calibrated_on_one_set_and_held_against_another(done, tmp_p
     known, asked = (exegete.load_data(NOTES, split) for split in ("dev", "test"))
     options = {"citation": str(tmp_path), "calibration": known, "alpha": 0.4}
     check_protocol("promises", options)
-    found = follow("promises", model, asked, options)
+    found = run_protocol("promises", model, asked, options)
     cited = TrainedCitation.from_pretrained(tmp_path)
     made = calibrate_bounds([measure_citations(model, cited, row, "remove") for row in known], 0.4)
     pairs = [

@@ -7,7 +7,7 @@ import pytest
 
 from exegete import ExegeteError
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.spec.yaml_lines import DEEPEST, LARGEST, read
+from exegete.studies.spec.yaml_lines import DEEPEST, LARGEST, read_yaml
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
@@ -48,4 +48,4 @@ def test_the_line_is_told(tmp_path):
 
 def test_aliases_and_merges_of_a_sensible_size_are_what_they_stand_for(tmp_path):
     (tmp_path / "fine.yaml").write_text("base: &base {a: 1}\nother: {<<: *base, b: [*base, *base]}\n")
-    assert read(tmp_path / "fine.yaml").value["other"] == {"a": 1, "b": [{"a": 1}, {"a": 1}]}
+    assert read_yaml(tmp_path / "fine.yaml").value["other"] == {"a": 1, "b": [{"a": 1}, {"a": 1}]}

@@ -19,9 +19,9 @@ from exegete.cli.study.output import Progress, show_end, show_left, show_runs, s
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
-    from exegete.studies.runs.grid import Grid
+    from exegete.studies.runs.grid import RunGrid
     from exegete.studies.runs.store import Store
-    from exegete.studies.workers.engine import Workers as WorkersProtocol
+    from exegete.studies.workers.scheduler import Workers as WorkersProtocol
 
 app = typer.Typer(
     help="Run grids of models, seeds, explainers and metrics, and make tables of them.", no_args_is_help=True
@@ -87,14 +87,14 @@ def schema(
     """
     import json
 
-    from exegete.studies.spec.schema import json_schema
+    from exegete.studies.spec.schema import make_json_schema
 
     if protocol:
         from exegete.web.human_study.protocol.file import Protocol
 
         typer.echo(json.dumps(Protocol.model_json_schema(), indent=2, ensure_ascii=False))
         return
-    typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(make_json_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -137,14 +137,14 @@ def run(
         show_left([grid for grid, _ in grids], store, f"all {len(grids)}: {len(cells)} runs, shared ones once; ")
     if dry_run:
         return
-    from exegete.studies.workers.engine import drive
+    from exegete.studies.workers.scheduler import run_all
 
     keeping(f"finished runs and checkpoints are kept in {output_dir}, and the same command goes on")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     failed = False
     for grid, _ in grids:
         hands = _workers(engine, output_dir, workers, threads, address)
-        outcome = drive(grid.cells, output_dir, hands, Progress(grid, quiet), minutes=(end - time.monotonic()) / 60)
+        outcome = run_all(grid.cells, output_dir, hands, Progress(grid, quiet), minutes=(end - time.monotonic()) / 60)
         failed |= not write(grid, store)
         failed |= show_end(grid, outcome, output_dir)
     if failed:
@@ -248,12 +248,14 @@ def import_(
 
     Example: exegete study import studies/pages/er.parquet --output-dir runs
     """
-    from exegete.studies.runs.figures_file import import_figures, merge
+    from exegete.studies.runs.figures_file import import_figures, merge_stores
     from exegete.studies.runs.store import Store
 
     options.writable(output_dir)
     for path in files:
-        count = merge(Store(path), Store(output_dir)) if path.is_dir() else import_figures(path, Store(output_dir))
+        count = (
+            merge_stores(Store(path), Store(output_dir)) if path.is_dir() else import_figures(path, Store(output_dir))
+        )
         say(f"{path}: {count} runs added")
 
 
@@ -298,11 +300,11 @@ def _workers(
     return LocalWorkers(root, count or 1, threads)
 
 
-def _require_startable(grids: Sequence[Grid], store: Store, resume: bool) -> None:
+def _require_startable(grids: Sequence[RunGrid], store: Store, resume: bool) -> None:
     for grid in grids:
         if grid.missing:
             raise ExegeteError(grid.missing[0])
-        if not resume and any(store.done(cell.key) for cell in grid.cells):
+        if not resume and any(store.is_done(cell.key) for cell in grid.cells):
             raise ExegeteError(
                 f"{store.root} holds finished runs of this study: choose another folder, or drop --no-resume"
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
-    from exegete.studies.runs.grid import Grid
+    from exegete.studies.runs.grid import RunGrid
     from exegete.studies.runs.store import Store
     from exegete.studies.tables.page import PagePart
     from exegete.studies.tables.results import Results
@@ -24,18 +24,18 @@ class Scale(StrEnum):
     trial = "trial"
 
 
-def opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
+def opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[RunGrid, Store]:
     """Return the grid of a study's runs and the store of those that are finished.
 
     Raises:
         ExegeteError: a file that is no study; no run with `only` in its title.
     """
-    from exegete.studies.runs.grid import grid
+    from exegete.studies.runs.grid import build_grid
     from exegete.studies.runs.store import Store
     from exegete.studies.spec.study_file import load_study
 
     study, store = load_study(file, scale.value), Store(output_dir)
-    found = grid(study, store.recorded(study.name)).only(only)
+    found = build_grid(study, store.read_sources(study.name)).select(only)
     if not found.runs:
         raise ExegeteError(f"no run of {file} has {only!r} in its title")
     return found, store

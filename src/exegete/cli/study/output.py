@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from exegete.cli.shared.console import console, say
 
 if TYPE_CHECKING:
-    from exegete.studies.runs.grid import Grid
-    from exegete.studies.runs.run_cell import Ended
+    from exegete.studies.runs.grid import RunGrid
+    from exegete.studies.runs.run_cell import CellResult
     from exegete.studies.runs.store import Cell, Store
-    from exegete.studies.workers.engine import Outcome
+    from exegete.studies.workers.scheduler import Outcome
 
 
 class Progress:
     """Says on standard error what happens."""
 
-    def __init__(self, grid: Grid, quiet: bool) -> None:
+    def __init__(self, grid: RunGrid, quiet: bool) -> None:
         self.count, self.left, self.quiet = len(grid.cells), len(grid.cells), quiet
 
-    def __call__(self, cell: Cell, ended: Ended) -> None:
+    def __call__(self, cell: Cell, ended: CellResult) -> None:
         """Says how one run ended."""
         if ended.status in ("done", "failed"):
             self.left -= 1
@@ -32,7 +32,7 @@ class Progress:
         say(f"{cell.title}: {what.get(ended.status, ended.status)}{message}")
 
 
-def show_status(grid: Grid, store: Store) -> dict[str, str]:
+def show_status(grid: RunGrid, store: Store) -> dict[str, str]:
     """Says what is done, what it took and what is left; gives the failed runs' reasons by title."""
     from exegete.studies.runs.estimate import format_duration
     from exegete.studies.tables.status import get_status
@@ -47,7 +47,7 @@ def show_status(grid: Grid, store: Store) -> dict[str, str]:
     return now.failed
 
 
-def show_left(grids: Sequence[Grid], store: Store, prefix: str = "") -> None:
+def show_left(grids: Sequence[RunGrid], store: Store, prefix: str = "") -> None:
     """Say how long the unfinished runs may take, and of how many that is unknown yet."""
     from exegete.studies.runs.estimate import estimate_time_left, format_duration
 
@@ -61,24 +61,24 @@ def show_left(grids: Sequence[Grid], store: Store, prefix: str = "") -> None:
         console().print(f"{prefix}left: {', '.join(parts)}", markup=False)
 
 
-def show_runs(grid: Grid, store: Store, quiet: bool) -> None:
+def show_runs(grid: RunGrid, store: Store, quiet: bool) -> None:
     """Names what is not on this machine, and every run."""
     for line in grid.missing:
         say(f"not on this machine: {line}")
     for each in () if quiet else grid.runs:
-        console().print(f"{'done' if store.done(each.cell.key) else '    '}  {each.title}", markup=False)
+        console().print(f"{'done' if store.is_done(each.cell.key) else '    '}  {each.title}", markup=False)
 
 
-def write(grid: Grid, store: Store) -> bool:
+def write(grid: RunGrid, store: Store) -> bool:
     """Writes a study's report; a full disk is said, not raised. Gives whether there was room."""
-    from exegete.studies.runs.run_cell import no_space
+    from exegete.studies.runs.run_cell import is_disk_full
     from exegete.studies.tables.report import write_report
     from exegete.studies.tables.results import collect_results
 
     try:
         page = write_report(collect_results(grid, store), store.root / "studies" / grid.study.name)
     except OSError as error:
-        if not no_space(error):
+        if not is_disk_full(error):
             raise
         say(f"the report could not be written: {error.strerror or error}")
         return False
@@ -86,7 +86,7 @@ def write(grid: Grid, store: Store) -> bool:
     return True
 
 
-def show_end(grid: Grid, outcome: Outcome, root: Path) -> bool:
+def show_end(grid: RunGrid, outcome: Outcome, root: Path) -> bool:
     """Says what failed or is left; whether anything failed."""
     titles = {cell.key: cell.title for cell in grid.cells}
     for key, reason in outcome.failed.items():

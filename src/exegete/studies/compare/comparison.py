@@ -148,12 +148,12 @@ class Comparison:
 
     def _curves(self) -> list[Curve]:
         """Mean over examples with a 95 % interval at every budget."""
-        drawn = draw_resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
+        sample_examples = draw_resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
         curves, headings = [], {card.name: card.heading for card in self.cards}
         for (method, metric), part in self.curves.groupby(["method", "metric"], sort=False):
             grid = part.pivot_table(index="x", columns="example", values="value", dropna=False)
             values = grid.to_numpy()[None]
-            low, high = bootstrap_intervals(values, drawn[:, : values.shape[2]] % values.shape[2])
+            low, high = bootstrap_intervals(values, sample_examples[:, : values.shape[2]] % values.shape[2])
             mean = grid.mean(axis=1).to_numpy()
             x, label = grid.index.to_numpy(), "layer"
             if metric != BY_LAYER:

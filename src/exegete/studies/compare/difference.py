@@ -39,8 +39,8 @@ def compute_difference(new: Comparison, old: Comparison) -> pd.DataFrame:
     methods = _find_common(new, old, "methods")
     if not methods or not metrics:
         raise ExegeteError("the two comparisons have no method and metric with the same settings in common")
-    drawn = draw_resamples(len(new.examples), RESAMPLES, new.config.get("seed", 0))
-    rows = [_compute_change(new, old, method, metric, drawn) for method in methods for metric in metrics]
+    sample_examples = draw_resamples(len(new.examples), RESAMPLES, new.config.get("seed", 0))
+    rows = [_compute_change(new, old, method, metric, sample_examples) for method in methods for metric in metrics]
     frame = pd.DataFrame(rows)
     return frame.assign(p=adjust_p_values(frame["p"].tolist(), "holm"))
 
@@ -69,14 +69,14 @@ def _find_common(new: Comparison, old: Comparison, what: str) -> list[str]:
     return [name for name, made in found[0].items() if found[1].get(name) == made]
 
 
-def _compute_change(new: Comparison, old: Comparison, method: str, metric: str, drawn: Any) -> dict[str, Any]:
+def _compute_change(new: Comparison, old: Comparison, method: str, metric: str, sample_examples: Any) -> dict[str, Any]:
     after, before = (_metric_values(each, method, metric) for each in (new, old))
     defined = np.isfinite(after) & np.isfinite(before)
     count, change = int(defined.sum()), np.where(defined, after - before, np.nan)
     row: dict[str, Any] = {"method": method, "metric": metric}
     if not count:
         return row | dict.fromkeys(("before", "after", "difference", "low", "high", "p"), np.nan) | {"examples": 0}
-    low, high = bootstrap_intervals(change[None, None], drawn)
+    low, high = bootstrap_intervals(change[None, None], sample_examples)
     runs = [metric_summands(np.where(defined, each, np.nan)) for each in (after, before)]
     p = max(paired_test(runs[:1], runs[1:], "bootstrap"), 2.0 ** (1 - count))
     row |= {"before": before[defined].mean(), "after": after[defined].mean(), "difference": change[defined].mean()}

@@ -131,10 +131,10 @@ def _curve_rows(
     metric: str, keys: pd.DataFrame, points: Mapping[float, Tensor], broken: Sequence[int] = ()
 ) -> pd.DataFrame:
     """One row per example, method and budget."""
-    drawn = points.items() if len(points) > 1 else ()
+    sample_examples = points.items() if len(points) > 1 else ()
     parts = [
         keys.assign(metric=metric, x=budget, value=set_undefined(broken, values).cpu().numpy())
-        for budget, values in drawn
+        for budget, values in sample_examples
     ]
     return pd.concat(parts) if parts else keys.iloc[:0].assign(metric="", x=0.0, value=0.0)
 

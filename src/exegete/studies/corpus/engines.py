@@ -60,9 +60,9 @@ def _explain_on_workers(job: CorpusJob, workers: int, threads: int | None) -> No
 def _run_worker(number: int, job: CorpusJob, workers: int, threads: int) -> None:
     import torch
 
-    from exegete.studies.workers.local import prepare
+    from exegete.studies.workers.local import prepare_worker
 
-    prepare(threads)
+    prepare_worker(threads)
     gpus = 0 if job.loading.get("device") else torch.cuda.device_count()
     explain_shard(job, job.load(f"cuda:{number % gpus}" if gpus else None), number, workers)
 
@@ -71,9 +71,9 @@ class _ShardExplainer:
     """A worker of Ray Data: it gets numbers of stripes and gives the same back when their parts are written."""
 
     def __init__(self, job: CorpusJob, stripes: int) -> None:
-        from exegete.studies.workers.local import prepare
+        from exegete.studies.workers.local import prepare_worker
 
-        prepare(1)
+        prepare_worker(1)
         self.job, self.stripes, self.model = job, stripes, job.load()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -88,11 +88,11 @@ def _explain_on_ray(job: CorpusJob, workers: int, address: str) -> None:
         import ray.data
     except ImportError as error:
         raise ExegeteError("--ray needs the extra 'cluster': pip install 'exegete[cluster]'") from error
-    from exegete.studies.workers.on_ray import join
+    from exegete.studies.workers.on_ray import join_cluster
 
     ours, stripes = not ray.is_initialized(), workers * SHARDS_PER_WORKER
     if ours:
-        join(ray, None if address == "auto" else address)
+        join_cluster(ray, None if address == "auto" else address)
     try:
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers else 0
         ray.data.DataContext.get_current().enable_progress_bars = False

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
-from exegete.studies.runs.grid import Grid
-from exegete.studies.runs.run import Run
+from exegete.studies.runs.grid import RunGrid
 from exegete.studies.runs.store import FIGURES_ONLY, Cell, Store
+from exegete.studies.runs.study_run import StudyRun
 
 Kind: TypeAlias = tuple[object, ...]
 DURATIONS = ("num_train_epochs", "max_steps")
@@ -22,13 +22,13 @@ class TimeLeft(NamedTuple):
     unknown: int
 
 
-def estimate_time_left(grids: Sequence[Grid], store: Store) -> TimeLeft:
+def estimate_time_left(grids: Sequence[RunGrid], store: Store) -> TimeLeft:
     """Estimate the CPU time of the unfinished runs of some studies; a run that several share counts once."""
     unfinished, times = dict[str, Kind](), dict[Kind, list[float]]()
     for grid in grids:
         for run in grid.runs:
             kind = (grid.study.name, *_kind_of(run))
-            if not store.done(run.cell.key):
+            if not store.is_done(run.cell.key):
                 unfinished[run.cell.key] = kind
             elif seconds := _cpu_seconds(run.cell, store):
                 times.setdefault(kind, []).append(seconds)
@@ -50,7 +50,7 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
 
 
-def _kind_of(run: Run) -> Kind:
+def _kind_of(run: StudyRun) -> Kind:
     """Return what a run's time depends on: the recipe or judgement, the model and the data, but not the seed."""
     config = run.cell.config
     if run.judgement:
@@ -62,7 +62,7 @@ def _kind_of(run: Run) -> Kind:
 
 def _cpu_seconds(cell: Cell, store: Store) -> float:
     """Return the CPU seconds of a finished run; 0 for an unfinished one and for figures imported from elsewhere."""
-    record = store.record(cell.key)
+    record = store.read_record(cell.key)
     if record is None or record.get(FIGURES_ONLY):
         return 0.0
     return float(record.get("cpu_seconds", 0.0))

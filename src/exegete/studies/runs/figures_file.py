@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from exegete.data.atomic_files import atomic_file, atomic_folder
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
-from exegete.studies.runs.agreement import comparisons
-from exegete.studies.runs.grid import Grid
-from exegete.studies.runs.kinds import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
-from exegete.studies.runs.store import FIGURES_ONLY, RECORD, Store, sizes
+from exegete.studies.runs.agreement import list_comparisons
+from exegete.studies.runs.grid import RunGrid
+from exegete.studies.runs.run_files import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
+from exegete.studies.runs.store import FIGURES_ONLY, RECORD, Store, file_sizes
 from exegete.training.loop.run import HISTORY, METRICS
 
 COLUMNS = ("key", "part", "example", "method", "name", "x", "value", "text")
@@ -32,7 +32,7 @@ PREDICTED = "predicted "
 UNUSED = ("probability", "tokens", "truncated")
 
 
-def export_figures(grids: Iterable[Grid], store: Store, path: Path) -> int:
+def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
     """Writes the figures of all finished runs of some studies into a Parquet file; gives how many runs there are.
 
     Raises:
@@ -40,13 +40,13 @@ def export_figures(grids: Iterable[Grid], store: Store, path: Path) -> int:
     """
     frames, keys = list[pd.DataFrame](), dict[str, None]()
     for grid in grids:
-        keys |= dict.fromkeys(cell.key for cell in grid.cells if store.done(cell.key))
-        frames.append(_lines("", SOURCES, name=[grid.study.name], text=[_compact(grid.addresses)]))
-        derived = {key: store.derived(key, value) for *_, key, value in comparisons(grid, store)}
-        frames.append(_lines("", DERIVED, name=list(derived), value=list(derived.values())))
+        keys |= dict.fromkeys(cell.key for cell in grid.cells if store.is_done(cell.key))
+        frames.append(_make_table("", SOURCES, name=[grid.study.name], text=[_to_json(grid.addresses)]))
+        derived = {key: store.compute_derived(key, value) for *_, key, value in list_comparisons(grid, store)}
+        frames.append(_make_table("", DERIVED, name=list(derived), value=list(derived.values())))
     if not keys:
         raise ExegeteError(f"no run of these studies is finished in {store.root}")
-    frames += [frame for key in keys for frame in _run(store, key)]
+    frames += [frame for key in keys for frame in _make_run_tables(store, key)]
     table = pd.concat([frame.reindex(columns=COLUMNS) for frame in frames if len(frame)], ignore_index=True)
     table = table.drop_duplicates().astype({"example": "Int32", "x": np.float64, "value": np.float64})
     with atomic_file(path) as fresh:
@@ -76,19 +76,23 @@ def import_figures(path: Path, store: Store) -> int:
         write_json(store.root / DERIVED / f"{name}.json", {"value": value})
     added = 0
     for key, rows in table[table["key"] != ""].groupby("key", sort=True):
-        if not store.done(str(key)):
-            _restore(store, str(key), {str(part): each for part, each in rows.groupby("part", sort=False)})
+        if not store.is_done(str(key)):
+            _restore_run(store, str(key), {str(part): each for part, each in rows.groupby("part", sort=False)})
             added += 1
     return added
 
 
-def merge(other: Store, store: Store) -> int:
+def merge_stores(other: Store, store: Store) -> int:
     """Copies the runs of another store that this one does not have, or has the figures of alone; gives how many."""
-    keys = [key for key in other.finished() if not store.whole(key) and (other.whole(key) or not store.done(key))]
+    keys = [
+        key
+        for key in other.list_finished()
+        if not store.is_complete(key) and (other.is_complete(key) or not store.is_done(key))
+    ]
     for key in keys:
-        store.sweep(key)
-        with atomic_folder(store.folder(key)) as fresh:
-            _copy(other.folder(key), fresh)
+        store.clean(key)
+        with atomic_folder(store.cell_folder(key)) as fresh:
+            _copy_folder(other.cell_folder(key), fresh)
     for kind in (SOURCES, DERIVED):
         for path in sorted((other.root / kind).glob("*.json")):
             with atomic_file(store.root / kind / path.name) as fresh:
@@ -96,7 +100,7 @@ def merge(other: Store, store: Store) -> int:
     return len(keys)
 
 
-def _copy(folder: Path, fresh: Path) -> None:
+def _copy_folder(folder: Path, fresh: Path) -> None:
     """Copies what a folder holds into another one. Raises OSError for the first file that cannot be copied."""
     try:
         shutil.copytree(folder, fresh, dirs_exist_ok=True)
@@ -105,26 +109,28 @@ def _copy(folder: Path, fresh: Path) -> None:
         raise OSError(f"{source} cannot be copied: {reason}") from error
 
 
-def _run(store: Store, key: str) -> Iterator[pd.DataFrame]:
+def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
     """The lines of one run."""
-    folder, record = store.folder(key), dict(store.record(key) or {})
+    folder, record = store.cell_folder(key), dict(store.read_record(key) or {})
     record = {name: value for name, value in record.items() if name not in ("files", FIGURES_ONLY)}
-    yield _lines(key, RECORD, text=[_compact(record)])
+    yield _make_table(key, RECORD, text=[_to_json(record)])
     for part in (METRICS, FIGURES):
         if (folder / part).exists():
             known = json.loads((folder / part).read_text(encoding="utf-8"))
             numbers = {name: value for name, value in known.items() if value is None or isinstance(value, int | float)}
-            yield _lines(key, part, name=list(numbers), value=[np.nan if v is None else v for v in numbers.values()])
+            yield _make_table(
+                key, part, name=list(numbers), value=[np.nan if v is None else v for v in numbers.values()]
+            )
     if (folder / HISTORY).exists():
-        yield _lines(key, HISTORY, text=[_compact(json.loads((folder / HISTORY).read_text(encoding="utf-8")))])
+        yield _make_table(key, HISTORY, text=[_to_json(json.loads((folder / HISTORY).read_text(encoding="utf-8")))])
     if (folder / PREDICTIONS).exists():
         said = pd.read_parquet(folder / PREDICTIONS)
         wide = pd.DataFrame(np.stack(said["predicted"].to_list())).add_prefix(PREDICTED)
-        yield _long(key, PREDICTIONS, pd.concat([said.drop(columns="predicted"), wide], axis=1), ["example"])
+        yield _to_long_table(key, PREDICTIONS, pd.concat([said.drop(columns="predicted"), wide], axis=1), ["example"])
     if (folder / RESULTS).exists():
         frame = pd.read_parquet(folder / RESULTS).drop(columns=list(UNUSED), errors="ignore")
         names = [name for name in frame.select_dtypes("number") if name != "example"]
-        yield _long(key, RESULTS, frame[["example", "method", *names]], ["example", "method"])
+        yield _to_long_table(key, RESULTS, frame[["example", "method", *names]], ["example", "method"])
     for part, place in ((CURVES, "x"), (LAYERS, "layer")):
         if (folder / part).exists():
             means = pd.read_parquet(folder / part).groupby(["method", "metric", place], sort=False)["value"].mean()
@@ -132,11 +138,11 @@ def _run(store: Store, key: str) -> Iterator[pd.DataFrame]:
             yield named.assign(key=key, part=part)
 
 
-def _lines(key: str, part: str, **columns: list[Any]) -> pd.DataFrame:
+def _make_table(key: str, part: str, **columns: list[Any]) -> pd.DataFrame:
     return pd.DataFrame(columns).assign(key=key, part=part)
 
 
-def _long(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _to_long_table(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """A line for each number of a frame."""
     return (
         frame[[*by, *sorted(frame.columns.drop(by))]]
@@ -145,21 +151,21 @@ def _long(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> pd.DataFra
     )
 
 
-def _restore(store: Store, key: str, parts: Mapping[str, pd.DataFrame]) -> None:
+def _restore_run(store: Store, key: str, parts: Mapping[str, pd.DataFrame]) -> None:
     """Makes a run's folder of its lines: the same files, as far as tables and pages read them."""
     record = json.loads(parts[RECORD]["text"].iloc[0])
-    with atomic_folder(store.folder(key)) as fresh:
+    with atomic_folder(store.cell_folder(key)) as fresh:
         for part, rows in parts.items():
             if part in (METRICS, FIGURES):
                 write_json(fresh / part, dict(zip(rows["name"], rows["value"], strict=True)))
             elif part == HISTORY:
                 write_json(fresh / part, json.loads(rows["text"].iloc[0]))
             elif part != RECORD:
-                _frame(part, rows).to_parquet(fresh / part, index=False)
-        write_json(fresh / RECORD, record | {"files": sizes(fresh), FIGURES_ONLY: True})
+                _restore_frame(part, rows).to_parquet(fresh / part, index=False)
+        write_json(fresh / RECORD, record | {"files": file_sizes(fresh), FIGURES_ONLY: True})
 
 
-def _frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
+def _restore_frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
     """The frame that the lines of a part were made of."""
     if part in (CURVES, LAYERS):
         place = "x" if part == CURVES else "layer"
@@ -175,5 +181,5 @@ def _frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def _compact(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

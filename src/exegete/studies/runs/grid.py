@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from exegete.studies.runs.cells import CellBuilder
-from exegete.studies.runs.run import Run
+from exegete.studies.runs.cell_builder import CellBuilder
 from exegete.studies.runs.store import Cell
+from exegete.studies.runs.study_run import StudyRun
 from exegete.studies.runs.study_sources import Addresses, StudySources
 from exegete.studies.spec.study_file import Study
 
 
 @dataclass(frozen=True)
-class Grid:
+class RunGrid:
     """A study's runs in the order they are begun, and what of it is not on this machine.
 
     `addresses`: of its `datasets`, as it trains on them and as it is `judged` on them, and of its `models`, by name.
     """
 
     study: Study
-    runs: Sequence[Run]
+    runs: Sequence[StudyRun]
     missing: Sequence[str]
     addresses: Addresses = field(default_factory=dict)
 
@@ -30,7 +30,7 @@ class Grid:
         """The runs' cells, each once."""
         return list({run.cell.key: run.cell for run in self.runs}.values())
 
-    def only(self, pattern: str | None) -> Grid:
+    def select(self, pattern: str | None) -> RunGrid:
         """The runs whose title has the pattern in it (* and ? allowed), and those that they need."""
         if pattern is None:
             return self
@@ -44,7 +44,7 @@ class Grid:
         return replace(self, runs=[run for run in self.runs if run.cell.key in wanted])
 
 
-def grid(study: Study, recorded: Addresses | None = None) -> Grid:
+def build_grid(study: Study, recorded: Addresses | None = None) -> RunGrid:
     """All runs of a study: every training of every recipe on every model and data by every seed, and its judgements.
 
     `recorded`: the addresses that datasets and models have elsewhere; they stand in for what is not on this machine.
@@ -53,4 +53,4 @@ def grid(study: Study, recorded: Addresses | None = None) -> Grid:
         ExegeteError: a run that is needed is not there, or needs itself; with file and line.
     """
     there = StudySources(study, recorded or {})
-    return Grid(study, CellBuilder(study, there).runs(), there.missing(), there.addresses)
+    return RunGrid(study, CellBuilder(study, there).build_runs(), there.find_missing(), there.addresses)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from exegete.data.atomic_files import try_lock
 from exegete.errors import ExegeteError, Stopped
-from exegete.studies.runs.store import Cell, Store, describe
+from exegete.studies.runs.store import Cell, Store, write_record
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ Status = Literal["done", "busy", "failed", "refused", "killed", "stopped", "full
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CellResult:
     """How an attempt at a run ended.
 
     `done`; `busy`: another process is at it; `failed`: it raised; `refused`: bad input, which no second attempt
@@ -45,53 +45,53 @@ def run_cell(cell: Cell, root: Path, *, threads: int = 1) -> bool:
         Exception: any error of the cell's own work; its lock is free then, and its checkpoints stay.
     """
     store = Store(root)
-    if store.whole(cell.key):
+    if store.is_complete(cell.key):
         return True
-    with try_lock(store.lock(cell.key)) as acquired:
+    with try_lock(store.lock_path(cell.key)) as acquired:
         if not acquired:
             return False
-        if store.whole(cell.key):
+        if store.is_complete(cell.key):
             return True
-        store.sweep(cell.key)
+        store.clean(cell.key)
         begun, spent = time.monotonic(), time.process_time()
         try:
-            with store.fresh(cell) as space:
+            with store.workspace(cell) as space:
                 cell.run(cell, space)
                 cost = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - spent}
-                describe(space.fresh, cell, threads, **cost)
+                write_record(space.output, cell, threads, **cost)
         except FileExistsError:
             # The network file system may have taken the lock from a process that was cut off: the first to finish wins.
-            if not store.whole(cell.key):
+            if not store.is_complete(cell.key):
                 raise
             logger.warning("%s was finished by another process meanwhile", cell.title)
     return True
 
 
-def sweep(cells: Iterable[Cell], root: Path) -> None:
+def remove_leftovers(cells: Iterable[Cell], root: Path) -> None:
     """Removes what killed processes left of finished runs, but for those that somebody is at."""
     store = Store(root)
-    touched = store.touched()
-    for key in (cell.key for cell in cells if cell.key in touched and store.whole(cell.key)):
-        with try_lock(store.lock(key)) as acquired:
+    find_leftovers = store.find_leftovers()
+    for key in (cell.key for cell in cells if cell.key in find_leftovers and store.is_complete(cell.key)):
+        with try_lock(store.lock_path(key)) as acquired:
             if acquired:
-                store.sweep(key)
+                store.clean(key)
 
 
-def attempt(cell: Cell, root: Path, *, threads: int = 1) -> Ended:
+def try_cell(cell: Cell, root: Path, *, threads: int = 1) -> CellResult:
     """`run_cell`, with whatever it raises as a message; the traceback goes to `failed/` in the store."""
     begun = time.monotonic()
     try:
         status: Status = "done" if run_cell(cell, root, threads=threads) else "busy"
-        return Ended(cell.key, status, seconds=time.monotonic() - begun)
+        return CellResult(cell.key, status, seconds=time.monotonic() - begun)
     except Stopped as stopped:
-        return Ended(cell.key, "stopped", str(stopped))
+        return CellResult(cell.key, "stopped", str(stopped))
     except Exception as error:  # a run's failure is a result of the study
         message = f"{type(error).__name__}: {error}" if not isinstance(error, ExegeteError) else str(error)
-        _note(Store(root).failure(cell.key), cell)
-        return Ended(cell.key, _kind(error), " ".join(message.split()), time.monotonic() - begun)
+        _keep_traceback(Store(root).failure_path(cell.key), cell)
+        return CellResult(cell.key, _status_of_error(error), " ".join(message.split()), time.monotonic() - begun)
 
 
-def no_space(error: BaseException | None) -> bool:
+def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error comes from a full disk or a used-up quota, whatever it was wrapped in."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -102,13 +102,13 @@ def no_space(error: BaseException | None) -> bool:
     return False
 
 
-def _kind(error: BaseException) -> Status:
-    if no_space(error):
+def _status_of_error(error: BaseException) -> Status:
+    if is_disk_full(error):
         return "full"
     return "refused" if isinstance(error, ExegeteError) else "failed"
 
 
-def _note(path: Path, cell: Cell) -> None:
+def _keep_traceback(path: Path, cell: Cell) -> None:
     """Keeps the traceback, if there is room for it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,10 +25,10 @@ RECORD, FIGURES_ONLY = "cell.json", "figures_only"
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a run works: `work` outlives a killed attempt, `fresh` becomes the run's folder, `store` has the others."""
+    """The folders of a run: `work` survives a killed attempt, `output` becomes the run's folder, `store` has all."""
 
     work: Path
-    fresh: Path
+    output: Path
     store: Store
 
 
@@ -58,62 +58,64 @@ class Store:
 
     root: Path
 
-    def folder(self, key: str) -> Path:
+    def cell_folder(self, key: str) -> Path:
         """Where a finished run lies."""
         return self.root / "cells" / key
 
-    def work(self, key: str) -> Path:
+    def work_folder(self, key: str) -> Path:
         """Where an unfinished run works."""
         return self.root / ".work" / key
 
-    def lock(self, key: str) -> Path:
+    def lock_path(self, key: str) -> Path:
         """Return the lock file of a cell, which exists while a process is at it or after that one was killed."""
         return self.root / ".claims" / key
 
-    def failure(self, key: str) -> Path:
+    def failure_path(self, key: str) -> Path:
         """Where it stands why a run failed."""
         return self.root / "failed" / f"{key}.txt"
 
-    def reason(self, key: str) -> str:
+    def failure_reason(self, key: str) -> str:
         """The last line of why a run failed, which a full disk may have kept nothing of."""
-        text = self.failure(key).read_text(encoding="utf-8").strip()
+        text = self.failure_path(key).read_text(encoding="utf-8").strip()
         return text.splitlines()[-1] if text else "its reason could not be written"
 
-    def record(self, key: str) -> Mapping[str, Any] | None:
+    def read_record(self, key: str) -> Mapping[str, Any] | None:
         """The stored record of a finished run; None when there is none, or when its files are incomplete."""
-        folder = self.folder(key)
+        folder = self.cell_folder(key)
         try:
             record: Mapping[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
             whole = record["key"] == key and digest(record["config"]) == key
-            sizes = {name: (folder / name).stat().st_size for name in record["files"]}
+            file_sizes = {name: (folder / name).stat().st_size for name in record["files"]}
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return record if whole and sizes == record["files"] else None
+        return record if whole and file_sizes == record["files"] else None
 
-    def done(self, key: str) -> bool:
+    def is_done(self, key: str) -> bool:
         """Whether a run's figures are there."""
-        return self.record(key) is not None
+        return self.read_record(key) is not None
 
-    def whole(self, key: str) -> bool:
+    def is_complete(self, key: str) -> bool:
         """Whether a run is there with all that others may need, and not as imported figures alone."""
-        record = self.record(key)
+        record = self.read_record(key)
         return record is not None and not record.get(FIGURES_ONLY)
 
-    def left(self, cells: Sequence[Cell]) -> list[str]:
+    def list_unfinished(self, cells: Sequence[Cell]) -> list[str]:
         """The runs to do, in their order: those that are not done, and those that they need but of their figures."""
         known = {cell.key: cell for cell in cells}
-        found, todo = set[str](), [key for key in known if not self.done(key)]
+        found, todo = set[str](), [key for key in known if not self.is_done(key)]
         while todo:
             key = todo.pop()
             found.add(key)
-            todo += [need for need in known[key].needs if need in known and need not in found and not self.whole(need)]
+            todo += [
+                need for need in known[key].needs if need in known and need not in found and not self.is_complete(need)
+            ]
         return [key for key in known if key in found]
 
-    def knows(self, key: str) -> bool:
+    def has_derived(self, key: str) -> bool:
         """Whether the figure from several runs that has this address was computed."""
         return self._derived(key).exists()
 
-    def derived(self, key: str, value: Callable[[], float]) -> float:
+    def compute_derived(self, key: str, value: Callable[[], float]) -> float:
         """A figure that comes from several runs, by its address; computed once."""
         path = self._derived(key)
         if not path.exists():
@@ -124,71 +126,71 @@ class Store:
     def _derived(self, key: str) -> Path:
         return self.root / "derived" / f"{key}.json"
 
-    def recorded(self, study: str) -> Mapping[str, Any]:
+    def read_sources(self, study: str) -> Mapping[str, Any]:
         """The addresses of a study's datasets and models on the machine that its imported figures come from."""
         path = self.root / "sources" / f"{study}.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
-    def finished(self) -> list[str]:
+    def list_finished(self) -> list[str]:
         """The addresses of all finished runs."""
         names = sorted(path.name for path in self.root.glob("cells/*") if not path.name.startswith("."))
-        return [name for name in names if self.done(name)]
+        return [name for name in names if self.is_done(name)]
 
-    def needed(self, key: str) -> Path:
+    def require_folder(self, key: str) -> Path:
         """The folder of a run that another one needs. Raises ExegeteError when it is not there."""
-        if not self.whole(key):
+        if not self.is_complete(key):
             raise ExegeteError(f"the run {key} is not finished in {self.root}")
-        return self.folder(key)
+        return self.cell_folder(key)
 
-    def touched(self) -> set[str]:
+    def find_leftovers(self) -> set[str]:
         """The addresses of runs that somebody is at, or was when he was killed."""
         names = {path.name.partition(".")[0] for room in (".work", ".claims") for path in self.root.glob(f"{room}/*")}
         return names | {path.name.split(".")[1] for path in self.root.glob("cells/.*")}
 
-    def sweep(self, key: str) -> None:
+    def clean(self, key: str) -> None:
         """Removes what killed attempts left, imported figures of a run that is done now, and puts a torn run aside.
 
         Only for who has claimed the run.
         """
         for left in self.root.glob(f"cells/.{key}.*"):
             shutil.rmtree(left, ignore_errors=True)
-        if self.whole(key):
+        if self.is_complete(key):
             self._tidy(key)
-        if self.done(key) and not self.whole(key):
-            shutil.rmtree(self.folder(key))
-        if self.folder(key).exists() and not self.done(key):
+        if self.is_done(key) and not self.is_complete(key):
+            shutil.rmtree(self.cell_folder(key))
+        if self.cell_folder(key).exists() and not self.is_done(key):
             aside = self.root / ".damaged" / f"{key}.{uuid4().hex[:8]}"
             aside.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(self.folder(key), aside)
+            os.rename(self.cell_folder(key), aside)
 
     @contextmanager
-    def fresh(self, cell: Cell) -> Iterator[Workspace]:
+    def workspace(self, cell: Cell) -> Iterator[Workspace]:
         """The run's workspace; when the block ends without an error, the run is finished."""
-        self.work(cell.key).mkdir(parents=True, exist_ok=True)
-        with atomic_folder(self.folder(cell.key)) as fresh:
-            yield Workspace(self.work(cell.key), fresh, self)
+        self.work_folder(cell.key).mkdir(parents=True, exist_ok=True)
+        with atomic_folder(self.cell_folder(cell.key)) as fresh:
+            yield Workspace(self.work_folder(cell.key), fresh, self)
         self._tidy(cell.key)
 
     def _tidy(self, key: str) -> None:
         """Removes what a finished run does not need any more."""
-        self.failure(key).unlink(missing_ok=True)
-        shutil.rmtree(self.work(key), ignore_errors=True)
+        self.failure_path(key).unlink(missing_ok=True)
+        shutil.rmtree(self.work_folder(key), ignore_errors=True)
 
 
-def describe(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_seconds: float) -> None:
+def write_record(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_seconds: float) -> None:
     """Writes the record of a finished run beside its files."""
-    made = {"versions": get_versions(), "date": datetime.now(UTC).date().isoformat(), "machine": machine()}
+    made = {"versions": get_versions(), "date": datetime.now(UTC).date().isoformat(), "machine": describe_machine()}
     cost = {"seconds": round(seconds, 3), "cpu_seconds": round(cpu_seconds, 3), "threads": threads}
     facts = {"key": cell.key, "title": cell.title, "config": cell.config}
-    write_json(folder / RECORD, facts | {"files": sizes(folder)} | made | cost)
+    write_json(folder / RECORD, facts | {"files": file_sizes(folder)} | made | cost)
 
 
-def sizes(folder: Path) -> dict[str, int]:
+def file_sizes(folder: Path) -> dict[str, int]:
     """The size of each file in a run's folder, by its path there."""
     return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """The kind of this machine, in words: its architecture, cores and graphics card."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     torch: Any = sys.modules.get("torch")

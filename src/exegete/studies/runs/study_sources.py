@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from exegete.studies.runs.run_ref import RunRef, run_refs
 from exegete.studies.spec import sources
+from exegete.studies.spec.run_ref import RunRef, list_run_refs
 from exegete.studies.spec.schema import SEED
 from exegete.studies.spec.study_file import Study
 
@@ -26,15 +26,18 @@ class StudySources:
 
     def __init__(self, study: Study, recorded: Addresses) -> None:
         self.study, self.file = study, study.file
-        datasets = {name: sources.dataset(study.dataset(name)) for name in self.file.datasets}
+        datasets = {name: sources.dataset_address(study.dataset(name)) for name in self.file.datasets}
         names = {name for part in self.file.judgements.values() for name in part.datasets}
-        judged = {name: sources.dataset(study.dataset(name, judged=True)) for name in sorted(names)}
-        own = {(place.model, place.seed) for place in run_refs(self.file)} | {
+        judged = {name: sources.dataset_address(study.dataset(name, judged=True)) for name in sorted(names)}
+        own = {(place.model, place.seed) for place in list_run_refs(self.file)} | {
             (name, 0) for name, part in self.file.models.items() if SEED not in part.source
         }
-        models = {self._name(name, seed): sources.model(self.file.models[name].at(seed)) for name, seed in sorted(own)}
+        models = {
+            self._model_key(name, seed): sources.model_address(self.file.models[name].source_for_seed(seed))
+            for name, seed in sorted(own)
+        }
         self.datasets, self.judged, self.models = (
-            {name: _known(each, recorded.get(kind, {}).get(name)) for name, each in found.items()}
+            {name: _use_recorded(each, recorded.get(kind, {}).get(name)) for name, each in found.items()}
             for kind, found in (("datasets", datasets), ("judged", judged), ("models", models))
         )
 
@@ -44,27 +47,27 @@ class StudySources:
         kinds = {"datasets": self.datasets, "judged": self.judged, "models": self.models}
         return {kind: {name: each.address for name, each in found.items()} for kind, found in kinds.items()}
 
-    def model(self, name: str, seed: int) -> sources.Source:
+    def model(self, name: str, seed: int) -> sources.SourceAddress:
         """The model of the runs of a seed."""
-        return self.models[self._name(name, seed)]
+        return self.models[self._model_key(name, seed)]
 
-    def start(self, place: RunRef) -> sources.Source:
+    def start_model(self, place: RunRef) -> sources.SourceAddress:
         """The model that a place of the grid begins with."""
         return self.model(place.model, place.seed)
 
-    def missing(self) -> list[str]:
+    def find_missing(self) -> list[str]:
         """Datasets and models that cannot be found on this machine, each with the line that asks for it."""
         asked = {name: self.judged.get(name, source) for name, source in self.datasets.items()}
         asked_at = [(("datasets", name, "spec"), source) for name, source in asked.items()]
         asked_at += [(("models", name.split(OF_SEED)[0], "source"), source) for name, source in self.models.items()]
         return [str(self.study.error(place, source.problem)) for place, source in asked_at if source.problem]
 
-    def _name(self, model: str, seed: int) -> str:
+    def _model_key(self, model: str, seed: int) -> str:
         """What a model is kept under: its name, and the seed where its source is another one for each."""
         return f"{model}{OF_SEED}{seed}" if SEED in self.file.models[model].source else model
 
 
-def _known(source: sources.Source, recorded: Mapping[str, Any] | None) -> sources.Source:
+def _use_recorded(source: sources.SourceAddress, recorded: Mapping[str, Any] | None) -> sources.SourceAddress:
     """The source, by its recorded address where its content is not on this machine."""
     here = {"digest", "files", "size"}.intersection(source.address)
     if here or recorded is None:

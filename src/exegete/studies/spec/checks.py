@@ -9,41 +9,41 @@ from typing import Any
 from exegete.data.load import open_reader
 from exegete.errors import ExegeteError, unknown
 from exegete.metrics import metric
-from exegete.studies.runs.explainers import NONE, check_explainer
-from exegete.studies.runs.protocols.registry import check_protocol, explains
-from exegete.studies.runs.recipes import check_options, check_recipe
-from exegete.studies.runs.run_ref import DATASET, MODEL, NAMED, parts_named, runs_named
+from exegete.studies.protocols.registry import check_protocol, uses_explainers
+from exegete.studies.similarity import get_measure
+from exegete.studies.spec.explainer_configs import NONE, check_explainer
+from exegete.studies.spec.recipe_configs import check_recipe, check_run_options
+from exegete.studies.spec.run_ref import DATASET, MODEL, RUN_IN_SPEC, find_named_parts, find_run_parts
 from exegete.studies.spec.schema import RunPart, StudyFile
-from exegete.studies.spec.sources import resolved
+from exegete.studies.spec.sources import resolve_dataset
 from exegete.studies.spec.yaml_lines import Place
-from exegete.studies.tables.similarity import get_measure
 
 FIELDS = ("training", "model", "recipe", "dataset", "judgement", "explainer", "metric")
 
 
-def problems(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
+def find_problems(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
     """All that is wrong with a file whose form is right, and where."""
-    for place, look in _looks(file):
+    for place, look in _library_checks(file):
         try:
             look()
         except ExegeteError as error:
             yield place, error
-    for place, what, names, valid in _names(file):
+    for place, what, names, valid in _references(file):
         yield from (((*place, at), unknown(what, name, valid)) for at, name in enumerate(names) if name not in valid)
     if not file.training and any(recipe.recipe != "none" for recipe in file.recipes.values()):
         yield ("recipes",), ExegeteError("there is nothing to train on: name datasets under 'training'")
-    yield from _unfit(file)
+    yield from _find_conflicts(file)
 
 
-def _unfit(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
+def _find_conflicts(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
     """Parts whose names are known but that do not go together."""
     for name in file.datasets:
         try:
-            resolved(file, name)
+            resolve_dataset(file, name)
         except ExegeteError as error:
             yield ("datasets", name, "exclude"), error
     for name, judgement in file.judgements.items():
-        wants = explains(judgement.protocol)
+        wants = uses_explainers(judgement.protocol)
         if wants and (judgement.limits or judgement.metrics or not judgement.explainers):
             message = f"{judgement.protocol} asks the explainers itself: name some, and neither metrics nor limits"
             yield ("judgements", name, "protocol"), ExegeteError(message)
@@ -55,7 +55,7 @@ def _unfit(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
             yield ("tables", name, "significance"), ExegeteError(message)
 
 
-def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
+def _library_checks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
     """Every place that names something of the library, and what raises where that is not there."""
     for name, data in file.datasets.items():
         yield ("datasets", name, "spec"), partial(open_reader, data.spec, seed=data.seed, **data.options)
@@ -65,9 +65,9 @@ def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
         yield ("metrics", name), partial(metric, spec)
     for name, recipe in file.recipes.items():
         yield ("recipes", name), partial(check_recipe, recipe.recipe, recipe.parameters, file.recipes)
-        yield ("recipes", name, "options"), partial(check_options, recipe.options)
+        yield ("recipes", name, "options"), partial(check_run_options, recipe.options)
     for name, judgement in file.judgements.items():
-        yield ("judgements", name, "options"), partial(runs_named, judgement.options)
+        yield ("judgements", name, "options"), partial(find_run_parts, judgement.options)
         if judgement.protocol is not None:
             yield ("judgements", name, "protocol"), partial(check_protocol, judgement.protocol, judgement.options)
     for name, comparison in file.comparisons.items():
@@ -76,39 +76,41 @@ def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
         yield ("figures", name, "measure"), partial(get_measure, figure.measure)
 
 
-def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
+def _references(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
     """Every place that names something declared elsewhere: what it names, the names, and the valid ones."""
-    yield from ((("metrics", name), "recipe", NAMED.findall(spec), file.recipes) for name, spec in file.metrics.items())
+    yield from (
+        (("metrics", name), "recipe", RUN_IN_SPEC.findall(spec), file.recipes) for name, spec in file.metrics.items()
+    )
     for name, data in file.datasets.items():
         yield ("datasets", name, "exclude"), "dataset", data.exclude, file.datasets
         model = data.longest.model if data.longest else None
-        yield ("datasets", name, "longest", "model"), "model", _given(model), file.models
+        yield ("datasets", name, "longest", "model"), "model", _as_list(model), file.models
     for name, training in file.training.items():
         for split in ("train", "dev"):
             yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
     for name, explainer in file.explainers.items():
-        yield from _run(file, ("explainers", name), explainer.source)
+        yield from _references_of_run(file, ("explainers", name), explainer.source_run)
     for name, recipe in file.recipes.items():
         yield ("recipes", name, "trainings"), "training", recipe.trainings or (), file.training
         yield ("recipes", name, "models"), "model", recipe.models or (), file.models
-        yield from _run(file, ("recipes", name, "model"), recipe.model)
-        yield from _parts(file, ("recipes", name, "parameters"), recipe.parameters)
+        yield from _references_of_run(file, ("recipes", name, "model"), recipe.model)
+        yield from _references_of_values(file, ("recipes", name, "parameters"), recipe.parameters)
     for name, judgement in file.judgements.items():
         for key in ("datasets", "explainers", "metrics", "recipes", "models"):
             yield ("judgements", name, key), key[:-1], getattr(judgement, key) or (), getattr(file, key)
         yield ("judgements", name, "trainings"), "training", judgement.trainings or (), file.training
         yield ("judgements", name, "limits"), "explainer", judgement.limits, judgement.explainers or ()
-        yield from _run(file, ("judgements", name, "model"), judgement.model)
-        yield from _parts(file, ("judgements", name, "options"), judgement.options)
-        for key, named in runs_named(judgement.options).items():
-            yield from _run(file, ("judgements", name, "options", key), named)
+        yield from _references_of_run(file, ("judgements", name, "model"), judgement.model)
+        yield from _references_of_values(file, ("judgements", name, "options"), judgement.options)
+        for key, named in find_run_parts(judgement.options).items():
+            yield from _references_of_run(file, ("judgements", name, "options", key), named)
     for name, comparison in file.comparisons.items():
         yield ("comparisons", name, "judgement"), "judgement", [comparison.judgement], file.judgements
-        yield ("comparisons", name, "against"), "recipe", _given(comparison.against), file.recipes
-    yield from _names_shown(file)
+        yield ("comparisons", name, "against"), "recipe", _as_list(comparison.against), file.recipes
+    yield from _references_of_outputs(file)
 
 
-def _names_shown(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
+def _references_of_outputs(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
     """The same of tables and figures."""
     for name, table in file.tables.items():
         for key in ("rows", "columns", "over"):
@@ -116,36 +118,36 @@ def _names_shown(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], I
         for key, row in table.gain.items():
             rows = [*file.recipes, *file.explainers, *file.training, *file.models]
             yield ("tables", name, "gain", key), "recipe, explainer, training or model", [row], rows
-        yield from _wheres(file, ("tables", name, "where"), table.where)
+        yield from _references_of_filter(file, ("tables", name, "where"), table.where)
     for name, figure in file.figures.items():
-        yield from _wheres(file, ("figures", name, "where"), figure.where)
-        yield ("figures", name, "table"), "table", _given(figure.table), file.tables
+        yield from _references_of_filter(file, ("figures", name, "where"), figure.where)
+        yield ("figures", name, "table"), "table", _as_list(figure.table), file.tables
         for key in ("x", "y"):
             for index, axis in enumerate(getattr(figure, key)):
                 place = ("figures", name, key, index)
-                yield (*place, "dataset"), "dataset", _given(axis.dataset), file.datasets
-                yield (*place, "explainer"), "explainer", _given(axis.explainer), file.explainers
+                yield (*place, "dataset"), "dataset", _as_list(axis.dataset), file.datasets
+                yield (*place, "explainer"), "explainer", _as_list(axis.explainer), file.explainers
 
 
-def _run(file: StudyFile, place: Place, part: RunPart | None) -> Iterator[Any]:
+def _references_of_run(file: StudyFile, place: Place, part: RunPart | None) -> Iterator[Any]:
     """The names in a reference to another run, to be checked: its recipe, training and model."""
     if part is not None:
         yield (*place, "run"), "recipe", [part.run], file.recipes
-        yield (*place, "training"), "training", _given(part.training), file.training
-        yield (*place, "model"), "model", _given(part.model), file.models
+        yield (*place, "training"), "training", _as_list(part.training), file.training
+        yield (*place, "model"), "model", _as_list(part.model), file.models
 
 
-def _parts(file: StudyFile, place: Place, values: dict[str, Any]) -> Iterator[Any]:
+def _references_of_values(file: StudyFile, place: Place, values: dict[str, Any]) -> Iterator[Any]:
     """The datasets and models that values name."""
     for kind, valid in ((DATASET, file.datasets), (MODEL, file.models)):
-        yield from (((*place, key), kind, [name], valid) for key, name in parts_named(values, kind).items())
+        yield from (((*place, key), kind, [name], valid) for key, name in find_named_parts(values, kind).items())
 
 
-def _given(name: str | None) -> list[str]:
+def _as_list(name: str | None) -> list[str]:
     return [name] if name else []
 
 
-def _wheres(file: StudyFile, place: Place, where: dict[str, list[str]]) -> Iterator[Any]:
+def _references_of_filter(file: StudyFile, place: Place, where: dict[str, list[str]]) -> Iterator[Any]:
     declared = {"model": file.models, "recipe": file.recipes, "dataset": file.datasets, "explainer": file.explainers}
     declared |= {"judgement": file.judgements, "training": file.training}
     yield place, "field", where, FIELDS

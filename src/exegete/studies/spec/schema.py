@@ -12,31 +12,31 @@ Names = list[str] | None
 SEED = "{seed}"
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _named(value: Any) -> Any:
+def _as_mapping(value: Any) -> Any:
     """A list of ids as a mapping from each id to itself."""
     return {each: each for each in value} if isinstance(value, list) else value
 
 
-def _specs(value: Any) -> Any:
+def _as_explainer_parts(value: Any) -> Any:
     """Explainers with each spec alone as the mapping that it is short for."""
-    named = _named(value)
+    named = _as_mapping(value)
     if not isinstance(named, dict):
         return named
     return {key: {"spec": each} if isinstance(each, str) else each for key, each in named.items()}
 
 
-def _seeds(value: Any) -> Any:
+def _as_seeds(value: Any) -> Any:
     """A number of seeds as the seeds 0 to that number."""
     return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Several = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
-Specs = Annotated[dict[str, str], BeforeValidator(_named, json_schema_input_type=dict[str, str] | list[str])]
-Seeds = Annotated[list[int], BeforeValidator(_seeds, json_schema_input_type=int | list[int]), Field(min_length=1)]
+Several = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
+Specs = Annotated[dict[str, str], BeforeValidator(_as_mapping, json_schema_input_type=dict[str, str] | list[str])]
+Seeds = Annotated[list[int], BeforeValidator(_as_seeds, json_schema_input_type=int | list[int]), Field(min_length=1)]
 
 
 class Part(BaseModel):
@@ -104,7 +104,7 @@ class ExplainerPart(Part):
     noisy: NoisyPart | None = None
 
     @property
-    def source(self) -> RunPart | None:
+    def source_run(self) -> RunPart | None:
         """The other run that the explainer was learned in."""
         if self.run is None:
             return None
@@ -139,7 +139,7 @@ class ModelPart(Part):
     full_attention: bool = False
     prompt: PromptPart | None = None
 
-    def at(self, seed: int) -> str:
+    def source_for_seed(self, seed: int) -> str:
         """The source for the runs of a seed."""
         return self.source.replace(SEED, str(seed))
 
@@ -184,7 +184,7 @@ class JudgementPart(Part):
 
     `recipes`, `trainings`, `models`: whose runs are asked; all where not given. `model`: another run's model is judged
     in place of the run's own, as where a run learned an explainer of it. `protocol` with its `options`: what else is
-    found out about the model, see `exegete.studies.runs.protocols`. `limits`: explainer → the number of examples that
+    found out about the model, see `exegete.studies.protocols`. `limits`: explainer → the number of examples that
     it is judged on where all cost too much; a smaller draw is part of a larger one. `layers`: also judge each layer's
     scores by the metrics on rationales, for explainers that have them. `special_tokens`: what explainers give to
     special tokens is judged too, by metrics that look at them; else it counts as 0. `unit`: of generated text, what
@@ -252,7 +252,7 @@ class ComparisonPart(Part):
 
     A run's kept attributions of a `judgement` are compared example by example with those of the same explainer on the
     other seeds, or on the runs of the recipe `against`; the figure is the mean over examples and runs. `measure` is one
-    of `exegete.studies.tables.similarity.MEASURES`, as `jaccard?share=0.25`.
+    of `exegete.studies.similarity.MEASURES`, as `jaccard?share=0.25`.
     """
 
     judgement: str
@@ -298,7 +298,7 @@ class FigurePart(Part):
 
 Explainers = Annotated[
     dict[str, ExplainerPart],
-    BeforeValidator(_specs, json_schema_input_type=dict[str, ExplainerPart | str] | list[str]),
+    BeforeValidator(_as_explainer_parts, json_schema_input_type=dict[str, ExplainerPart | str] | list[str]),
 ]
 
 
@@ -326,7 +326,7 @@ class StudyFile(Part):
     figures: dict[str, FigurePart] = {}
 
 
-def json_schema() -> dict[str, Any]:
+def make_json_schema() -> dict[str, Any]:
     """The JSON Schema of a file, for editors.
 
     No key is required, since what a file `extends` can hold the others; an entry that is null takes one of it away.

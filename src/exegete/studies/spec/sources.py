@@ -15,7 +15,7 @@ from exegete.data import load_data, selection
 from exegete.data.load import open_reader
 from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
-from exegete.studies.spec.remembered import remembered
+from exegete.studies.spec.digest_cache import load_or_compute
 from exegete.studies.spec.schema import StudyFile
 from exegete.training.loop.options import SIZES
 
@@ -29,7 +29,7 @@ Names = tuple[str, ...]
 WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
-class Source(NamedTuple):
+class SourceAddress(NamedTuple):
     """A dataset or model: its `address` (the content's digest, or a hub name), and a dataset's number of `rows`.
 
     `problem` says why it cannot be read on this machine; the number of rows is an assumption then.
@@ -40,13 +40,15 @@ class Source(NamedTuple):
     problem: str = ""
 
 
-def resolved(file: StudyFile, name: str, aside: Sequence[Mapping[str, Any]] = (), above: Names = ()) -> dict[str, Any]:
+def resolve_dataset(
+    file: StudyFile, name: str, reserved: Sequence[Mapping[str, Any]] = (), above: Names = ()
+) -> dict[str, Any]:
     """A dataset of a study as JSON values that say all of it, those of the datasets that it excludes among them.
 
     Args:
         file: the study.
         name: of the dataset.
-        aside: datasets, in this form, whose rows it must not have either; of what is left it takes as many rows.
+        reserved: datasets, in this form, whose rows it must not have either; of what is left it takes as many rows.
         above: the datasets that exclude this one.
 
     Raises:
@@ -57,22 +59,22 @@ def resolved(file: StudyFile, name: str, aside: Sequence[Mapping[str, Any]] = ()
     part = file.datasets[name]
     found = part.model_dump(include={"spec", "split", "limit", "seed", "options"})
     if part.rows is not None:
-        found |= {"rows": list(part.rows)} if not aside else {"limit": part.rows[1] - part.rows[0]}
+        found |= {"rows": list(part.rows)} if not reserved else {"limit": part.rows[1] - part.rows[0]}
     if part.longest is not None:
         found["longest"] = part.longest.model_dump(exclude_none=True)
         if part.longest.model is not None:
             found["longest"]["model"] = file.models[part.longest.model].source
-    excluded = [resolved(file, each, above=(*above, name)) for each in part.exclude]
-    extra = {"rationales": part.rationales, "exclude": [*excluded, *aside]}
+    excluded = [resolve_dataset(file, each, above=(*above, name)) for each in part.exclude]
+    extra = {"rationales": part.rationales, "exclude": [*excluded, *reserved]}
     return found | {key: value for key, value in extra.items() if value}
 
 
-def dataset(part: Mapping[str, Any]) -> Source:
+def dataset_address(part: Mapping[str, Any]) -> SourceAddress:
     """A resolved dataset by the digest of its rows; one of the hub by its name (it is not fetched)."""
-    return _dataset(json.dumps(part, sort_keys=True))
+    return _cached_dataset_address(json.dumps(part, sort_keys=True))
 
 
-def load(part: Mapping[str, Any]) -> Dataset:
+def load_dataset(part: Mapping[str, Any]) -> Dataset:
     """The rows of a resolved dataset.
 
     Raises:
@@ -86,9 +88,7 @@ def load(part: Mapping[str, Any]) -> Dataset:
         ((unit, length),) = longest.items()
         data = selection.select_short(data, length, counted or UNITS[unit])
     if part.get("exclude"):
-        data = selection.exclude_examples(
-            data, *(_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"])
-        )
+        data = selection.exclude_examples(data, *(_load_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"]))
     order = np.random.default_rng(part["seed"]).permutation(len(data))
     if part["limit"] is not None and part["limit"] < len(data):
         data = data.select(sorted(order[: part["limit"]].tolist()))
@@ -101,61 +101,67 @@ def load(part: Mapping[str, Any]) -> Dataset:
 
 
 @cache
-def _excluded(resolved_part: str) -> Dataset:
-    return load(json.loads(resolved_part))
+def _load_excluded(resolved_part: str) -> Dataset:
+    return load_dataset(json.loads(resolved_part))
 
 
 @cache
-def _dataset(resolved_part: str) -> Source:
+def _cached_dataset_address(resolved_part: str) -> SourceAddress:
     part = json.loads(resolved_part)
     start, end = part.get("rows") or (0, part["limit"] or ASSUMED_ROWS)
     kind = open_reader(part["spec"], **part["options"]).card.name
     if kind == "hub":
-        return Source({"dataset": part}, end - start)
+        return SourceAddress({"dataset": part}, end - start)
     try:
         # A `study` reader reads a database, whose answers may change without the file's time.
-        found = _measured(part) if kind == "study" else remembered(part, _paths(part), lambda: _measured(part))
+        found = (
+            _digest_rows(part)
+            if kind == "study"
+            else load_or_compute(part, _list_paths(part), lambda: _digest_rows(part))
+        )
     except ExegeteError as error:
-        return Source({"dataset": part, "missing": True}, end - start, problem=str(error))
-    return Source(found, found["rows"])
+        return SourceAddress({"dataset": part, "missing": True}, end - start, problem=str(error))
+    return SourceAddress(found, found["rows"])
 
 
-def _measured(part: Mapping[str, Any]) -> dict[str, Any]:
+def _digest_rows(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of a resolved dataset's rows and their digest."""
-    rows = load(part)
+    rows = load_dataset(part)
     return {"rows": len(rows), "digest": digest_data(rows)}
 
 
-def _paths(part: Mapping[str, Any]) -> list[Path]:
+def _list_paths(part: Mapping[str, Any]) -> list[Path]:
     """The files and folders that a resolved dataset is read from."""
     read = [open_reader(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
-    return [Path(path) for path in read if path] + [path for each in part.get("exclude", ()) for path in _paths(each)]
+    return [Path(path) for path in read if path] + [
+        path for each in part.get("exclude", ()) for path in _list_paths(each)
+    ]
 
 
 @cache
-def model(source: str) -> Source:
+def model_address(source: str) -> SourceAddress:
     """Return a model folder or configuration by the digest of its files, a hub model by its name."""
     if source in SIZES:
-        return Source({"size": source, **SIZES[source]})
+        return SourceAddress({"size": source, **SIZES[source]})
     path = Path(source)
     if source.endswith(".json"):
         if not path.is_file():
-            return Source({"model": source, "missing": True}, problem=f"there is no configuration at {source}")
-        return Source({"files": _files([path])})
+            return SourceAddress({"model": source, "missing": True}, problem=f"there is no configuration at {source}")
+        return SourceAddress({"files": _cached_digest([path])})
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in WEIGHTS and not file.name.startswith("."))
-        return Source({"files": _files(files)})
+        return SourceAddress({"files": _cached_digest(files)})
     # A hub name is OWNER/NAME at most; everything else that looks like a path was meant as one.
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
-        return Source({"model": source, "missing": True}, problem=f"no model at {source}")
-    return Source({"model": source})
+        return SourceAddress({"model": source, "missing": True}, problem=f"no model at {source}")
+    return SourceAddress({"model": source})
 
 
-def _files(paths: list[Path]) -> str:
-    return str(remembered("files", paths, lambda: _digest(paths)))
+def _cached_digest(paths: list[Path]) -> str:
+    return str(load_or_compute("files", paths, lambda: _digest_files(paths)))
 
 
-def _digest(paths: list[Path]) -> str:
+def _digest_files(paths: list[Path]) -> str:
     digest = blake2b(digest_size=8)
     for path in paths:
         digest.update(path.name.encode() + b"\0")

@@ -46,13 +46,13 @@ _Loader.add_implicit_resolver(
 
 
 @dataclass
-class Lined:
+class YamlDocument:
     """A YAML document: `value` is plain Python, `lines` where each place stands, as FILE:LINE."""
 
     value: Any
     lines: dict[Place, str] = field(default_factory=dict)
 
-    def where(self, place: Place) -> str:
+    def line_of(self, place: Place) -> str:
         """The line of a place, or of the closest known one around it (parts that are unknown are passed over)."""
         known: Place = ()
         for part in place:
@@ -61,7 +61,7 @@ class Lined:
         return self.lines[known]
 
 
-def read(path: Path) -> Lined:
+def read_yaml(path: Path) -> YamlDocument:
     """The document in a file.
 
     Raises:
@@ -73,13 +73,13 @@ def read(path: Path) -> Lined:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return parse(text, path)
+    return parse_yaml(text, path)
 
 
-def parse(text: str, path: Path) -> Lined:
+def parse_yaml(text: str, path: Path) -> YamlDocument:
     """The document in a text; `path` is what errors name. Raises ExegeteError for what is no YAML, with the line."""
     try:
-        return _lined(_Loader(text), path)
+        return _load_document(_Loader(text), path)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
@@ -88,14 +88,14 @@ def parse(text: str, path: Path) -> Lined:
         raise ExegeteError(f"{path}: a value contains itself") from error
 
 
-def _lined(loader: _Loader, path: Path) -> Lined:
+def _load_document(loader: _Loader, path: Path) -> YamlDocument:
     node = loader.get_single_node()
     if node is None:
         raise ExegeteError(f"{path} is empty: expected a study")
     _require_small(node, path)
-    lines = dict(_lines(loader, node, (), str(path)))
+    lines = dict(_iterate_lines(loader, node, (), str(path)))
     try:
-        return Lined(loader.construct_document(node), lines)
+        return YamlDocument(loader.construct_document(node), lines)
     except ValueError as error:
         raise ExegeteError(f"{path}: no YAML: {error}") from error
 
@@ -104,12 +104,12 @@ def _require_small(root: yaml.Node, path: Path) -> None:
     """Raises ExegeteError for what is too large or too deep once its aliases are written out; it writes out none."""
     known: dict[int, tuple[int, int]] = {}
 
-    def measured(node: yaml.Node, above: int) -> tuple[int, int]:
+    def measure(node: yaml.Node, above: int) -> tuple[int, int]:
         """Values in a node, and how deep they are nested."""
         if id(node) not in known:
             inner = node.value if isinstance(node, yaml.CollectionNode) and above <= DEEPEST else ()
             parts = [part for each in inner for part in (each if isinstance(each, tuple) else (each,))]
-            found = [measured(part, above + 1) for part in parts]
+            found = [measure(part, above + 1) for part in parts]
             size, depth = 1 + sum(size for size, _ in found), 1 + max((depth for _, depth in found), default=0)
             if size > LARGEST or max(depth, above) > DEEPEST:
                 raise ExegeteError(
@@ -119,24 +119,24 @@ def _require_small(root: yaml.Node, path: Path) -> None:
             known[id(node)] = size, depth
         return known[id(node)]
 
-    measured(root, 0)
+    measure(root, 0)
 
 
-def _lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:
+def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:
     yield place, f"{path}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.SequenceNode):
         for index, inner in enumerate(node.value):
-            yield from _lines(loader, inner, (*place, index), path)
+            yield from _iterate_lines(loader, inner, (*place, index), path)
     elif isinstance(node, yaml.MappingNode):
-        _require_once(node, path)
+        _require_unique_keys(node, path)
         loader.flatten_mapping(node)
         for key, inner in node.value:
             name = (*place, loader.construct_object(key, deep=True))
-            yield from _lines(loader, inner, name, path)
+            yield from _iterate_lines(loader, inner, name, path)
             yield name, f"{path}:{key.start_mark.line + 1}"
 
 
-def _require_once(node: yaml.MappingNode, path: str) -> None:
+def _require_unique_keys(node: yaml.MappingNode, path: str) -> None:
     seen = set()
     for key, _ in node.value:
         name = getattr(key, "value", None)
@@ -147,7 +147,7 @@ def _require_once(node: yaml.MappingNode, path: str) -> None:
         seen.add(name)
 
 
-def merged(below: Lined, above: Lined, keep_null: Collection[str] | None = ()) -> Lined:
+def merge_documents(below: YamlDocument, above: YamlDocument, keep_null: Collection[str] | None = ()) -> YamlDocument:
     """`above` on `below`: mappings are joined key by key, null removes a key, everything else replaces.
 
     Inside the keys of `keep_null` (None: all) null is a value, so that it can still remove something later.
@@ -156,20 +156,20 @@ def merged(below: Lined, above: Lined, keep_null: Collection[str] | None = ()) -
         return above
     value, lines = dict(below.value), dict(below.lines)
     for key, inner in above.value.items():
-        upper = part(above, key)
+        upper = get_part(above, key)
         inside = None if keep_null is None or key in keep_null else ()
-        under = part(below, key) if key in value else Lined({}, {(): upper.lines[()]})
-        both = upper if inner is None else merged(under, upper, inside)
+        under = get_part(below, key) if key in value else YamlDocument({}, {(): upper.lines[()]})
+        both = upper if inner is None else merge_documents(under, upper, inside)
         lines = {place: line for place, line in lines.items() if place[:1] != (key,)}
         if inner is None and keep_null is not None:
             value.pop(key, None)
         else:
             value[key] = both.value
             lines |= {(key, *place): line for place, line in both.lines.items()}
-    return Lined(value, lines | {(): above.lines[()]})
+    return YamlDocument(value, lines | {(): above.lines[()]})
 
 
-def part(whole: Lined, key: str | int) -> Lined:
+def get_part(whole: YamlDocument, key: str | int) -> YamlDocument:
     """The document under one key."""
     lines = {place[1:]: line for place, line in whole.lines.items() if place[:1] == (key,)}
-    return Lined(whole.value[key], lines or {(): whole.where((key,))})
+    return YamlDocument(whole.value[key], lines or {(): whole.line_of((key,))})

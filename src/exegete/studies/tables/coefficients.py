@@ -12,7 +12,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.reports.figures.study_figures import Matrix
-from exegete.studies.runs.work import learned
+from exegete.studies.runs.execution import load_learned_explainer
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.results import Results
 
@@ -40,7 +40,7 @@ def make_coefficient_matrices(results: Results, part: FigurePart) -> list[Matrix
     for run in results.find_runs():
         fields = {"training": run.training, "model": run.model, "recipe": run.recipe}
         for name in run.explainers if _is_selected(part, fields | {"judgement": run.judgement}) else ():
-            explainer = learned(run.cell, run.explainers[name], results.store)
+            explainer = load_learned_explainer(run.cell, run.explainers[name], results.store)
             if explainer is not None and type(explainer) in COEFFICIENTS and _is_selected(part, {"explainer": name}):
                 maps = {
                     key: value.detach().double().numpy()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from exegete.studies.runs.estimate import format_duration
-from exegete.studies.runs.run import Run
+from exegete.studies.runs.study_run import StudyRun
 from exegete.studies.tables.results import Results
 
 SHOWN = ("exegete", "python", "torch", "transformers", "datasets")
@@ -15,7 +15,7 @@ SHOWN = ("exegete", "python", "torch", "transformers", "datasets")
 def format_run_facts(results: Mapping[str, Results]) -> str:
     """A Markdown table: dates, versions, machines, sizes of the data, seeds, how much is finished, and its cost."""
     every = [(found, run) for found in results.values() for run in found.grid.runs]
-    records = {run.cell.key: found.store.record(run.cell.key) for found, run in every}
+    records = {run.cell.key: found.store.read_record(run.cell.key) for found, run in every}
     done = {key: record for key, record in records.items() if record is not None}
     ran = [(found, run) for found, run in every if run.cell.key in done]
     dates = sorted({str(record.get("date", "unknown")) for record in done.values()})
@@ -44,12 +44,12 @@ def _format_versions(records: Iterable[Mapping[str, str]]) -> str:
     return ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in found.items())
 
 
-def _training_data(results: Results, run: Run) -> list[str]:
+def _training_data(results: Results, run: StudyRun) -> list[str]:
     training = results.grid.study.file.training[run.training]
     return [_name_with_size(getattr(training, split), run.cell.config[split]) for split in ("train", "dev")]
 
 
-def _judged_data(run: Run) -> list[str]:
+def _judged_data(run: StudyRun) -> list[str]:
     limit = run.cell.config.get("limit")
     return [f"{_name_with_size(run.dataset, run.cell.config['dataset'])}{f' (some methods {limit})' if limit else ''}"]
 

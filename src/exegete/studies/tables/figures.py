@@ -14,14 +14,20 @@ from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
 from exegete.reports.figures.study_figures import Dots, Matrix, Panel, plot_heat_maps, plot_scatter, plot_strips
 from exegete.reports.tables.leaderboard import Floats
-from exegete.studies.runs.agreement import Scores, between_explainers, between_models, between_seeds, scores
-from exegete.studies.runs.kinds import CURVES, LAYERS
-from exegete.studies.runs.run import Run
+from exegete.studies.runs.agreement import (
+    Scores,
+    agreement_between_explainers,
+    agreement_between_models,
+    agreement_between_seeds,
+    read_scores,
+)
+from exegete.studies.runs.run_files import CURVES, LAYERS
+from exegete.studies.runs.study_run import StudyRun
+from exegete.studies.similarity import get_measure
 from exegete.studies.spec.schema import Axis, FigurePart
 from exegete.studies.tables.coefficients import make_coefficient_matrices
 from exegete.studies.tables.metric_agreement import make_metric_matrices
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.similarity import get_measure
 from exegete.studies.tables.sweeps import make_history_curves, make_sweep_curves
 from exegete.studies.tables.tables import RUN, make_study_table, select_figures
 
@@ -72,7 +78,7 @@ def make_budget_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Metrics over budgets by explainer: mean over seeds with its standard deviation; the recipe where several."""
     frames = []
     for run in _select_runs(results, part):
-        path = results.store.folder(run.cell.key) / CURVES
+        path = results.store.cell_folder(run.cell.key) / CURVES
         if path.exists():
             frame = results.name_explainers(run, pd.read_parquet(path))
             means = frame.groupby(["explainer", "metric", "x"], as_index=False)["value"].mean()
@@ -84,7 +90,7 @@ def make_layer_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Plausibility by layer: mean over seeds with its standard deviation."""
     frames = []
     for run in _select_runs(results, part):
-        path = results.store.folder(run.cell.key) / LAYERS
+        path = results.store.cell_folder(run.cell.key) / LAYERS
         if path.exists():
             frame = results.name_explainers(run, pd.read_parquet(path))
             frames.append(frame.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
@@ -100,10 +106,10 @@ def make_agreement_matrices(results: Results, part: FigurePart) -> list[Matrix]:
     """
     if part.between == "metrics":
         return make_metric_matrices(results, part)
-    found: dict[str, dict[str, list[tuple[Run, Scores]]]] = {}
+    found: dict[str, dict[str, list[tuple[StudyRun, Scores]]]] = {}
     for run in _select_runs(results, part):
         if run.cell.config["keep_attributions"]:
-            found.setdefault(run.dataset, {}).setdefault(run.recipe, []).append((run, scores(results.store, run)))
+            found.setdefault(run.dataset, {}).setdefault(run.recipe, []).append((run, read_scores(results.store, run)))
     if part.between == "recipes":
         return [_recipes_matrix(dataset, recipes, part) for dataset, recipes in found.items()]
     draw = _pairs_matrices if part.between == "explainers" else _seeds_matrices
@@ -148,7 +154,7 @@ def _axis_label(axis: Axis) -> str:
     return axis.label or " / ".join(each for each in (axis.metric, axis.dataset, axis.explainer) if each)
 
 
-def _select_runs(results: Results, part: FigurePart) -> list[Run]:
+def _select_runs(results: Results, part: FigurePart) -> list[StudyRun]:
     return [
         run
         for run in results.find_runs()
@@ -184,33 +190,35 @@ def _make_curves(
     return curves
 
 
-def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[Run, Scores]]], part: FigurePart) -> Matrix:
+def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[StudyRun, Scores]]], part: FigurePart) -> Matrix:
     against = part.against or next(iter(recipes))
     if against not in recipes:
         raise ExegeteError(f"agreement: no finished runs of {against!r} on {dataset}")
     models = {name: [said for _, said in runs] for name, runs in recipes.items()}
     how = get_measure(part.measure)
-    columns = {f"{against} / {name}": between_models(models[against], each, how) for name, each in models.items()}
+    columns = {
+        f"{against} / {name}": agreement_between_models(models[against], each, how) for name, each in models.items()
+    }
     names = list(next(iter(columns.values())))
     values = np.array([[column[name] for column in columns.values()] for name in names])
     return Matrix(f"{_measure_title(part)}, {dataset}", names, list(columns), values)
 
 
-def _pairs_matrices(title: str, models: list[tuple[Run, Scores]], part: FigurePart) -> list[Matrix]:
+def _pairs_matrices(title: str, models: list[tuple[StudyRun, Scores]], part: FigurePart) -> list[Matrix]:
     said = [scores for _, scores in models]
-    names, taus = list(said[0]), between_explainers(said, get_measure(part.measure))
+    names, taus = list(said[0]), agreement_between_explainers(said, get_measure(part.measure))
     values = np.array([[taus.get((a, b), taus.get((b, a), np.nan)) for b in names] for a in names])
     return [Matrix(f"{_measure_title(part)}, {title}", names, names, values)]
 
 
-def _seeds_matrices(title: str, models: list[tuple[Run, Scores]], part: FigurePart) -> list[Matrix]:
+def _seeds_matrices(title: str, models: list[tuple[StudyRun, Scores]], part: FigurePart) -> list[Matrix]:
     """One matrix of agreement between seeds for each explainer."""
     names = [f"seed {run.seed}" for run, _ in models]
     said = [scores for _, scores in models]
     explainers = part.where.get("explainer", list(said[0]))
     how = get_measure(part.measure)
     return [
-        Matrix(f"{_measure_title(part)}, {title} / {each}", names, names, between_seeds(said, each, how))
+        Matrix(f"{_measure_title(part)}, {title} / {each}", names, names, agreement_between_seeds(said, each, how))
         for each in explainers
         if each in said[0]
     ]

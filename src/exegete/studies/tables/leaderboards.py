@@ -12,9 +12,9 @@ import pandas as pd
 from exegete.data.provenance import digest
 from exegete.metrics import metric
 from exegete.reports.tables.leaderboard import Leaderboard, make_leaderboard
-from exegete.studies.runs.kinds import RESULTS
-from exegete.studies.runs.run_ref import TRAINED
+from exegete.studies.runs.run_files import RESULTS
 from exegete.studies.runs.store import Store
+from exegete.studies.spec.run_ref import TRAINED
 from exegete.studies.tables.results import is_infeasible
 
 RUNS, SEED = "runs", "seed"
@@ -28,12 +28,12 @@ def make_leaderboards(store: Store) -> dict[str, Leaderboard]:
     Models that missed the bound they were trained under are left out.
     """
     found: dict[str, list[tuple[str, str, pd.DataFrame]]] = {}
-    for key in store.finished():
-        record, path = store.record(key), store.folder(key) / RESULTS
+    for key in store.list_finished():
+        record, path = store.read_record(key), store.cell_folder(key) / RESULTS
         if record is None or not path.exists():
             continue
         model = record["config"]["model"]
-        if TRAINED in model and store.done(model[TRAINED]) and is_infeasible(store.folder(model[TRAINED])):
+        if TRAINED in model and store.is_done(model[TRAINED]) and is_infeasible(store.cell_folder(model[TRAINED])):
             continue
         *place, seed, _, dataset = record["title"].split(" / ")
         frame = pd.read_parquet(path)
@@ -60,7 +60,7 @@ def _drop_seeds(value: Any, store: Store) -> Any:
 
 
 def _drop_seeds_of_run(key: str, store: Store) -> Any:
-    record = store.record(key)
+    record = store.read_record(key)
     return key if record is None else _drop_seeds(record["config"], store)
 
 

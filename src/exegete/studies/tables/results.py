@@ -14,12 +14,12 @@ import pandas as pd
 from exegete.data.cards import MetricCard
 from exegete.metrics import cards, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
-from exegete.studies.runs.agreement import compared
-from exegete.studies.runs.grid import Grid
-from exegete.studies.runs.kinds import FIGURES, PREDICTIONS, RESULTS
-from exegete.studies.runs.protocols.registry import PROTOCOLS
-from exegete.studies.runs.run import Run
+from exegete.studies.protocols.registry import PROTOCOLS
+from exegete.studies.runs.agreement import compute_comparisons
+from exegete.studies.runs.grid import RunGrid
+from exegete.studies.runs.run_files import FIGURES, PREDICTIONS, RESULTS
 from exegete.studies.runs.store import Store
+from exegete.studies.runs.study_run import StudyRun
 from exegete.training.loop.run import METRICS
 
 DEV, TRAINING_SECONDS = "dev_", "training_seconds"
@@ -36,7 +36,7 @@ class Results:
     `left_out`: addresses of models that do not count, as they missed the bound they were trained under.
     """
 
-    grid: Grid
+    grid: RunGrid
     store: Store
     figures: pd.DataFrame
     left_out: frozenset[str] = frozenset()
@@ -57,47 +57,48 @@ class Results:
             name=name, family="cost", higher_is_better=name.removeprefix(DEV) in HIGHER_IS_BETTER, label=name
         )
 
-    def find_runs(self, **where: Any) -> list[Run]:
+    def find_runs(self, **where: Any) -> list[StudyRun]:
         """The finished judged runs with these fields, of models that count."""
         return [
             run
             for run in self.grid.runs
             if run.dataset
             and all(getattr(run, name) == value for name, value in where.items())
-            and self.store.done(run.cell.key)
+            and self.store.is_done(run.cell.key)
             and self.left_out.isdisjoint(run.cell.needs)
         ]
 
-    def read_examples(self, run: Run) -> pd.DataFrame:
+    def read_examples(self, run: StudyRun) -> pd.DataFrame:
         """A judged run's rows by example, under this study's names; what has several names has rows under each."""
-        frame = self.name_explainers(run, pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
+        frame = self.name_explainers(run, pd.read_parquet(self.store.cell_folder(run.cell.key) / RESULTS))
         stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
         protocol = [name for each in PROTOCOLS.values() for name in each.figures]
         usual = {"example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol}
         kept = frame[[name for name in frame.columns if name in usual]].assign(**stored)
         return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
 
-    def name_explainers(self, run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    def name_explainers(self, run: StudyRun, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows that a judged run stored with a `method`, with this study's names as `explainer`."""
         parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in run.explainers.items()]
         return pd.concat(parts, ignore_index=True)
 
-    def read_predictions(self, run: Run) -> pd.DataFrame:
+    def read_predictions(self, run: StudyRun) -> pd.DataFrame:
         """The predictions of a judged run's model, one row an example."""
-        return pd.read_parquet(self.store.folder(run.cell.key) / PREDICTIONS)
+        return pd.read_parquet(self.store.cell_folder(run.cell.key) / PREDICTIONS)
 
 
-def collect_results(grid: Grid, store: Store) -> Results:
+def collect_results(grid: RunGrid, store: Store) -> Results:
     """The figures of all runs of a grid that are done; without models that missed the bound they were trained under."""
     empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
-    done = [run for run in grid.runs if store.done(run.cell.key)]
-    missed = frozenset(run.cell.key for run in done if not run.dataset and is_infeasible(store.folder(run.cell.key)))
+    done = [run for run in grid.runs if store.is_done(run.cell.key)]
+    trained = [run for run in done if not run.dataset]
+    missed = frozenset(run.cell.key for run in trained if is_infeasible(store.cell_folder(run.cell.key)))
     kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
     rows = [row for run in kept for row in _figure_rows(empty, run)]
     titles = {run.title for run in kept}
     rows += [
         (run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, explainer, name, value)
-        for run, explainer, name, value in compared(grid, store)
+        for run, explainer, name, value in compute_comparisons(grid, store)
         if run.title in titles
     ]
     return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), missed)
@@ -108,14 +109,14 @@ def is_infeasible(folder: Path) -> bool:
     return dict(_read_numbers(folder / METRICS)).get("feasible") == 0
 
 
-def _figure_rows(results: Results, run: Run) -> Iterator[tuple[Any, ...]]:
-    folder = results.store.folder(run.cell.key)
+def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
+    folder = results.store.cell_folder(run.cell.key)
     place = (run.training, run.model, run.recipe, run.seed)
     if not run.dataset:
         dev = results.grid.study.file.training[run.training].dev
         for name, value in _read_numbers(folder / METRICS):
             yield (*place, dev, "", "", f"{DEV}{name}", value)
-        record = results.store.record(run.cell.key) or {}
+        record = results.store.read_record(run.cell.key) or {}
         yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
         return
     for name, value in () if run.partly else _read_numbers(folder / FIGURES):

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from exegete.studies.runs.estimate import sum_time_spent
-from exegete.studies.runs.grid import Grid
+from exegete.studies.runs.grid import RunGrid
 from exegete.studies.runs.store import Store
 
 
@@ -19,14 +19,14 @@ class StudyStatus(NamedTuple):
     seconds: float
 
 
-def get_status(grid: Grid, store: Store) -> StudyStatus:
+def get_status(grid: RunGrid, store: Store) -> StudyStatus:
     """The state of a grid's runs in a store."""
     total, done, failed = Counter[str](), Counter[str](), dict[str, str]()
     for cell in grid.cells:
         kind = str(cell.config["kind"])
         total[kind] += 1
-        if store.done(cell.key):
+        if store.is_done(cell.key):
             done[kind] += 1
-        elif store.failure(cell.key).exists():
-            failed[cell.title] = store.reason(cell.key)
+        elif store.failure_path(cell.key).exists():
+            failed[cell.title] = store.failure_reason(cell.key)
     return StudyStatus(total, done, failed, sum_time_spent(grid.cells, store))

@@ -18,7 +18,7 @@ from exegete.studies.tables.tables import RUN, select_figures
 from exegete.training.loop.run import HISTORY
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
-NAMED = ("training", "model", "dataset")
+RUN_IN_SPEC = ("training", "model", "dataset")
 
 
 def make_sweep_curves(results: Results, part: FigurePart) -> list[Curve]:
@@ -45,9 +45,9 @@ def make_history_curves(results: Results, part: FigurePart) -> list[Curve]:
     rows = []
     for run in results.grid.runs:
         wanted = all(getattr(run, name) in values for name, values in part.where.items() if name in RUN)
-        if run.dataset or not wanted or not results.store.done(run.cell.key):
+        if run.dataset or not wanted or not results.store.is_done(run.cell.key):
             continue
-        history = json.loads((results.store.folder(run.cell.key) / HISTORY).read_text(encoding="utf-8"))["history"]
+        history = json.loads((results.store.cell_folder(run.cell.key) / HISTORY).read_text(encoding="utf-8"))["history"]
         for entry in history:
             for metric in part.metrics:
                 if entry.get(metric) is not None and entry.get("step") is not None:
@@ -72,7 +72,7 @@ def _make_curves(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Cur
 def _axis_value(results: Results, over: str, row: Any) -> float:
     """Where a figure is on the horizontal axis; NaN where it has no place there."""
     field, _, name = over.partition(".")
-    if field in NAMED:
+    if field in RUN_IN_SPEC:
         found = NUMBER.search(row[field])
         return float(found[0]) if found else float("nan")
     value = getattr(results.grid.study.file.recipes[row["recipe"]], field).get(name)

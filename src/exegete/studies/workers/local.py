@@ -20,7 +20,7 @@ import torch
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from exegete.studies.runs.run_cell import Ended, attempt
+from exegete.studies.runs.run_cell import CellResult, try_cell
 from exegete.studies.runs.store import Cell
 
 GRACE = 120.0
@@ -50,11 +50,11 @@ class LocalWorkers:
     def __init__(self, root: Path, count: int = 1, threads: int | None = None, gpus: int | None = None) -> None:
         self.root = root
         self.threads = threads or max(1, available_cores() // count)
-        self.gpus = _gpus() if gpus is None else gpus
-        self.workers = [self._new(number) for number in range(count)]
+        self.gpus = _count_gpus() if gpus is None else gpus
+        self.workers = [self._start_process(number) for number in range(count)]
 
     @property
-    def free(self) -> int:
+    def free_count(self) -> int:
         """The number of idle worker processes."""
         return sum(worker.cell is None for worker in self.workers)
 
@@ -62,7 +62,7 @@ class LocalWorkers:
         """Sends a run to an idle process; a dead one is replaced first."""
         number = next(number for number, worker in enumerate(self.workers) if worker.cell is None)
         if not self.workers[number].process.is_alive():
-            self.workers[number] = self._new(number)
+            self.workers[number] = self._start_process(number)
         worker = self.workers[number]
         worker.cell = cell
         try:
@@ -70,7 +70,7 @@ class LocalWorkers:
         except OSError:
             worker.process.join()
 
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[CellResult]:
         """The runs that have ended, including one whose process died in the middle of it."""
         busy = [worker for worker in self.workers if worker.cell is not None]
         if not busy:
@@ -78,7 +78,7 @@ class LocalWorkers:
             return []
         signs: list[Connection | int] = [worker.pipe for worker in busy]
         wait([*signs, *(worker.process.sentinel for worker in busy)], seconds)
-        ended = (self._ended(number, worker) for number, worker in enumerate(self.workers))
+        ended = (self._collect_result(number, worker) for number, worker in enumerate(self.workers))
         return [each for each in ended if each is not None]
 
     def close(self) -> None:
@@ -94,13 +94,13 @@ class LocalWorkers:
                 worker.process.kill()
                 worker.process.join()
 
-    def _ended(self, number: int, worker: _Worker) -> Ended | None:
+    def _collect_result(self, number: int, worker: _Worker) -> CellResult | None:
         if worker.cell is None:
             return None
         key, alive = worker.cell.key, worker.process.is_alive()
         try:
             if worker.pipe.poll():
-                ended: Ended = worker.pipe.recv()
+                ended: CellResult = worker.pipe.recv()
                 worker.cell = None
                 return ended
         except (EOFError, OSError):
@@ -108,34 +108,34 @@ class LocalWorkers:
             alive = False
         if alive:
             return None
-        self.workers[number] = self._new(number)
-        return Ended(key, "killed", f"its process died ({_cause(worker.process.exitcode)})")
+        self.workers[number] = self._start_process(number)
+        return CellResult(key, "killed", f"its process died ({_describe_exit(worker.process.exitcode)})")
 
-    def _new(self, number: int) -> _Worker:
+    def _start_process(self, number: int) -> _Worker:
         ours, theirs = mp.Pipe()
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads)) | {"TOKENIZERS_PARALLELISM": "false"}
         if self.gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = _visible(number % self.gpus)
+            variables["CUDA_VISIBLE_DEVICES"] = _gpu_name(number % self.gpus)
         context = mp.get_context("spawn")
-        process = context.Process(target=_work, args=(theirs, self.root, self.threads), name=f"worker {number}")
-        with _environment(variables), _unstopped():
+        process = context.Process(target=_run_worker, args=(theirs, self.root, self.threads), name=f"worker {number}")
+        with _set_environment(variables), _block_signals():
             process.start()
         theirs.close()
         return _Worker(process, ours)
 
 
-def _work(pipe: Connection, root: Path, threads: int) -> None:
+def _run_worker(pipe: Connection, root: Path, threads: int) -> None:
     """A worker's life: runs that come through the pipe, until it is closed."""
     os.setpgrp()
-    _listen()
-    prepare(threads)
-    threading.Thread(target=_outlived, daemon=True).start()
+    _accept_signals()
+    prepare_worker(threads)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     while True:
         try:
             cell = pipe.recv()
         except (EOFError, OSError):
             return
-        ended = attempt(cell, root, threads=threads)
+        ended = try_cell(cell, root, threads=threads)
         try:
             pipe.send(ended)
         except OSError:
@@ -143,7 +143,7 @@ def _work(pipe: Connection, root: Path, threads: int) -> None:
 
 
 @contextmanager
-def _unstopped() -> Iterator[None]:
+def _block_signals() -> Iterator[None]:
     """What is started in the block sees no Ctrl-C and no SIGTERM until it listens, and is handed over whole."""
     ensure_running()  # what it begins with lets these signals through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
@@ -153,14 +153,14 @@ def _unstopped() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _listen() -> None:
+def _accept_signals() -> None:
     """Forgets a Ctrl-C that came while this process started: it was meant for the command, which says what to do."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGINT, before)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
-def prepare(threads: int) -> None:
+def prepare_worker(threads: int) -> None:
     """Sets threads and logging in a worker process before its first run."""
     torch.set_num_threads(threads)
     disable_progress_bars()
@@ -170,7 +170,7 @@ def prepare(threads: int) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _outlived() -> None:
+def _stop_with_parent() -> None:
     """When the command is gone, however it went: save and stop, as it would have asked."""
     parent = mp.parent_process()
     if parent is not None:
@@ -178,7 +178,7 @@ def _outlived() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _cause(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"
@@ -189,18 +189,18 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _gpus() -> int:
+def _count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _visible(number: int) -> str:
+def _gpu_name(number: int) -> str:
     """The GPU's name among those that this process may see."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return names[number] if number < len(names) else str(number)
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def _set_environment(variables: Mapping[str, str]) -> Iterator[None]:
     """The variables for what is started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from exegete.errors import ExegeteError
-from exegete.studies.runs.run_cell import Ended, attempt
+from exegete.studies.runs.run_cell import CellResult, try_cell
 from exegete.studies.runs.store import Cell
-from exegete.studies.workers.local import prepare
+from exegete.studies.workers.local import prepare_worker
 
 logger = logging.getLogger(__name__)
 
@@ -40,19 +40,19 @@ class RayWorkers:
         except ImportError as error:
             raise ExegeteError("--engine ray needs the extra 'cluster': pip install 'exegete[cluster]'") from error
         self.ray: Any = ray
-        self.root, self.mark = root.absolute(), _marked(root)
+        self.root, self.mark = root.absolute(), _write_mark(root)
         self.ours, self.on_sigterm = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
         if self.ours:
-            join(ray, address)
+            join_cluster(ray, address)
         resources = ray.cluster_resources()
         self.count = count or max(1, int(resources.get("CPU", 1)) // threads)
         gpus = resources.get("GPU", 0) / self.count
         options = {"num_cpus": threads, "num_gpus": gpus if gpus < 1 else int(gpus), "max_retries": 0}
-        self.task = ray.remote(**options)(_task)
+        self.task = ray.remote(**options)(_run_task)
         self.threads, self.running = threads, dict[Any, Cell]()
 
     @property
-    def free(self) -> int:
+    def free_count(self) -> int:
         """How many more tasks to hand in."""
         return self.count - len(self.running)
 
@@ -60,13 +60,13 @@ class RayWorkers:
         """Submits a run to Ray as a task."""
         self.running[self.task.remote(cell, self.root, self.mark, self.threads)] = cell
 
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[CellResult]:
         """Reads the result of every task that has ended; one whose process or machine died counts as killed."""
         if not self.running:
             time.sleep(seconds)
             return []
         ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=seconds)
-        return [self._ended(each, self.running.pop(each)) for each in ready]
+        return [self._collect_result(each, self.running.pop(each)) for each in ready]
 
     def close(self) -> None:
         """Cancels what runs: it is told to save and end. Leaves a cluster joined here, and the signals as they were."""
@@ -78,29 +78,29 @@ class RayWorkers:
             with suppress(ValueError):  # outside of the main thread, where Ray has left signals alone, too
                 signal.signal(signal.SIGTERM, self.on_sigterm or signal.SIG_DFL)
 
-    def _ended(self, task: Any, cell: Cell) -> Ended:
+    def _collect_result(self, task: Any, cell: Cell) -> CellResult:
         try:
-            ended: Ended = self.ray.get(task)
+            ended: CellResult = self.ray.get(task)
         except self.ray.exceptions.RayTaskError as error:
-            return Ended(cell.key, "failed", str(error.cause))
+            return CellResult(cell.key, "failed", str(error.cause))
         except self.ray.exceptions.RayError as error:
-            return Ended(cell.key, "killed", f"its process died ({type(error).__name__})")
+            return CellResult(cell.key, "killed", f"its process died ({type(error).__name__})")
         return ended
 
 
-def _task(cell: Cell, root: Path, mark: str, threads: int) -> Ended:
+def _run_task(cell: Cell, root: Path, mark: str, threads: int) -> CellResult:
     """A run on whatever machine it lands."""
-    prepare(threads)
+    prepare_worker(threads)
     try:
         seen = (root / MARK).read_text(encoding="utf-8")
     except OSError:
         seen = ""
     if seen != mark:
-        return Ended(cell.key, "refused", f"a machine of the cluster does not see {root}: put it on a shared disk")
-    return attempt(cell, root, threads=threads)
+        return CellResult(cell.key, "refused", f"a machine of the cluster does not see {root}: put it on a shared disk")
+    return try_cell(cell, root, threads=threads)
 
 
-def _marked(root: Path) -> str:
+def _write_mark(root: Path) -> str:
     """The content of the store's mark; a machine that reads the same content sees the same store."""
     root.mkdir(parents=True, exist_ok=True)
     path = root / MARK
@@ -109,14 +109,14 @@ def _marked(root: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def join(ray: Any, address: str | None) -> None:
+def join_cluster(ray: Any, address: str | None) -> None:
     """Connects to a cluster, or starts one of this machine where none was named and none is running.
 
     Raises:
         ExegeteError: there is no cluster at the address.
     """
     if address is not None:
-        _require_there(address)
+        _require_reachable(address)
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
         ray.init(address=address or "auto", **quiet)
@@ -126,7 +126,7 @@ def join(ray: Any, address: str | None) -> None:
         ray.init(**quiet)
 
 
-def _require_there(address: str) -> None:
+def _require_reachable(address: str) -> None:
     """Ray itself takes minutes to say that nobody answers."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():

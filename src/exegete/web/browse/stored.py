@@ -23,9 +23,9 @@ from exegete.reports.tables.leaderboard import Leaderboard
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.examples import EXAMPLES, read_examples
 from exegete.studies.corpus.parts import HEAD as CORPUS
-from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, RESULTS, judge_model
+from exegete.studies.runs.execution import judge_model, load_learned_explainer
+from exegete.studies.runs.run_files import ATTRIBUTIONS, CURVES, RESULTS
 from exegete.studies.runs.store import Cell, Store
-from exegete.studies.runs.work import learned
 from exegete.web.browse.disagreement import correlations
 
 RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"
@@ -100,7 +100,7 @@ class Result:
         config = self.comparison.config
         if "explainers" not in config:
             return explainer(name)
-        found = learned(Cell(config, judge_model, self.title), name, Store(self.folder.parents[1]))
+        found = load_learned_explainer(Cell(config, judge_model, self.title), name, Store(self.folder.parents[1]))
         assert found is not None
         return found
 
@@ -164,9 +164,9 @@ def _found(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
         yield folder.resolve().name, folder
         return
     store = Store(folder)
-    for key in store.finished():
-        if (store.folder(key) / RESULTS).is_file():
-            yield str((store.record(key) or {}).get("title", key)), store.folder(key)
+    for key in store.list_finished():
+        if (store.cell_folder(key) / RESULTS).is_file():
+            yield str((store.read_record(key) or {}).get("title", key)), store.cell_folder(key)
     if depth and folder.is_dir():
         for below in sorted(folder.iterdir()):
             if below.is_dir() and not below.is_symlink() and below.name != "cells" and below.name[0] != ".":

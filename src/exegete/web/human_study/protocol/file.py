@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, PositiveInt, ValidationError, model
 
 from exegete.errors import ExegeteError
 from exegete.studies.spec.schema import Part
-from exegete.studies.spec.study_file import first_problem
-from exegete.studies.spec.yaml_lines import Lined, parse
+from exegete.studies.spec.study_file import format_first_problem
+from exegete.studies.spec.yaml_lines import YamlDocument, parse_yaml
 
 
 def _listed(value: Any) -> Any:
@@ -271,13 +271,13 @@ def read_protocol(path: Path) -> tuple[Protocol, str]:
 @cache
 def protocol_of(text: str, path: Path = Path("protocol")) -> Protocol:
     """The protocol in a text. Raises ExegeteError, with file and line."""
-    document: Lined = parse(text, path)
+    document: YamlDocument = parse_yaml(text, path)
     if not isinstance(document.value, dict):
         raise ExegeteError(f"{document.lines[()]}: expected keys and values, got {type(document.value).__name__}")
     try:
         return Protocol.model_validate(document.value)
     except ValidationError as error:
-        raise ExegeteError(first_problem(error, document)) from error
+        raise ExegeteError(format_first_problem(error, document)) from error
 
 
 def digest_of(text: str) -> str:

@@ -31,10 +31,10 @@ def select_then_predict(
     """
     from exegete.models import load
     from exegete.recipes.fresh import extract_rationales
-    from exegete.studies.runs.performance import performance
+    from exegete.studies.protocols.performance import evaluate_performance
 
     cut = extract_rationales(load(support, device=model.device), data, explainer, ratio, contiguous)
-    figures, _ = performance(model, cut)
+    figures, _ = evaluate_performance(model, cut)
     return {f"rationale_{name}": value for name, value in figures.items()}
 
 
@@ -52,8 +52,8 @@ def remove_and_retrain(
     """
     from exegete.models import load
     from exegete.recipes.fresh import extract_rationales
-    from exegete.studies.runs.performance import performance
+    from exegete.studies.protocols.performance import evaluate_performance
 
     cut = extract_rationales(load(support, device=model.device), data, explainer, ratio, rest=True)
-    figures, _ = performance(model, cut)
+    figures, _ = evaluate_performance(model, cut)
     return {f"roar_{name}": value for name, value in figures.items()}

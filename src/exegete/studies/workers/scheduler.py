@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from exegete.studies.runs.run_cell import Ended, sweep
+from exegete.studies.runs.run_cell import CellResult, remove_leftovers
 from exegete.studies.runs.store import Cell, Store
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-PATIENCE = 2.0
+POLL_SECONDS = 2.0
 
 
 class Workers(Protocol):
     """Workers that carry out runs: processes of this machine, or a cluster."""
 
     @property
-    def free(self) -> int:
+    def free_count(self) -> int:
         """How many runs could be started now."""
 
     def start(self, cell: Cell) -> None:
         """Starts a run on a free worker."""
 
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[CellResult]:
         """The runs that have ended since the last call; waits for one, but not longer than so long."""
 
     def close(self) -> None:
@@ -53,11 +53,11 @@ class Outcome:
     waiting: int = 0
 
 
-def drive(
+def run_all(
     cells: Sequence[Cell],
     root: Path,
     workers: Workers,
-    report: Callable[[Cell, Ended], None] = lambda cell, ended: None,
+    report: Callable[[Cell, CellResult], None] = lambda cell, ended: None,
     attempts: int = ATTEMPTS,
     minutes: float | None = None,
 ) -> Outcome:
@@ -70,16 +70,16 @@ def drive(
     Raises:
         KeyboardInterrupt: SIGINT or SIGTERM came; running ones were given the time to save.
     """
-    sweep(cells, root)
+    remove_leftovers(cells, root)
     queue = _Queue(cells, Store(root), attempts, math.inf if minutes is None else time.monotonic() + 60 * minutes)
     try:
-        with _interruptible():
-            while queue.left:
-                for cell in queue.ready(workers.free):
+        with _raise_on_sigterm():
+            while queue.has_work:
+                for cell in queue.take_ready(workers.free_count):
                     workers.start(cell)
-                for ended in workers.wait(queue.pause()):
-                    report(queue.cells[ended.key], queue.settle(ended))
-                queue.close_up(report)
+                for ended in workers.wait(queue.poll_seconds()):
+                    report(queue.cells[ended.key], queue.record_end(ended))
+                queue.fail_dependants(report)
     finally:
         workers.close()
     queue.outcome.waiting = len(queue.waiting)
@@ -92,27 +92,27 @@ class _Queue:
     def __init__(self, cells: Sequence[Cell], store: Store, attempts: int, end: float) -> None:
         self.cells = {cell.key: cell for cell in cells}
         self.store, self.attempts, self.end = store, attempts, end
-        self.waiting = store.left(cells)
+        self.waiting = store.list_unfinished(cells)
         self.outcome = Outcome(set(self.cells) - set(self.waiting))
         self.running: set[str] = set()
         self.tried: Counter[str] = Counter()
         self.later: dict[str, float] = {}
 
     @property
-    def left(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is anything to begin or to wait for."""
-        return bool(self.running or (self.waiting and not self.closed))
+        return bool(self.running or (self.waiting and not self.is_closed))
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing new is begun."""
         return self.outcome.full or time.monotonic() > self.end
 
-    def ready(self, count: int) -> Iterator[Cell]:
+    def take_ready(self, count: int) -> Iterator[Cell]:
         """Up to so many runs whose needs are met, which count as running from here on."""
         now = time.monotonic()
         for key in list(self.waiting):
-            if count <= 0 or self.closed:
+            if count <= 0 or self.is_closed:
                 return
             if self.later.get(key, 0.0) <= now and self.outcome.done.issuperset(self.cells[key].needs):
                 self.waiting.remove(key)
@@ -120,11 +120,11 @@ class _Queue:
                 count -= 1
                 yield self.cells[key]
 
-    def pause(self) -> float:
+    def poll_seconds(self) -> float:
         """How long to wait for workers before looking again at what others do."""
-        return PATIENCE if self.running or not self.waiting else PATIENCE / 4
+        return POLL_SECONDS if self.running or not self.waiting else POLL_SECONDS / 4
 
-    def settle(self, ended: Ended) -> Ended:
+    def record_end(self, ended: CellResult) -> CellResult:
         """Takes an attempt's end into account; it may count as `failed` where it was the last one."""
         self.running.discard(ended.key)
         if ended.status == "done":
@@ -134,16 +134,16 @@ class _Queue:
             self.outcome.failed[ended.key] = ended.message
         elif ended.status == "busy":
             self.waiting.append(ended.key)
-            self.later[ended.key] = time.monotonic() + PATIENCE
+            self.later[ended.key] = time.monotonic() + POLL_SECONDS
         else:
             self.tried[ended.key] += 1
             if ended.status == "refused" or self.tried[ended.key] >= self.attempts:
                 self.outcome.failed[ended.key] = ended.message
-                return Ended(ended.key, "failed", ended.message, ended.seconds)
+                return CellResult(ended.key, "failed", ended.message, ended.seconds)
             self.waiting.insert(0, ended.key)
         return ended
 
-    def close_up(self, report: Callable[[Cell, Ended], None]) -> None:
+    def fail_dependants(self, report: Callable[[Cell, CellResult], None]) -> None:
         """Gives up on runs whose needs have failed."""
         for key in list(self.waiting):
             broken = next((need for need in self.cells[key].needs if need in self.outcome.failed), None)
@@ -151,20 +151,20 @@ class _Queue:
                 self.waiting.remove(key)
                 name = self.cells[broken].title if broken in self.cells else broken
                 self.outcome.failed[key] = f"needs {name!r}, which failed"
-                report(self.cells[key], Ended(key, "failed", self.outcome.failed[key]))
+                report(self.cells[key], CellResult(key, "failed", self.outcome.failed[key]))
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def _raise_on_sigterm() -> Iterator[None]:
     """SIGTERM as KeyboardInterrupt for the time of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ask(number: int, frame: Any) -> None:
+    def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt(number)
 
-    before = signal.signal(signal.SIGTERM, ask)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from exegete.studies.runs.run_ref import RunRef
 from exegete.studies.runs.store import Cell
+from exegete.studies.spec.run_ref import RunRef
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """A cell with its place in the grid: names of the study file.
 
     A judged run has a `dataset` and `judgement`; one that trains has none. `explainers`: what its results are stored
@@ -30,14 +30,14 @@ class Run:
     @property
     def title(self) -> str:
         """The place in words, as patterns of `--only` see it."""
-        return self.cell.title if self.partly else titled(*place_of(self), self.judgement, self.dataset)
+        return self.cell.title if self.partly else join_title(*place_names(self), self.judgement, self.dataset)
 
 
-def place_of(at: Run | RunRef) -> tuple[str, str, str, str]:
+def place_names(at: StudyRun | RunRef) -> tuple[str, str, str, str]:
     """A place's names, in the order of titles."""
     return at.training, at.model, at.recipe, f"seed {at.seed}"
 
 
-def titled(*parts: str) -> str:
+def join_title(*parts: str) -> str:
     """The parts that there are as one title."""
     return " / ".join(part for part in parts if part)

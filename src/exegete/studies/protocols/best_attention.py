@@ -17,7 +17,7 @@ from exegete.models.encoding.labels import renumber_labels
 
 
 @torch.no_grad()
-def best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple[float, float]:
+def score_best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple[float, float]:
     """The highest mean of a metric on rationales that a layer's mean attention logits have, and a head's.
 
     They are weighed as `ParameterisedAttention` weighs them, all but one by 0 (Fernandes et al. 2022, Table 2: rows
@@ -30,12 +30,12 @@ def best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple
         logits, target = mean_head_logits(model, batch, outputs), model.resolve_target(batch, None, outputs.logits)
         value = partial(judge.evaluate, model, batch, target=target)
         for found, each in ((layers, logits.mean(2)), (heads, logits.flatten(1, 2))):
-            found.append(torch.stack([value(scores)[judge.name] for scores in _maps(batch, each)]))
+            found.append(torch.stack([value(scores)[judge.name] for scores in _attention_maps(batch, each)]))
     best_layer, best_head = (torch.cat(each, 1).nanmean(1).max().item() for each in (layers, heads))
     return best_layer, best_head
 
 
-def _maps(batch: Batch, logits: Tensor) -> Iterator[Tensor]:
+def _attention_maps(batch: Batch, logits: Tensor) -> Iterator[Tensor]:
     """The distribution over positions that each of K logits [B, K, L] makes, without special tokens' share."""
     for each in logits.unbind(1):
         yield softmax_over(each, batch.attended).masked_fill(~batch.content, 0)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from exegete.models import ExplainedModel
 
 
-def drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int = 64) -> dict[str, float]:
+def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int = 64) -> dict[str, float]:
     """How alike two models take the loss of sources: Pearson's correlation of a response's log-probabilities.
 
     Args:
@@ -35,7 +35,7 @@ def drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int =
     return {"ablation_agreement": float(np.mean(found))}
 
 
-def promises(
+def measure_promises(
     model: ExplainedModel, data: Dataset, *, citation: str, calibration: Dataset, alpha: float = 0.1
 ) -> dict[str, float]:
     """How often the falls that citations promise are real (see `exegete.explainers.learned.conformal`).

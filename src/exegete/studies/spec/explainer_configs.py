@@ -9,7 +9,7 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import EXPLAINERS, explainer
 from exegete.metrics import metric
-from exegete.studies.runs.run_ref import OWN
+from exegete.studies.spec.run_ref import OWN_RUN
 from exegete.studies.spec.schema import ExplainerPart
 
 NOISY = "noisy"
@@ -17,7 +17,7 @@ NONE = "none"
 """No explainer, for students that learn from answers alone."""
 
 
-class Chosen(NamedTuple):
+class ExplainerConfig(NamedTuple):
     """An explainer of a judged run: the `spec` that its results are stored under, and what these depend on."""
 
     spec: str
@@ -28,33 +28,33 @@ def check_explainer(part: ExplainerPart) -> None:
     """Raises ExegeteError for an unknown id or parameter; of a learned one that is not there yet, for its id alone."""
     if part.noisy is not None:
         metric(part.noisy.best_by)
-    if OWN not in part.spec:
+    if OWN_RUN not in part.spec:
         if part.run is not None:
-            raise ExegeteError(f"{part.spec!r} takes nothing from the run {part.run!r}: expected {OWN} in it")
+            raise ExegeteError(f"{part.spec!r} takes nothing from the run {part.run!r}: expected {OWN_RUN} in it")
         if part.spec != NONE:
             explainer(part.spec)
         return
     name = part.spec.partition(":")[0]
-    if name not in _learned():
-        raise unknown("learned method", name, _learned())
+    if name not in _learned_methods():
+        raise unknown("learned method", name, _learned_methods())
 
 
-def chosen(part: ExplainerPart, run: str | None) -> Chosen:
+def make_explainer_config(part: ExplainerPart, run: str | None) -> ExplainerConfig:
     """An explainer for a judged run; `run` is the address of the run that it comes from, if it comes from one."""
     if part.spec == NONE:
-        return Chosen(NONE, {"name": NONE})
-    if OWN in part.spec:
-        stored = part.spec if part.run is None else part.spec.replace(OWN, f"{{{run}}}")
+        return ExplainerConfig(NONE, {"name": NONE})
+    if OWN_RUN in part.spec:
+        stored = part.spec if part.run is None else part.spec.replace(OWN_RUN, f"{{{run}}}")
         facts: dict[str, Any] = {"spec": part.spec, "run": run}
     else:
         made = explainer(part.spec)
         stored, facts = part.spec, {"name": made.name, **made.params}
     if part.noisy is None:
-        return Chosen(stored, facts)
+        return ExplainerConfig(stored, facts)
     noisy = part.noisy.model_dump()
     title = "best of {maps} by {best_by}, noise {spread:g}".format(**noisy)
-    return Chosen(f"{stored} ({title})", facts | {"spec": part.spec, NOISY: noisy})
+    return ExplainerConfig(f"{stored} ({title})", facts | {"spec": part.spec, NOISY: noisy})
 
 
-def _learned() -> list[str]:
+def _learned_methods() -> list[str]:
     return [each for each, card in EXPLAINERS.cards(MethodCard).items() if card.learned]

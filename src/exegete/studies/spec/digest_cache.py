@@ -18,12 +18,12 @@ READING = Path(data.__file__).parent
 """The code that reads data, on which digests depend too."""
 
 
-def remembered(facts: Any, paths: Iterable[Path], make: Callable[[], Any]) -> Any:
+def load_or_compute(facts: Any, paths: Iterable[Path], make: Callable[[], Any]) -> Any:
     """The JSON values that `make` gives, or gave for these facts when all files had the times and sizes that they have.
 
     Kept in `$XDG_CACHE_HOME/exegete`, where that can be written.
     """
-    state = [_state(path) for path in (READING, *paths)]
+    state = [_file_states(path) for path in (READING, *paths)]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exegete" / "digests"
     file = folder / f"{digest([facts, state, version('pyarrow')])}.json"
     with suppress(OSError, ValueError):
@@ -34,7 +34,7 @@ def remembered(facts: Any, paths: Iterable[Path], make: Callable[[], Any]) -> An
     return made
 
 
-def _state(path: Path) -> list[tuple[str, int, int]]:
+def _file_states(path: Path) -> list[tuple[str, int, int]]:
     """Name, time and size of a file, or of all in a folder."""
     files = sorted(file for file in path.rglob("*") if "__pycache__" not in file.parts) if path.is_dir() else [path]
     found = ((str(file.absolute()), file.stat()) for file in files if file.exists())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from exegete.errors import ExegeteError, unknown
-from exegete.studies.runs.protocols import citations, students, trained, words
+from exegete.studies.protocols import citations, students, trained, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from exegete.models import ExplainedModel
 
 
-class Protocol(NamedTuple):
+class EvaluationProtocol(NamedTuple):
     """A function of a model and a dataset that gives figures by name, and whether higher is better of each.
 
     Its options are keyword arguments; a study may give another run's folder, `{dataset: NAME}` or `{model: NAME}`. What
@@ -32,12 +32,12 @@ class Protocol(NamedTuple):
     figures: Mapping[str, bool]
 
 
-GIVEN = ("seed", "explainers", "folder")
+RUN_ARGUMENTS = ("seed", "explainers", "folder")
 
 
-PROTOCOLS: dict[str, Protocol] = {
-    "attack": Protocol(
-        words.attacked,
+PROTOCOLS: dict[str, EvaluationProtocol] = {
+    "attack": EvaluationProtocol(
+        words.measure_attack,
         {
             "attack_successes": False,
             "attack_original_accuracy": True,
@@ -48,25 +48,29 @@ PROTOCOLS: dict[str, Protocol] = {
             "attack_queries": True,
         },
     ),
-    "best_attention": Protocol(words.supervised, {"best_layer": True, "best_head": True}),
-    "drift": Protocol(citations.drift, {"ablation_agreement": True}),
-    "headroom": Protocol(
+    "best_attention": EvaluationProtocol(words.measure_best_attention, {"best_layer": True, "best_head": True}),
+    "drift": EvaluationProtocol(citations.measure_drift, {"ablation_agreement": True}),
+    "headroom": EvaluationProtocol(
         students.headroom,
         dict.fromkeys(("simulatability", "headroom", "headroom_low", "headroom_high", "headroom_chosen"), True),
     ),
-    "select_then_predict": Protocol(
+    "select_then_predict": EvaluationProtocol(
         trained.select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),
-    "micro_f1": Protocol(words.micro_f1, {"micro_f1": True}),
-    "promises": Protocol(citations.promises, {"promise_held": True, "promise_share": True, "promise_prompts": True}),
-    "roar": Protocol(
+    "micro_f1": EvaluationProtocol(words.measure_micro_f1, {"micro_f1": True}),
+    "promises": EvaluationProtocol(
+        citations.measure_promises, {"promise_held": True, "promise_share": True, "promise_prompts": True}
+    ),
+    "roar": EvaluationProtocol(
         trained.remove_and_retrain, {"roar_accuracy": False, "roar_f1_macro": False, "roar_pearson": False}
     ),
-    "sanity": Protocol(
-        words.sanity, dict.fromkeys(("sanity_head", "sanity_half", "sanity_all", "sanity_labels"), False)
+    "sanity": EvaluationProtocol(
+        words.measure_sanity, dict.fromkeys(("sanity_head", "sanity_half", "sanity_all", "sanity_labels"), False)
     ),
-    "simulatability": Protocol(students.simulates, {"simulatability": True, "simulatability_gain": True}),
-    "students": Protocol(students.students, {"simulatability": True}),
+    "simulatability": EvaluationProtocol(
+        students.measure_simulatability, {"simulatability": True, "simulatability_gain": True}
+    ),
+    "students": EvaluationProtocol(students.measure_student_simulatability, {"simulatability": True}),
 }
 
 
@@ -74,7 +78,7 @@ def check_protocol(name: str, options: Mapping[str, Any]) -> None:
     """Raises ExegeteError for an unknown protocol or option, or one that is missing."""
     if name not in PROTOCOLS:
         raise unknown("protocol", name, PROTOCOLS)
-    valid = _options(name)
+    valid = _protocol_options(name)
     wrong = next((key for key in options if key not in valid), None)
     if wrong is not None:
         raise unknown(f"option of {name}", wrong, valid)
@@ -83,26 +87,26 @@ def check_protocol(name: str, options: Mapping[str, Any]) -> None:
         raise ExegeteError(f"{name} needs the option {missing[0]!r}")
 
 
-def with_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def add_default_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options that a protocol's figures depend on, but those that the run gives."""
-    return {key: options.get(key, each.default) for key, each in _options(name).items()}
+    return {key: options.get(key, each.default) for key, each in _protocol_options(name).items()}
 
 
-def explains(name: str | None) -> bool:
+def uses_explainers(name: str | None) -> bool:
     """Whether a protocol gives its figures for each of the judgement's explainers."""
-    return name is not None and "explainers" in _given(name)
+    return name is not None and "explainers" in _run_arguments(name)
 
 
-def follow(
+def run_protocol(
     name: str, model: ExplainedModel, data: Dataset, options: Mapping[str, Any], **given: Any
 ) -> Mapping[str, float] | pd.DataFrame:
-    """The figures of a protocol; `given`: what the run gives, see `Protocol`.
+    """The figures of a protocol; `given`: what the run gives, see `EvaluationProtocol`.
 
     Raises:
         ExegeteError: it gives figures that it does not declare.
     """
     protocol = PROTOCOLS[name]
-    found = protocol.run(model, data, **options, **{key: given[key] for key in _given(name)})
+    found = protocol.run(model, data, **options, **{key: given[key] for key in _run_arguments(name)})
     figures = found if isinstance(found, Mapping) else found.columns.drop(["example", "method"])
     wrong = next((key for key in figures if key not in protocol.figures), None)
     if wrong is not None:
@@ -110,10 +114,10 @@ def follow(
     return found
 
 
-def _given(name: str) -> list[str]:
-    return [key for key in inspect.signature(PROTOCOLS[name].run).parameters if key in GIVEN]
+def _run_arguments(name: str) -> list[str]:
+    return [key for key in inspect.signature(PROTOCOLS[name].run).parameters if key in RUN_ARGUMENTS]
 
 
-def _options(name: str) -> dict[str, inspect.Parameter]:
+def _protocol_options(name: str) -> dict[str, inspect.Parameter]:
     parameters = list(inspect.signature(PROTOCOLS[name].run).parameters.items())[2:]
-    return {key: each for key, each in parameters if key not in GIVEN}
+    return {key: each for key, each in parameters if key not in RUN_ARGUMENTS}

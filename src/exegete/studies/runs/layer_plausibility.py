@@ -20,7 +20,7 @@ from exegete.studies.compare.judge import include_special_tokens
 
 
 @torch.no_grad()
-def by_layer(
+def plausibility_by_layer(
     model: ExplainedModel,
     data: Dataset,
     explainers: Mapping[str, str | Explainer],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES
-from exegete.studies.runs.run_ref import MODEL, RUN, TRAINED, runs_named
+from exegete.studies.spec.run_ref import MODEL, RUN, TRAINED, find_run_parts
 from exegete.training.loop.options import DEFAULT_ARGUMENTS, IRRELEVANT_ARGUMENTS, names_new_model
 
 if TYPE_CHECKING:
@@ -23,36 +23,36 @@ FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
 def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
     """Raises ExegeteError for an unknown recipe or parameter, or a value from an undeclared recipe."""
-    for part in runs_named(parameters).values():
+    for part in find_run_parts(parameters).values():
         if part.run not in declared:
             raise unknown("recipe", part.run, declared)
     if name != NONE and name not in RECIPES:
         raise unknown("recipe", name, [*RECIPES, NONE])
-    for key, value in references(parameters).items():
+    for key, value in find_values_from_runs(parameters).items():
         if set(value) - OPTIONS or not isinstance(value.get("metric"), str) or value.get("of") not in (None, "train"):
             expected = "{from: RECIPE, metric: NAME, of: train, times: NUMBER} (of and times as needed)"
             raise ExegeteError(f"{key}: expected {expected}, got {dict(value)}")
         if value[FROM] not in declared:
             raise unknown("recipe", str(value[FROM]), declared)
     if name != NONE:
-        recipe(name, parameters)
+        make_recipe(name, parameters)
     elif parameters:
         raise ExegeteError(f"the recipe none has no parameters, got {', '.join(parameters)}")
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_run_options(options: Mapping[str, Any]) -> None:
     """Raises ExegeteError for an option that a study cannot set; what else there is has a key of its own."""
     for name in options:
         if name not in OPTIONS_OF_RUNS:
             raise unknown("option of a run", name, OPTIONS_OF_RUNS)
 
 
-def references(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def find_values_from_runs(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The parameters whose value other runs give."""
     return {key: value for key, value in parameters.items() if isinstance(value, Mapping) and FROM in value}
 
 
-def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
+def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     """A recipe with its parameters; of those that the study gives, figures are 1 for now and folders not given.
 
     A folder that the recipe has no default for is an empty text: what is there is looked at in training only.
@@ -64,11 +64,11 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
         elif isinstance(value, Mapping) and not {RUN, TRAINED}.isdisjoint(value):
             each = inspect.signature(RECIPES[name]).parameters.get(key)
             known[key] = "" if each is None or each.default is each.empty else each.default
-    return _made(name, json.dumps(known, sort_keys=True))
+    return _make_cached(name, json.dumps(known, sort_keys=True))
 
 
 @cache
-def _made(name: str, parameters: str) -> Recipe:
+def _make_cached(name: str, parameters: str) -> Recipe:
     factory, given = RECIPES[name], json.loads(parameters)
     valid = inspect.signature(factory).parameters
     wrong = next((key for key in given if key not in valid), None)
@@ -80,9 +80,11 @@ def _made(name: str, parameters: str) -> Recipe:
         raise ExegeteError(f"{name}: unusable parameters: {error}") from error
 
 
-def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any], source: str) -> dict[str, Any]:
+def resolve_config(
+    name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any], source: str
+) -> dict[str, Any]:
     """A method's parameters and the Trainer's arguments, with every default that the outcome depends on."""
-    made = recipe(name, parameters)
+    made = make_recipe(name, parameters)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
     new = made.from_scratch if names_new_model(source) else {}
     usual = {**(DEFAULT_ARGUMENTS if made.uses_trainer_defaults else {}), **made.arguments, **new, **arguments}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from exegete.models import ExplainedModel
 
 
-def attacked(
+def measure_attack(
     model: ExplainedModel, data: Dataset, *, budget: int | None = None, choices: int = 5, seed: int = 0
 ) -> dict[str, float]:
     """How often swaps of contractions, names, places and numbers change a right answer (see `metrics.attack`).
@@ -33,7 +33,7 @@ def attacked(
     return {f"attack_{name}": value for name, value in report.figures.items()}
 
 
-def sanity(
+def measure_sanity(
     model: ExplainedModel,
     data: Dataset,
     *,
@@ -68,7 +68,9 @@ def sanity(
     return {name: float(value) for name, value in found.items()}
 
 
-def supervised(model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false") -> dict[str, float]:
+def measure_best_attention(
+    model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false"
+) -> dict[str, float]:
     """How plausible the attention of the layer, and of the head, is that people's rationales of this data choose.
 
     Args:
@@ -77,13 +79,13 @@ def supervised(model: ExplainedModel, data: Dataset, *, metric: str = "auc?absol
         metric: of plausibility.
     """
     from exegete.metrics import metric as made
-    from exegete.studies.runs.best_attention import best_attention
+    from exegete.studies.protocols.best_attention import score_best_attention
 
-    layer, head = best_attention(model, data, made(metric))
+    layer, head = score_best_attention(model, data, made(metric))
     return {"best_layer": layer, "best_head": head}
 
 
-def micro_f1(
+def measure_micro_f1(
     model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: float | None = None, seed: int
 ) -> pd.DataFrame:
     """F1 of the first tokens of all texts together against the marked ones: a row a method.

@@ -13,10 +13,10 @@ from exegete.errors import ExegeteError, unknown
 from exegete.studies.spec.schema import RunPart, StudyFile
 
 RUN, TRAINED, DATASET, MODEL = "run", "trained", "dataset", "model"
-OWN = "{run}"
+OWN_RUN = "{run}"
 
 
-NAMED = re.compile(r"\{run:([^{}]+)\}")
+RUN_IN_SPEC = re.compile(r"\{run:([^{}]+)\}")
 """In a metric's spec: the folder of a run, by its recipe."""
 
 
@@ -29,7 +29,7 @@ class RunRef(NamedTuple):
     seed: int
 
 
-def runs_named(values: Mapping[str, Any]) -> dict[str, RunPart]:
+def find_run_parts(values: Mapping[str, Any]) -> dict[str, RunPart]:
     """The values that mean other runs, as `{run: RECIPE}`.
 
     Raises:
@@ -46,35 +46,35 @@ def runs_named(values: Mapping[str, Any]) -> dict[str, RunPart]:
     return found
 
 
-def parts_named(values: Mapping[str, Any], kind: str) -> dict[str, str]:
+def find_named_parts(values: Mapping[str, Any], kind: str) -> dict[str, str]:
     """The values that mean a dataset or model of the file, as `{dataset: NAME}`: NAME by key."""
     return {key: value[kind] for key, value in values.items() if isinstance(value, Mapping) and [*value] == [kind]}
 
 
-def run_refs(file: StudyFile) -> Iterator[RunRef]:
+def list_run_refs(file: StudyFile) -> Iterator[RunRef]:
     """All runs of the grid, seed by seed inside recipes inside models inside trainings."""
     for training, model, recipe in product(file.training or [""], file.models, file.recipes):
-        if training in trainings(file, recipe) and model in models(file, recipe):
-            for seed in seeds(file, recipe):
+        if training in trainings_of(file, recipe) and model in models_of(file, recipe):
+            for seed in seeds_of(file, recipe):
                 yield RunRef(training, model, recipe, seed)
 
 
-def trainings(file: StudyFile, recipe: str) -> Sequence[str]:
+def trainings_of(file: StudyFile, recipe: str) -> Sequence[str]:
     """The trainings that a recipe is for; one without a name where the study has none."""
     return file.recipes[recipe].trainings or list(file.training) or [""]
 
 
-def models(file: StudyFile, recipe: str) -> Sequence[str]:
+def models_of(file: StudyFile, recipe: str) -> Sequence[str]:
     """The models that a recipe is for."""
     return file.recipes[recipe].models or list(file.models)
 
 
-def seeds(file: StudyFile, recipe: str) -> Sequence[int]:
+def seeds_of(file: StudyFile, recipe: str) -> Sequence[int]:
     """The seeds of a recipe."""
     return file.recipes[recipe].seeds or file.seeds
 
 
-def meant(file: StudyFile, part: RunPart, at: RunRef) -> RunRef:
+def resolve_run(file: StudyFile, part: RunPart, at: RunRef) -> RunRef:
     """The run that is meant where a run at some place names another one.
 
     Of trainings, models and seeds it is the one that is named, or the same one, or the only one of that recipe.
@@ -84,11 +84,15 @@ def meant(file: StudyFile, part: RunPart, at: RunRef) -> RunRef:
     """
     if part.run not in file.recipes:
         raise unknown("recipe", part.run, file.recipes)
-    valid = {"training": trainings(file, part.run), "model": models(file, part.run), "seed": seeds(file, part.run)}
-    return RunRef(recipe=part.run, **{name: _one(name, options, part, at) for name, options in valid.items()})
+    valid = {
+        "training": trainings_of(file, part.run),
+        "model": models_of(file, part.run),
+        "seed": seeds_of(file, part.run),
+    }
+    return RunRef(recipe=part.run, **{name: _resolve_field(name, options, part, at) for name, options in valid.items()})
 
 
-def _one(name: str, options: Sequence[Any], part: RunPart, at: RunRef) -> Any:
+def _resolve_field(name: str, options: Sequence[Any], part: RunPart, at: RunRef) -> Any:
     given, same = getattr(part, name), getattr(at, name)
     if given is not None:
         if given not in options:

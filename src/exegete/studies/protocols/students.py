@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from exegete.models import ExplainedModel
 
 
-def simulates(model: ExplainedModel, data: Dataset, *, teacher: str, without: str = "") -> dict[str, float]:
+def measure_simulatability(
+    model: ExplainedModel, data: Dataset, *, teacher: str, without: str = ""
+) -> dict[str, float]:
     """How often a student foretells its teacher, without any explanation (SMaT).
 
     Args:
@@ -36,7 +38,7 @@ def simulates(model: ExplainedModel, data: Dataset, *, teacher: str, without: st
     return found
 
 
-def students(
+def measure_student_simulatability(
     model: ExplainedModel,
     data: Dataset,
     *,
@@ -72,7 +74,7 @@ def students(
     seeds = range(count * seed, count * (seed + 1))
     rows = train_students(
         start, Teaching(model, weight=weight), pool, dev, data, folder, explainers=explainers, sizes=[len(pool)],
-        seeds=seeds, arguments=_quiet(model) | dict(arguments or {}),
+        seeds=seeds, arguments=_quiet_arguments(model) | dict(arguments or {}),
         max_length=max_length,
     )  # fmt: skip
     found = rows.rename(columns={"explainer": "method", "seed": "example"})
@@ -112,18 +114,18 @@ def headroom(
         max_length: tokens that a text may have.
         folder: keeps finished students.
     """
-    from exegete.studies.runs.protocols.headroom import CoefficientSearch
-    from exegete.studies.runs.protocols.headroom import headroom as found
+    from exegete.studies.protocols.headroom import CoefficientSearch
+    from exegete.studies.protocols.headroom import headroom as found
     from exegete.training import RunOptions
     from exegete.training.bilevel.students import Teaching
 
-    options = RunOptions(arguments=_quiet(model) | dict(arguments or {}), max_length=max_length)
+    options = RunOptions(arguments=_quiet_arguments(model) | dict(arguments or {}), max_length=max_length)
     teaching = Teaching(model, weight=weight).with_max_length(max_length)
     search = CoefficientSearch(teaching, start, folder, options, spread, {"normaliser": "softmax"})
     return found(search, pool, dev, data, settings, count, judged)
 
 
-def _quiet(model: ExplainedModel) -> dict[str, Any]:
+def _quiet_arguments(model: ExplainedModel) -> dict[str, Any]:
     """Arguments of the Trainer for students that nothing is chosen or kept of."""
     return {
         "disable_tqdm": True,

@@ -18,7 +18,7 @@ from exegete.training.loop.data import is_generation_data
 
 
 @torch.no_grad()
-def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float], pd.DataFrame]:
+def evaluate_performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float], pd.DataFrame]:
     """The task's figures over a dataset, and a row an example: its label, and what was predicted.
 
     Labels are in the model's numbering; a dataset without labels has no figures. Of generated text `accuracy` is the
