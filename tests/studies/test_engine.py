@@ -119,7 +119,7 @@ SCRIPT = """
 import sys; sys.path[:0] = {paths!r}
 from pathlib import Path
 from small_cells import cells, slow
-from exegete.studies.workers.scheduler import drive
+from exegete.studies.workers.scheduler import run_all
 from exegete.studies.workers.local import LocalWorkers
 if __name__ == "__main__":
     root = Path({root!r})
