@@ -88,7 +88,9 @@ def load_dataset(part: Mapping[str, Any]) -> Dataset:
         ((unit, length),) = longest.items()
         data = selection.select_short(data, length, counted or UNITS[unit])
     if part.get("exclude"):
-        data = selection.exclude_examples(data, *(_load_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"]))
+        data = selection.exclude_examples(
+            data, *(_load_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"])
+        )
     order = np.random.default_rng(part["seed"]).permutation(len(data))
     if part["limit"] is not None and part["limit"] < len(data):
         data = data.select(sorted(order[: part["limit"]].tolist()))
