@@ -265,8 +265,8 @@ def test_context_cite_of_encoders(family):
 def test_replacements_one_by_one(family, monkeypatch):
     """Its own draws, each input run alone, ζ counted up position by position."""
     drawn = []
-    own = reagent.importance
-    monkeypatch.setattr(reagent, "importance", lambda *given: drawn.append(given[:2]) or own(*given))
+    own = reagent.sum_steps
+    monkeypatch.setattr(reagent, "sum_steps", lambda *given: drawn.append(given[:2]) or own(*given))
     seen = []
     drops = reagent.probability_drops
     monkeypatch.setattr(reagent, "probability_drops", lambda *given: seen.append(given[3]) or drops(*given))

@@ -24,7 +24,7 @@ def numbers(golden_generation):
 def asked(golden_generation, numbers):
     """The model, and the prompt with its sources as units."""
     model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
-    decomposable.exact_norms(model.model)
+    decomposable.replace_rms_norms(model.model)
     unit = np.full(len(numbers["prompt_ids"]), -1)
     start = 3
     for number, source in enumerate(numbers["sources"]):

@@ -92,7 +92,7 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
     ):
         with pytest.raises(ExegeteError, match=message):
             explainer(f"parameterised_attention?untrained&{wrong}")
-    with pytest.raises(ExegeteError, match="says nothing before it is trained"):
+    with pytest.raises(ExegeteError, match="must be trained before it explains"):
         explainer("attributive_masking?untrained")
     with pytest.raises(ExegeteError, match="is learned: give the folder"):
         explainer("parameterised_attention?untrained=false")

@@ -1,4 +1,4 @@
-"""Attention of all heads, mixed by coefficients that were learned from ablations."""
+"""AT2: attention of all heads, weighted by coefficients that were fitted to ablations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
 class AttentionToSource(LearnedAttention, FittedExplainer):
-    """Σ_h w_h A^h[q, k], w over the heads of all layers, q where the answer is read (Cohen-Wang et al. 2025). Signed.
+    """Σ_h w_h A^h[q, k] over the heads h of all layers, with q the position of the readout. Signed.
 
-    A unit's score is the sum of its positions'; that of several tokens the mean over where each is predicted. The
-    coefficients are fitted to the effects of ablations by `exegete train at2`.
+    After Cohen-Wang et al. 2025. A unit's score is the sum over its positions; for a target of several tokens it is the
+    mean over the positions that predict them. The coefficients are fitted to the effects of ablations by
+    `exegete train at2`.
 
     Args:
-        n_layers: the layers of the models that it shall explain.
-        n_heads: the heads of each of them.
+        n_layers: number of layers of the models to explain.
+        n_heads: number of heads of each layer.
     """
 
     card: ClassVar = MethodCard(
@@ -41,38 +42,34 @@ class AttentionToSource(LearnedAttention, FittedExplainer):
 
     @classmethod
     def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
-        """The mean over all heads."""
+        """Return the explainer for a model, untrained: the mean over all heads."""
         return cls(*model.attention_shape, **options)
 
     @property
     def capture(self) -> Capture:
-        """Attention probabilities."""
+        """The attention probabilities."""
         return Capture(attentions=True)
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """The mixture of what the heads look at: Σ_nh w_nh A^nh[q, :]."""
-        found = [tuple(layer.shape[1:2]) for layer in outputs.attentions]
-        if found != [(self.n_heads,)] * self.n_layers:
+        """Return the weighted attention of the readout position, Σ_nh w_nh A^nh[q, :]: [B, L]."""
+        shapes = [tuple(layer.shape[1:2]) for layer in outputs.attentions]
+        if shapes != [(self.n_heads,)] * self.n_layers:
             raise ExegeteError(
-                f"this {self.name} is for {self.n_layers} layers of {self.n_heads} heads, the model has {len(found)} "
-                f"layers of {found[0][0] if found else 'no'} heads: use one made for this model"
+                f"this {self.name} is for {self.n_layers} layers of {self.n_heads} heads, the model has {len(shapes)} "
+                f"layers of {shapes[0][0] if shapes else 'no'} heads: use one made for this model"
             )
         weights = self.coefficients.to(outputs.attentions[0])
-        mixed = torch.stack(
-            [torch.einsum("h,bhqk->bqk", w, layer) for w, layer in zip(weights, outputs.attentions, strict=True)]
-        ).sum(0)
+        # Heads are summed layer by layer before the row is selected: [B, N, H, L, L] is never stacked.
+        layers = zip(weights, outputs.attentions, strict=True)
+        mixed = torch.stack([torch.einsum("h,bhqk->bqk", weight, layer) for weight, layer in layers]).sum(0)
         return select_readout_row(model, batch, mixed, target)
 
     def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
-        """What every head gives to each unit from where the answer is read, layer by layer."""
-        heads = torch.stack(
-            [
-                select_readout_row(model, batch, layer[:, head], target)
-                for layer in outputs.attentions
-                for head in range(layer.shape[1])
-            ],
-            -1,
-        )
+        """Return the attention of every head from the readout position to each unit: [B, U, N · H]."""
+        rows = []
+        for layer in outputs.attentions:
+            rows += [select_readout_row(model, batch, layer[:, head], target) for head in range(layer.shape[1])]
+        heads = torch.stack(rows, -1)
         return torch.einsum("blu,blf->buf", unit_membership(unit).to(heads), heads)

@@ -22,20 +22,20 @@ WEIGHTS = "model.safetensors"
 
 
 class LearnedExplainer(nn.Module, SinglePass):
-    """An explainer with coefficients for the parts of a model; a module, trained like any other."""
+    """An explainer with coefficients for the parts of a model; a module that is trained like any other."""
 
     @classmethod
     @abstractmethod
     def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
-        """The explainer for a model with all coefficients alike; `options` as in the class."""
+        """Return the untrained explainer for a model, with equal coefficients; `options` as in the class."""
 
     @property
     def params(self) -> dict[str, Any]:
-        """The arguments the explainer was made with, by name: attributes that are called alike; no coefficients."""
+        """The constructor's arguments by name, without coefficients; each is an attribute of the same name."""
         return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Write the coefficients and what the explainer is made with into a folder; `from_pretrained` reads it."""
+        """Write the coefficients and the constructor's arguments into a folder that `from_pretrained` reads."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
@@ -43,10 +43,10 @@ class LearnedExplainer(nn.Module, SinglePass):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """The explainer saved in a folder or a repository of the hub, or beside the model it was trained with there.
+        """Load the explainer from a folder or a hub repository, or from beside the model that it was trained with.
 
         Raises:
-            ExegeteError: a folder without the two files, of another explainer, or with coefficients of another size.
+            ExegeteError: a file is missing, or belongs to another explainer, or the coefficients have another size.
         """
         root = find_folder(path)
         beside = root / cls.card.name
@@ -54,6 +54,7 @@ class LearnedExplainer(nn.Module, SinglePass):
         params = load_config(cls.card.name, folder)
         try:
             explainer = cls(**params)
+            # `assign` keeps the precision in which the coefficients were saved.
             explainer.load_state_dict(load_file(folder / WEIGHTS), assign=True)
         except (TypeError, RuntimeError, OSError, SafetensorError) as error:
             reason = " ".join(str(error).split())
@@ -62,29 +63,30 @@ class LearnedExplainer(nn.Module, SinglePass):
 
 
 class FittedExplainer(LearnedExplainer):
-    """One whose scores are linear in its `coefficients`: `exegete train at2` fits them to the effects of ablations."""
+    """An explainer whose scores are linear in its `coefficients`, which `exegete train at2` fits to ablations."""
 
     coefficients: Tensor
 
     @abstractmethod
     def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
-        """φ [B, U, F] The number that each coefficient is multiplied by in the scores of units [B, L], -1 for none.
+        """Return the factor of each coefficient in the scores of units: φ [B, U, F].
 
-        Coefficients are in the order of `coefficients.flatten()`; `outputs` hold what `capture` asks for.
+        Coefficients are in the order of `coefficients.flatten()`. `unit` [B, L] is the unit of each position, −1 for
+        none. `outputs` contain what `capture` asks for.
         """
 
-    def set_coefficients(self, found: Tensor) -> None:
-        """Replaces the coefficients by `found` [F]."""
-        self.coefficients.data = found.view_as(self.coefficients).to(self.coefficients)
+    def set_coefficients(self, values: Tensor) -> None:
+        """Replace the coefficients by `values` [F]."""
+        self.coefficients.data = values.view_as(self.coefficients).to(self.coefficients)
 
 
 def load_config(name: str, folder: Path) -> dict[str, Any]:
-    """The configuration of a learned method in a folder. Raises ExegeteError where there is none of that method."""
+    """Return the configuration of a learned method in a folder. Raises ExegeteError if it has none of that method."""
     try:
         config = json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError) as error:
         raise ExegeteError(f"expected a folder with a saved {name}, got {str(folder)!r}: {error}") from error
-    found = config.pop("explainer", None) if isinstance(config, dict) else None
-    if found != name:
-        raise ExegeteError(f"expected a saved {name} in {folder}, got {found or 'something else'}")
+    saved_name = config.pop("explainer", None) if isinstance(config, dict) else None
+    if saved_name != name:
+        raise ExegeteError(f"expected a saved {name} in {folder}, got {saved_name or 'something else'}")
     return dict(config)

@@ -1,4 +1,4 @@
-"""Lower bounds on what an answer loses without a source, right as often as promised: split-conformal, by prompts."""
+"""Conformal lower bounds on what an answer loses without a source, calibrated on held-out prompts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 SMALLEST = 0.01
-"""Nats, one per cent of a probability: what is less is not worth a promise."""
+"""In nats, about one per cent of a probability: smaller bounds are not worth stating."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConformalLowerBound:
-    """By how much a log-probability falls at least when one source goes, wrong with a chance of `alpha` at most.
+    """Lower bounds on the drop of a log-probability when one source is removed, wrong with probability ≤ `alpha`.
 
-    A source's share is its score among the positive scores of all sources; `bounds` [K] has a bound for each of K equal
-    stretches of shares from 0 to 1. It is NaN where no more than 0.01 nats can be promised: then, and of sources whose
-    score is not positive, nothing is said.
+    The share of a source is its score divided by the sum of the positive scores of all sources. `bounds` [K] has a
+    bound for each of K equal bins of the share from 0 to 1. It is NaN if no bound above 0.01 nats holds. Sources whose
+    score is not positive have no bound.
 
-    A bound is the weighted quantile of measured falls over prompts, each of weight 1 whatever the number of its sources
-    in the stretch, with a prompt at −∞ for the one that is asked about (Lee, Barber & Willett 2023, hierarchical
-    conformal prediction). With exchangeable prompts it holds for a random such source of a random prompt that has one.
+    A bound is the weighted quantile of measured drops over prompts: each prompt has weight 1, regardless of how many
+    sources it has in the bin, and the new prompt enters with a drop of −∞ (hierarchical conformal prediction, Lee,
+    Barber & Willett 2023). For exchangeable prompts it holds for a random source in the bin of a random prompt that has
+    one.
     """
 
     alpha: float
@@ -31,46 +32,57 @@ class ConformalLowerBound:
 
     @classmethod
     def calibrate(
-        cls, scores: Sequence[Array], falls: Sequence[Array], alpha: float = 0.1, bins: int = 5
+        cls, scores: Sequence[Array], drops: Sequence[Array], alpha: float = 0.1, bins: int = 5
     ) -> ConformalLowerBound:
-        """From N prompts' scores [.., U] and falls [.., U], the leading rows being parts of an answer."""
-        places = [_share_bin(each, bins) for each in scores]
+        """Calibrate bounds on N prompts.
+
+        Args:
+            scores: of each prompt the scores [.., U] of its sources; leading dimensions are parts of an answer.
+            drops: of each prompt the measured drops [.., U].
+            alpha: how often a bound may be wrong.
+            bins: number of bins of the share.
+        """
+        bins_of = [_share_bin(prompt, bins) for prompt in scores]
         bounds = []
         for number in range(bins):
-            inside = [own[place == number] for own, place in zip(falls, places, strict=True)]
-            bounds.append(_conformal_quantile([own for own in inside if len(own)], alpha))
+            inside = [drop[own_bin == number] for drop, own_bin in zip(drops, bins_of, strict=True)]
+            # Prompts without a source in the bin say nothing about it and must not dilute the weights.
+            bounds.append(_conformal_quantile([drop for drop in inside if len(drop)], alpha))
         return cls(alpha, tuple(value if value > SMALLEST else float("nan") for value in bounds))
 
     def lower_bounds(self, scores: Array) -> Array:
-        """[.., U] The bound of each source of scores [.., U]; NaN where nothing is promised."""
-        place = _share_bin(scores, len(self.bounds))
-        found: Array = np.append(np.array(self.bounds, np.float64), np.nan)[place]
-        return found
+        """Return the bound of each source [.., U], given the scores [.., U]; NaN for sources without a bound."""
+        number = _share_bin(scores, len(self.bounds))
+        values: Array = np.append(np.array(self.bounds, np.float64), np.nan)[number]
+        return values
 
 
 def shares(scores: Array) -> Array:
-    """[.., U] Positive scores as shares of 1; 0 for all others."""
+    """Return positive scores divided by their sum [.., U]; 0 for all others."""
     positive = np.maximum(scores, 0.0)
     total = positive.sum(-1, keepdims=True)
-    found: Array = np.divide(positive, total, out=np.zeros_like(positive), where=total > 0)
-    return found
+    parts: Array = np.divide(positive, total, out=np.zeros_like(positive), where=total > 0)
+    return parts
 
 
 def _share_bin(scores: Array, count: int) -> NDArray[np.int64]:
-    """[.., U] The number of each share's stretch; `count` for shares of 0."""
+    """Return the bin of each share [.., U]; `count` for shares of 0."""
     share = shares(np.asarray(scores, np.float64))
     number = np.minimum((share * count).astype(np.int64), count - 1)
     return np.where(share > 0, number, count)
 
 
-def _conformal_quantile(falls: Sequence[Array], alpha: float) -> float:
-    """The largest bound that the falls of a new prompt are below with a chance of at most alpha; −∞ without one."""
-    if not falls:
+def _conformal_quantile(drops: Sequence[Array], alpha: float) -> float:
+    """Return the largest bound that a new prompt's drops are below with probability ≤ alpha; −∞ if none exists."""
+    if not drops:
         return -np.inf
-    values = np.concatenate(falls)
-    weight = np.concatenate([np.full(len(own), 1 / len(own)) for own in falls]) / (len(falls) + 1)
+    # The new prompt has the same weight as each of the others; its drop is unknown, so it counts as below any bound.
+    own_weight = 1 / (len(drops) + 1)
+    if own_weight > alpha:
+        return -np.inf
+    values = np.concatenate(drops)
+    weight = np.concatenate([np.full(len(prompt), 1 / len(prompt)) for prompt in drops]) * own_weight
     order = np.argsort(values, kind="stable")
-    below = 1 / (len(falls) + 1) + np.cumsum(weight[order])
-    if 1 / (len(falls) + 1) > alpha:
-        return -np.inf
+    below = own_weight + np.cumsum(weight[order])
+    # The tolerance: sums of weights that should equal alpha exceed it by rounding.
     return float(values[order][np.argmax(below > alpha + 1e-12)])

@@ -1,4 +1,4 @@
-"""A bilinear probe of hidden states that learns from ablations what an answer comes from."""
+"""A bilinear probe of hidden states, fitted to ablations."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
 class HiddenStateProbe(FittedExplainer):
-    """Σ_l Σ_i w_li h^l_q[i] h^l_k[i], over the states of all layers, q where the answer is read. Signed.
+    """Σ_l Σ_i w_li h^l_q[i] h^l_k[i] over the states of all layers, with q the position of the readout. Signed.
 
-    h^0 are the embeddings; each state is divided by its root mean square over the dimensions, so that layers weigh
-    alike. Untrained it is the mean over h^l of the cosine of the two states. A unit's score is the sum of its
-    positions'; that of several tokens the mean over where each is predicted. `exegete train at2 --learner
-    hidden_state_probe` fits w to the effects of ablations, as that of `attention_to_source`.
-    It is bilinear because in a decoder the states of sources stand before the question and cannot know it: a linear
-    probe of h_k alone could only say how much a source matters to any question.
+    h^0 are the embeddings; each state is divided by its root mean square over the dimensions, so that layers have equal
+    weight. Untrained, the score is the mean cosine of the two states over layers. A unit's score is the sum over its
+    positions; for a target of several tokens it is the mean over the positions that predict them. `exegete train at2
+    --learner hidden_state_probe` fits w to the effects of ablations, like the coefficients of `attention_to_source`.
+
+    The probe is bilinear because, in a decoder, the states of sources precede the question and cannot depend on it: a
+    probe that is linear in h_k could only measure how much a source matters to any question.
 
     Args:
-        n_layers: the layers of the models that it shall explain.
-        width: the dimensions of their hidden states.
+        n_layers: number of layers of the models to explain.
+        width: number of dimensions of their hidden states.
     """
 
     card: ClassVar = MethodCard(
@@ -50,35 +51,40 @@ class HiddenStateProbe(FittedExplainer):
 
     @classmethod
     def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
-        """The mean over layers of how alike the states are."""
+        """Return the explainer for a model, untrained: the mean cosine of the states over layers."""
         return cls(model.config.num_hidden_layers, model.config.hidden_size, **options)
 
     @property
     def capture(self) -> Capture:
-        """Hidden states of every layer."""
+        """The hidden states of every layer."""
         return Capture(hidden_states=True)
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """The states at q are averaged before they meet the others: no L×L matrix is made."""
-        weighted = [
-            (states * (weights.to(states) * select_readout_row(model, batch, states, target))[:, None]).sum(-1)
-            for weights, states in zip(self.coefficients, self._normalise_states(outputs), strict=True)
-        ]
-        return torch.stack(weighted).sum(0)
+        """Return the weighted products of the readout's states with all states: [B, L]."""
+        scores = []
+        for weights, states in zip(self.coefficients, self._normalise_states(outputs), strict=True):
+            # The readout's states are averaged first, so that no L × L matrix is needed.
+            readout = select_readout_row(model, batch, states, target)
+            scores.append((states * (weights.to(states) * readout)[:, None]).sum(-1))
+        return torch.stack(scores).sum(0)
 
     def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
-        """h_q[i] Σ_k h_k[i] over the positions k of each unit, layer by layer."""
-        inside = unit_membership(unit)
-        products = [
-            select_readout_row(model, batch, states, target)[:, None] * (inside.to(states).transpose(1, 2) @ states)
-            for states in self._normalise_states(outputs)
-        ]
+        """Return h_q[i] Σ_k h_k[i] over the positions k of each unit, for all layers: [B, U, (N + 1) · d]."""
+        membership = unit_membership(unit)
+        products = []
+        for states in self._normalise_states(outputs):
+            readout = select_readout_row(model, batch, states, target)
+            products.append(readout[:, None] * (membership.to(states).transpose(1, 2) @ states))
         return torch.cat(products, -1)
 
     def _normalise_states(self, outputs: Outputs) -> list[Tensor]:
-        """h^l [B, L, d] with a mean square of 1. Raises ExegeteError unless the coefficients are for such states."""
+        """Return the states h^l [B, L, d] with a mean square of 1.
+
+        Raises:
+            ExegeteError: the model has other layers or dimensions than the coefficients.
+        """
         found = [states.shape[-1] for states in outputs.hidden_states]
         if found != [self.width] * (self.n_layers + 1):
             widths = "/".join(str(width) for width in sorted(set(found)))
@@ -86,4 +92,6 @@ class HiddenStateProbe(FittedExplainer):
                 f"this {self.name} is for {self.n_layers} layers of {self.width} dimensions, the model has "
                 f"{len(found) - 1} layers of {widths}: use one made for this model"
             )
-        return [nn.functional.normalize(promote_to_float32(x), dim=-1) * self.width**0.5 for x in outputs.hidden_states]
+        # Squares of half-precision states overflow: some dimensions of large models exceed 256.
+        states = [promote_to_float32(layer) for layer in outputs.hidden_states]
+        return [nn.functional.normalize(layer, dim=-1) * self.width**0.5 for layer in states]

@@ -1,4 +1,4 @@
-"""Queries and keys as distributions over features, mixed by learned feature, head and layer coefficients (IvRA)."""
+"""IvRA's interpretable attention: learned coefficients of features, heads and layers."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ Mix = Literal["literal", "coefs"]
 
 
 class InterpretableAttention(LearnedAttention):
-    """Attention made again from learned features, heads and layers (IvRA, eq. 1 to 5). Unsigned.
+    """Attention recomputed from weighted features, heads and layers (IvRA, eq. 1 to 5). Unsigned.
 
     `literal`: Q̃ = NORM(ω_Q ⊙ q) and K̃ = NORM(ω_K ⊙ k) over features, ψ^h_m = mean_n ⟨Q̃_n, K̃_m⟩,
     Ψ_l = Σ_h NORM(τ₁ λ_h ψ^h) with NORM over heads and positions together, r = Σ_l NORM(τ₂ η_l Ψ_l) with NORM over
-    layers and positions. With softmax r is next to uniform unless `scales` are large: see `calibrate`.
+    layers and positions. With softmax, r is nearly uniform unless `scales` are large: see `calibrate`.
     `coefs`: r_m = softmax_m(Σ_l NORM(η)_l Σ_h NORM(λ_l)_h s^h_m), s^h_m = mean_n ⟨ω_Q ⊙ q_n, ω_K ⊙ k_m⟩ times the
-    model's scaling: untrained, it is `parameterised_attention` untrained.
-    The means are over the queries that see the key; r adds up to 1 over its positions.
+    model's scaling; untrained, it equals the untrained `parameterised_attention`.
+    The means are over the queries that can see the key; r sums to 1 over positions.
 
     Args:
-        n_layers: the layers of the models that it shall explain.
-        n_heads: the heads of each of them.
-        head_dim: the features of each head.
+        n_layers: number of layers of the models to explain.
+        n_heads: number of heads of each layer.
+        head_dim: number of features of each head.
         normaliser: NORM, one of `sparsemax`, `softmax`, `entmax15`.
-        mix: default: `coefs` for softmax, `literal` otherwise.
-        features: whether ω_Q and ω_K are learned; they stay what they are at first otherwise, all alike.
-        heads: the same of λ.
-        layers: the same of η.
+        mix: `literal` or `coefs`, see above; default: `coefs` for softmax, `literal` otherwise.
+        features: learn ω_Q and ω_K; otherwise they keep their initial value 1.
+        heads: learn λ; otherwise it keeps its initial value 1.
+        layers: learn η; otherwise it keeps its initial value 1.
         scales: τ₁ and τ₂ of `literal`.
-        special_tokens: whether they have a part in r, so that attention that rests on them stays there; the paper's L
-            positions are all of the input's. Otherwise NORM is over content alone. They are queries in both.
+        special_tokens: give special tokens a part in r, so that attention to them is not moved to other tokens; the
+            paper's L positions are all of the input's. Otherwise NORM is over content only. They are queries in both
+            cases.
     """
 
     query_features: Tensor
@@ -89,13 +90,13 @@ class InterpretableAttention(LearnedAttention):
 
     @classmethod
     def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
-        """The explainer for a model with every coefficient 1; `options` as in the class."""
+        """Return the explainer for a model, untrained: every coefficient is 1; `options` as in the class."""
         config = model.config
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(config.num_hidden_layers, config.num_attention_heads, width, **options)
 
     def check(self, outputs: Outputs) -> None:
-        """Raises ExegeteError unless layers, heads and features are those that the coefficients are for."""
+        """Raise ExegeteError unless layers, heads and features match the coefficients."""
         super().check(outputs)
         if outputs.queries[0].shape[-1] != self.head_dim:
             raise ExegeteError(
@@ -106,9 +107,10 @@ class InterpretableAttention(LearnedAttention):
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """A distribution over real positions; without `special_tokens` over content."""
+        """Return a distribution over real positions, or over content without `special_tokens`: [B, L]."""
         self.check(outputs)
         places = explained_positions(batch, self.special_tokens)
+        # Differences between positions are far smaller than half precision resolves.
         with disable_autocast(batch.device):
             if self.mix == "literal":
                 return normalise_jointly(
@@ -121,10 +123,10 @@ class InterpretableAttention(LearnedAttention):
 
     @torch.no_grad()
     def calibrate(self, model: ExplainedModel, batch: Batch) -> None:
-        """Set `scales` so that what the two NORMs of `literal` get has standard deviation 1 on this batch.
+        """Set `scales` so that the inputs of the two NORMs of `literal` have standard deviation 1 on this batch.
 
         Raises:
-            ExegeteError: nothing varies on the batch, or the mix has no scales.
+            ExegeteError: the inputs are constant on the batch, or the mix has no scales.
         """
         if self.mix != "literal":
             raise ExegeteError("only mix='literal' has scales to calibrate")
@@ -138,27 +140,34 @@ class InterpretableAttention(LearnedAttention):
         self.scales = _check_scales((1 / first, 1 / second))
 
     def _head_grid(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
-        """τ₁ λ_h ψ^h: [B, N, H, L]."""
+        """Return τ₁ λ_h ψ^h, the input of eq. 3: [B, N, H, L]."""
         similarities = self._similarities(model, batch, outputs)
         return self.scales[0] * self.head_coefficients.to(similarities)[..., None] * similarities
 
     def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
-        """τ₂ η_l Ψ_l: [B, N, L]."""
+        """Return τ₂ η_l Ψ_l, the input of eq. 4: [B, N, L]."""
         mixed = normalise_jointly(self.normaliser, heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
-        """ψ, or s for `coefs`: [B, N, H, L]."""
-        seen, causal = batch.attended, model.is_decoder
+        """Return ψ (eq. 2), or s for `coefs`: [B, N, H, L]."""
+        attended, causal = batch.attended, model.is_decoder
+        similarities = []
         if self.mix == "coefs":
-            weights = [own * other for own, other in zip(self.query_features, self.key_features, strict=True)]
-            layers = zip(outputs.queries, outputs.keys, outputs.scalings, weights, strict=True)
-            return torch.stack([scale * mean_logits(q, k, seen, causal, both) for q, k, scale, both in layers], 1)
+            for layer in range(self.n_layers):
+                # ⟨ω_Q ⊙ q, ω_K ⊙ k⟩ = ⟨q, (ω_Q ⊙ ω_K) ⊙ k⟩: one product of weights instead of two of states.
+                weights = self.query_features[layer] * self.key_features[layer]
+                logits = mean_logits(outputs.queries[layer], outputs.keys[layer], attended, causal, weights)
+                similarities.append(outputs.scalings[layer] * logits)
+            return torch.stack(similarities, 1)
         queries = map(_weight_features, outputs.queries, self.query_features)
         keys = map(_weight_features, outputs.keys, self.key_features)
-        features = [each.transpose(1, 2) for each in normalise_each(self.normaliser, [*queries, *keys])]
-        pairs = zip(features[: self.n_layers], features[self.n_layers :], strict=True)
-        return torch.stack([mean_logits(q, k, seen, causal) for q, k in pairs], 1)
+        # All layers are normalised in one call, which shares the iterations of sparsemax (eq. 1).
+        normalised = normalise_each(self.normaliser, [*queries, *keys])
+        features = [layer.transpose(1, 2) for layer in normalised]
+        for query, key in zip(features[: self.n_layers], features[self.n_layers :], strict=True):
+            similarities.append(mean_logits(query, key, attended, causal))
+        return torch.stack(similarities, 1)
 
     def _add_coefficients(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
         if learned:
@@ -177,7 +186,7 @@ def _check_normaliser(normaliser: str, mix: str | None) -> tuple[str, str]:
 
 
 def _weight_features(x: Tensor, weight: Tensor) -> Tensor:
-    """ω ⊙ x of every head and token: [B, L, H, d], the order in which most models have it in memory."""
+    """Return ω ⊙ x of every head and token [B, L, H, d], in the order in memory of most models."""
     return weight.to(promote_to_float32(x)) * promote_to_float32(x).transpose(1, 2)
 
 
@@ -188,8 +197,8 @@ def _check_scales(scales: Sequence[float]) -> tuple[float, float]:
 
 
 def _standard_deviation(grid: Tensor, places: Tensor) -> float:
-    """The standard deviation of the entries of a grid [B, K, L] at `places`."""
+    """Return the standard deviation of the entries of a grid [B, K, L] at `places` [B, L]."""
     deviation = float(grid.masked_select(places[:, None].expand_as(grid)).std())
     if not deviation > 0:
-        raise ExegeteError("nothing varies on this batch: calibrate with longer texts or more of them")
+        raise ExegeteError("the attention is constant on this batch: calibrate with longer texts or more of them")
     return deviation

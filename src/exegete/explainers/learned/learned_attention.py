@@ -1,4 +1,4 @@
-"""The shared parts of explainers with coefficients on attention: mean queries, normalisers and checks."""
+"""Shared parts of explainers with coefficients on attention: mean queries, normalisers and checks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ NORMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "entmax15": entmax15,
 }
 FAST_NORMS = NORMS | {"sparsemax": short_sparsemax}
-MASKED = -1e9  # finite: sparsemax adds sorted values up
+# Finite: sparsemax takes cumulative sums of the sorted values, which −∞ would turn into NaN.
+MASKED = -1e9
 
 
 class LearnedAttention(LearnedExplainer):
-    """An explainer whose parameters weigh the parts of a model's attention.
+    """An explainer whose parameters weight the parts of a model's attention.
 
-    It explains every model with `n_layers` layers of `n_heads` heads, under fused attention too: queries are averaged
-    before they meet the keys, so no L×L matrix is made. Masks of local attention are not looked at: a query is
-    averaged over also where a window hides the key from it. Of DeBERTa only content meets content.
+    It explains every model with `n_layers` layers of `n_heads` heads, also with fused attention: queries are averaged
+    before they are multiplied with the keys, so that no L × L matrix is needed. Masks of local attention are ignored:
+    the mean includes queries whose window does not reach the key. For DeBERTa only the content-to-content term counts.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -40,38 +41,42 @@ class LearnedAttention(LearnedExplainer):
 
     @property
     def capture(self) -> Capture:
-        """Queries and keys of every layer."""
+        """The queries and keys of every layer."""
         return Capture(heads=True)
 
     def check(self, outputs: Outputs) -> None:
-        """Raises ExegeteError unless the captured layers and heads are those that the coefficients are for."""
-        found = [tuple(layer.shape[1:2]) for layer in outputs.queries]
-        if found != [(self.n_heads,)] * self.n_layers:
-            heads = "/".join(sorted({str(count) for (count,) in found}))
+        """Raise ExegeteError unless the captured layers and heads match the coefficients."""
+        shapes = [tuple(layer.shape[1:2]) for layer in outputs.queries]
+        if shapes != [(self.n_heads,)] * self.n_layers:
+            heads = "/".join(sorted({str(count) for (count,) in shapes}))
             raise ExegeteError(
                 f"this {self.name} is for {self.n_layers} layers of {self.n_heads} heads, the model has "
-                f"{len(found)} layers of {heads or 'no'} heads: use one made for this model"
+                f"{len(shapes)} layers of {heads or 'no'} heads: use one made for this model"
             )
 
 
 def explained_positions(batch: Batch, special_tokens: bool) -> Tensor:
-    """[B, L] bool: what has a part in an explanation, real positions or content; a text without content has it all."""
+    """Return which positions [B, L] get a score: all real ones, or only content."""
     if special_tokens:
         return batch.attended
+    # A softmax over no position is NaN: a text without content uses all its positions.
     return torch.where(batch.content.any(1, keepdim=True), batch.content, batch.attended)
 
 
 def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, weights: Tensor | None = None) -> Tensor:
-    """mean_n ⟨q_n, k_m⟩ over the positions n that can see m, in O(L·d): [B, H, L], anything at padding.
+    """Return mean_n ⟨q_n, k_m⟩ over the positions n that can see m: [B, H, L], arbitrary at padding.
+
+    By linearity this is ⟨mean_n q_n, k_m⟩, which takes O(L · d) instead of O(L² · d).
 
     Args:
         queries: [B, H, L, d].
         keys: [B, H, L, d].
-        attended: [B, L], which positions are real; padding, finite numbers, is averaged over by nobody.
-        causal: whether only n ≥ m can see m; all can otherwise.
-        weights: [H, d], of the features in the products; 1 by default.
+        attended: [B, L], which positions are real; padding is not averaged over.
+        causal: whether only positions n ≥ m can see m.
+        weights: [H, d], factors of the features in the products; default: 1.
     """
-    queries, keys = (promote_to_float32(x).transpose(1, 2) for x in (queries, keys))  # most models' own order in memory
+    # [B, L, H, d] is the order in memory of most models: transposing back makes the reductions contiguous.
+    queries, keys = (promote_to_float32(x).transpose(1, 2) for x in (queries, keys))
     count = attended[:, :, None, None].to(queries.dtype)
     total = queries * count
     if causal:
@@ -84,40 +89,43 @@ def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, w
 
 
 def sum_last_axis(values: Tensor) -> Tensor:
-    """Over the last axis, whatever autocast says; a product with ones is some ten times as fast where it is short."""
+    """Return sums over the last axis in full precision, also under autocast."""
     with disable_autocast(values.device):
+        # A product with ones is about ten times as fast as `sum` over a short axis.
         return values @ values.new_ones(values.shape[-1])
 
 
 def disable_autocast(device: torch.device) -> torch.autocast:
-    """Inside the block products keep their precision under autocast, too."""
+    """Return a context in which products keep their precision under autocast."""
     return torch.autocast(device.type, enabled=False)
 
 
 def promote_to_float32(values: Tensor) -> Tensor:
-    """The values converted to float32; wider types stay."""
+    """Return the values in float32, or unchanged if their type is wider."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def normalise_jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:
-    """One normaliser over all `places` [B, L] of a grid [B, …, K, L] together; the sum over K, zero elsewhere."""
+    """Normalise a grid [B, …, K, L] over K and the `places` [B, L] together; return the sum over K, 0 elsewhere."""
     inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
     masked = grid.masked_fill(~inside, MASKED).flatten(-2)
     return FAST_NORMS[normaliser](masked, -1).view_as(grid).sum(-2)
 
 
 def normalise_each(normaliser: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
-    """A normaliser over the last axis, of one length, of several tensors."""
-    return short_sparsemaxes(values) if normaliser == "sparsemax" else [NORMS[normaliser](each, -1) for each in values]
+    """Apply a normaliser over the last axis of several tensors, whose last axes have one length."""
+    return (
+        short_sparsemaxes(values) if normaliser == "sparsemax" else [NORMS[normaliser](value, -1) for value in values]
+    )
 
 
 def softmax_over(logits: Tensor, places: Tensor) -> Tensor:
-    """The softmax over `places` [B, L]: [B, L], zero elsewhere."""
+    """Return the softmax over `places` [B, L], 0 elsewhere: [B, L]."""
     return logits.masked_fill(~places, MASKED).softmax(-1)
 
 
 def mean_head_logits(model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
-    """Every head's attention logits before the softmax, as `mean_logits`, scaled as the model does: [B, N, H, L]."""
+    """Return each head's mean attention logits before the softmax, scaled as in the model: [B, N, H, L]."""
     layers = zip(outputs.queries, outputs.keys, outputs.scalings, strict=True)
     causal = model.is_decoder
     return torch.stack([scale * mean_logits(q, k, batch.attended, causal) for q, k, scale in layers], 1)

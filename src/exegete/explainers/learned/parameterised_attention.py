@@ -1,4 +1,4 @@
-"""Attention logits of all heads, mixed by one learned coefficient a head (SMaT's explainer)."""
+"""SMaT's attention explainer: one learned weight for each attention head."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Layers = Literal["all", "last"]
 class ParameterisedAttention(LearnedAttention):
     """softmax_m(Σ_h λ_h s^h_m), λ over the heads of all layers together (Fernandes et al. 2022, eq. 11). Unsigned.
 
-    s^h_m is the mean over queries of head h's scaled logits before the softmax. Special tokens are queries
-    like others; scores add up to 1. In a decoder, a key's mean is over the queries that see it.
+    s^h_m is the mean over queries of head h's scaled logits before the softmax. Special tokens count as queries, and
+    scores add up to 1. In a decoder, the mean for a key is over the queries that can see it.
 
     Args:
-        n_layers: the layers of the models that it shall explain.
-        n_heads: the heads of each of them.
-        normaliser: what makes λ of `coefficients`: `sparsemax`, `softmax`, `entmax15`, or `none` to take them as they
-            are. All heads weigh alike at first.
-        layers: whether the heads of `all` layers take part or of the `last` only.
-        special_tokens: whether they have scores, as in the paper; otherwise softmax is over content alone.
+        n_layers: number of layers of the models to explain.
+        n_heads: number of heads of each layer.
+        normaliser: the function from `coefficients` to λ: `sparsemax`, `softmax`, `entmax15`, or `none` for the
+            identity. All heads have equal weight before training.
+        layers: use the heads of `all` layers or of the `last` one.
+        special_tokens: give special tokens scores, as in the paper; otherwise the softmax is over content only.
     """
 
     card: ClassVar = MethodCard(
@@ -60,34 +60,36 @@ class ParameterisedAttention(LearnedAttention):
             raise unknown("layers", layers, get_args(Layers))
         self.normaliser, self.layers, self.special_tokens = normaliser, layers, special_tokens
         used = n_layers if layers == "all" else 1
+        # Any constant start gives a uniform λ: untrained, the scores are the mean over heads.
         self.coefficients = nn.Parameter(torch.full((used, n_heads), 1 / (used * n_heads)))
 
     @classmethod
     def for_model(
         cls, model: ExplainedModel, layers: Layers = "all", normaliser: Normaliser = "sparsemax", **options: Any
     ) -> Self:
-        """The untrained explainer for a model: a mean over the heads of all layers or of the last."""
+        """Return the explainer for a model, untrained: the mean over the heads of all layers or of the last."""
         return cls(*model.attention_shape, normaliser, layers, **options)
 
     def head_weights(self) -> Tensor:
-        """λ [N, H], or [1, H] of the last layer; adds up to 1 unless nothing normalises it."""
+        """Return λ [N, H], or [1, H] for the last layer; it sums to 1 unless `normaliser` is `none`."""
         if self.normaliser == "none":
             return self.coefficients
+        # One normaliser over the heads of all layers together, as in the paper; per layer it is another explainer.
         return NORMS[self.normaliser](self.coefficients.flatten(), -1).view_as(self.coefficients)
 
     def head_logits(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
-        """Means s [B, N, H, L], which the coefficients have no part in: a frozen model's can be kept."""
+        """Return the mean logits s [B, N, H, L]; they do not depend on the coefficients, so they can be cached."""
         self.check(outputs)
         return mean_head_logits(model, batch, outputs)[:, -len(self.coefficients) :]
 
     def mix_heads(self, head_logits: Tensor, places: Tensor) -> Tensor:
-        """Scores [B, L] from s [B, N, H, L]; zero but at `places` [B, L]."""
+        """Return scores [B, L] from the mean logits s [B, N, H, L]; 0 outside `places` [B, L]."""
         weights = self.head_weights().to(head_logits)
         return softmax_over(torch.einsum("nh,bnhm->bm", weights, head_logits), places)
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """A distribution over real positions; without `special_tokens` over content."""
+        """Return a distribution over real positions, or over content without `special_tokens`: [B, L]."""
         places = explained_positions(batch, self.special_tokens)
         return self.mix_heads(self.head_logits(model, batch, outputs), places)

@@ -1,4 +1,4 @@
-"""Sparsemax over a short axis without sorting: what a distribution over features costs is then little."""
+"""Sparsemax over a short axis without sorting, so that distributions over features are cheap."""
 
 from __future__ import annotations
 
@@ -9,40 +9,42 @@ import torch
 from torch import Tensor
 
 START = -0.7
+"""First estimate of τ relative to the largest entry."""
 
 
 class _Projection(torch.autograd.Function):
-    """The nearest points of the simplex over the last axis, and g − mean of g over their support."""
+    """Projection onto the simplex over the last axis; the gradient is g − mean of g over the support."""
 
     @staticmethod
     def forward(ctx: Any, *values: Tensor) -> tuple[Tensor, ...]:
-        found = project(values)
-        ctx.save_for_backward(*found)
-        return found
+        projections = project(values)
+        ctx.save_for_backward(*projections)
+        return projections
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_project_gradient(found, slope) for found, slope in zip(ctx.saved_tensors, slopes, strict=True))
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        pairs = zip(ctx.saved_tensors, gradients, strict=True)
+        return tuple(_project_gradient(projection, gradient) for projection, gradient in pairs)
 
 
-def _project_gradient(found: Tensor, slope: Tensor) -> Tensor:
-    inside = (found > 0).to(slope)
-    mean = (slope * inside).sum(-1, keepdim=True) / inside.sum(-1, keepdim=True)
-    return (slope - mean) * inside
+def _project_gradient(projection: Tensor, gradient: Tensor) -> Tensor:
+    support = (projection > 0).to(gradient)
+    mean = (gradient * support).sum(-1, keepdim=True) / support.sum(-1, keepdim=True)
+    return (gradient - mean) * support
 
 
 def short_sparsemax(values: Tensor, dim: int = -1) -> Tensor:
-    """Sparsemax over an axis of some dozens of entries, as `short_sparsemaxes`."""
+    """Return sparsemax over an axis of some dozens of entries, see `short_sparsemaxes`."""
     (result,) = short_sparsemaxes([values.movedim(dim, -1)])
     return result.movedim(-1, dim)
 
 
 def short_sparsemaxes(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Sparsemax over the last axis, of one length, of several tensors (Martins and Astudillo 2016): Newton's method.
+    """Return sparsemax over the last axis of several tensors with last axes of one length (Martins and Astudillo 2016).
 
-    Σ max(z − τ, 0) = 1 is convex and falling in τ, so steps from below never pass the root and reach it after at most
-    as many of them as there are entries, mostly two or three; the first, from anywhere, ends below. A row is done when
-    a step leaves its support what it was.
+    The threshold τ solves Σ max(z − τ, 0) = 1 and is found by Newton's method. The sum is convex and decreasing in τ,
+    so steps from below never pass the solution and reach it after at most as many steps as there are entries, mostly
+    two or three; the first step, from any start, ends below. A row is finished once a step keeps its support.
     """
     result: tuple[Tensor, ...] = _Projection.apply(*values)  # type: ignore[no-untyped-call]
     return result
@@ -50,48 +52,54 @@ def short_sparsemaxes(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 @torch.no_grad()
 def project(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The projections, without a graph."""
-    shifted = [(each - each.amax(-1, keepdim=True)).reshape(-1, each.shape[-1]) for each in values]
+    """Return the projections of each tensor [.., d] onto the simplex, without a graph."""
+    # The largest entry is subtracted: sparsemax does not change, and one start fits all rows.
+    shifted = [(tensor - tensor.amax(-1, keepdim=True)).reshape(-1, tensor.shape[-1]) for tensor in values]
     with torch.autocast(values[0].device.type, enabled=False):
-        found = find_thresholds(shifted)
-    return tuple(
-        rows.sub_(threshold).relu_().view(each.shape)
-        for rows, threshold, each in zip(shifted, found, values, strict=True)
-    )
+        thresholds = find_thresholds(shifted)
+    projections = []
+    for rows, threshold, tensor in zip(shifted, thresholds, values, strict=True):
+        projections.append(rows.sub_(threshold).relu_().view(tensor.shape))
+    return tuple(projections)
 
 
 def find_thresholds(blocks: Sequence[Tensor]) -> list[Tensor]:
-    """τ [N, 1] of blocks of rows [N, d] whose largest entry is 0; the few rows that are left go on together."""
-    found, left = [], []
+    """Return τ [N, 1] of each block of rows [N, d] whose largest entry is 0."""
+    thresholds, unfinished = [], []
+    # Two steps finish most rows; the others, of all blocks together, continue below.
     for rows in blocks:
         first, _ = _newton_step(rows, rows.new_full((len(rows), 1), START))
         second, support = _newton_step(rows, first)
-        found.append(second)
-        left.append(_find_unfinished(rows, second, support))
-    rows, present = (torch.cat([each[own] for each, own in zip(x, left, strict=True)]) for x in (blocks, found))
-    last, going = present.clone(), torch.arange(len(rows), device=rows.device)
+        thresholds.append(second)
+        unfinished.append(_find_unfinished(rows, second, support))
+    rows = torch.cat([block[left] for block, left in zip(blocks, unfinished, strict=True)])
+    current = torch.cat([threshold[left] for threshold, left in zip(thresholds, unfinished, strict=True)])
+    final, running = current.clone(), torch.arange(len(rows), device=rows.device)
     for _ in range(rows.shape[1]):
-        if not len(going):
+        if not len(running):
             break
-        after, support = _newton_step(rows, present)
-        after = torch.maximum(after, present)
-        last[going] = after
+        after, support = _newton_step(rows, current)
+        # Rounding can make a step go back, and the iteration alternate between two supports.
+        after = torch.maximum(after, current)
+        final[running] = after
         more = _find_unfinished(rows, after, support)
-        rows, present, going = rows[more], after[more], going[more]
-    for each, own, values in zip(found, left, last.split([len(own) for own in left]), strict=True):
-        each[own] = values
-    return found
+        rows, current, running = rows[more], after[more], running[more]
+    parts = final.split([len(left) for left in unfinished])
+    for threshold, left, values in zip(thresholds, unfinished, parts, strict=True):
+        threshold[left] = values
+    return thresholds
 
 
 def _newton_step(rows: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-    """τ after a step of Newton's method, and how many entries were above it before."""
+    """Return τ [N, 1] after one step of Newton's method, and how many entries were above τ before it [N]."""
     above, ones = (rows - threshold).relu_(), rows.new_ones(rows.shape[1])
+    # Products with ones are faster than sums over a short axis.
     total = above @ ones
     support = above.sign_() @ ones
     return threshold + ((total - 1) / support)[:, None], support
 
 
 def _find_unfinished(rows: Tensor, threshold: Tensor, support: Tensor) -> Tensor:
-    """Which rows have another number of entries above their threshold."""
+    """Return the indices of the rows whose number of entries above their threshold is not `support` [N]."""
     above = torch.gt(rows, threshold, out=torch.empty_like(rows))
     return (above @ rows.new_ones(rows.shape[1]) != support).nonzero().squeeze(1)

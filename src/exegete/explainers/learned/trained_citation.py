@@ -1,4 +1,4 @@
-"""A trained model's own citation: the method it was trained on, without small scores, and what it promises."""
+"""A trained model's own citation: the method it was trained with, small scores set to 0, and calibrated bounds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from exegete.models import Batch, ExplainedModel
 
 @dataclass(frozen=True)
 class TrainedCitation(Explainer):
-    """Scores of the method that `exegete train cite` trained a model on, as sparse as that run found best.
+    """Scores of the method that `exegete train cite` trained a model with, made sparse by the threshold that it found.
 
-    `method`: the method that was trained. `unit`: the units that it cites: sources, sentences or words. `threshold`:
-    units below this share of the largest score get 0; None: all keep their scores. `lower_bound`: bounds on what an
-    answer loses without a unit, calibrated on held-out examples; None: not calibrated.
+    `method`: the trained method. `unit`: the units that it cites: sources, sentences or words. `threshold`: units below
+    this share of the largest score get 0; None: all keep their scores. `lower_bound`: bounds on what an answer loses
+    without a unit, calibrated on held-out examples; None: not calibrated.
     """
 
     method: Explainer
@@ -49,24 +49,25 @@ class TrainedCitation(Explainer):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The method with its parameters, and what was chosen."""
-        chosen: dict[str, Any] = {"unit": self.unit, "threshold": self.threshold}
-        chosen |= {} if self.lower_bound is None else {"alpha": self.lower_bound.alpha}
-        return {"of": self.method.name, **self.method.params, **chosen}
+        """The trained method's id and parameters, and those of the citation."""
+        own: dict[str, Any] = {"unit": self.unit, "threshold": self.threshold}
+        if self.lower_bound is not None:
+            own["alpha"] = self.lower_bound.alpha
+        return {"of": self.method.name, **self.method.params, **own}
 
     def passes(self, length: int) -> tuple[float, float]:
-        """Those of its method."""
+        """Return the number of passes of the trained method."""
         return self.method.passes(length)
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """The method's, without small scores."""
-        found = self.method.compute(model.with_output(self.method.output), batch, select_target)
-        return replace(found, scores=self._zero_small_units(batch, found.scores))
+        """Return the trained method's explanation with small scores set to 0."""
+        explanation = self.method.compute(model.with_output(self.method.output), batch, select_target)
+        return replace(explanation, scores=self._zero_small_units(batch, explanation.scores))
 
     def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Scores for each target; passes that targets share are run once."""
-        found = self.method.compute_each(model.with_output(self.method.output), batch, targets)
-        return [self._zero_small_units(batch, scores) for scores in found]
+        """Return scores [B, L] for each target; passes that targets share are run once."""
+        scores_of = self.method.compute_each(model.with_output(self.method.output), batch, targets)
+        return [self._zero_small_units(batch, scores) for scores in scores_of]
 
     def _zero_small_units(self, batch: Batch, scores: Tensor) -> Tensor:
         if self.threshold is None:
@@ -76,13 +77,13 @@ class TrainedCitation(Explainer):
         return scores.masked_fill(small.gather(1, unit.clamp(min=0)) & (unit >= 0), 0.0)
 
     def lower_bounds(self, scores: NDArray[Any], unit: str) -> NDArray[np.float32] | None:
-        """[T, U] What is promised of the units' scores [T, U]; None of other units, or where nothing was calibrated."""
+        """Return the bounds of the units' scores [T, U]; None for other units, or without a calibration."""
         if self.lower_bound is None or unit != self.unit:
             return None
         return self.lower_bound.lower_bounds(scores.astype(np.float64)).astype(np.float32)
 
     def save_pretrained(self, path: str | Path, spec: str, **more: Any) -> None:
-        """Writes the citation into a folder of its own in `path`, with the spec of its method and more facts."""
+        """Write the citation into the folder `citation` in `path`, with the spec of its method and further facts."""
         folder = Path(path) / self.card.name
         folder.mkdir(parents=True, exist_ok=True)
         lower_bound = None if self.lower_bound is None else asdict(self.lower_bound)
@@ -91,26 +92,29 @@ class TrainedCitation(Explainer):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """The citation beside the model that was trained for it.
+        """Load the citation from the folder of the model that was trained for it.
 
         Raises:
-            ExegeteError: a folder without one.
+            ExegeteError: a folder without a citation, or a damaged one.
         """
         root = find_folder(path)
         facts = load_config(cls.card.name, root / cls.card.name)
         try:
-            spec, lower_bound = str(facts["method"]), facts["lower_bound"]
-            learned = "?" not in spec and (root / spec / CONFIG).is_file()
-            kept = lower_bound and ConformalLowerBound(
-                float(lower_bound["alpha"]),
-                tuple(float("nan") if value is None else float(value) for value in lower_bound["bounds"]),
-            )
-            return cls(explainer(f"{spec}:{root}" if learned else spec), facts["unit"], facts["threshold"], kept)
+            spec, saved_bound = str(facts["method"]), facts["lower_bound"]
+            # A learned method is saved beside the citation, under its id.
+            is_learned = "?" not in spec and (root / spec / CONFIG).is_file()
+            lower_bound = None
+            if saved_bound:
+                # JSON has no NaN; it is written as null.
+                bounds = (float("nan") if value is None else float(value) for value in saved_bound["bounds"])
+                lower_bound = ConformalLowerBound(float(saved_bound["alpha"]), tuple(bounds))
+            method = explainer(f"{spec}:{root}" if is_learned else spec)
+            return cls(method, facts["unit"], facts["threshold"], lower_bound)
         except (KeyError, TypeError, ValueError) as error:
             raise ExegeteError(f"{root} holds no {cls.card.name} that can be read: {error}") from error
 
 
 def sparsify(scores: Tensor, threshold: float) -> Tensor:
-    """Scores [.., U] of units, 0 for those below `threshold` times the largest and below 0."""
-    least = threshold * scores.amax(-1, keepdim=True).clamp(min=0)
-    return torch.where((scores < least) | (scores <= 0), 0.0, scores)
+    """Return the scores of units [.., U], with 0 for those below `threshold` times the largest, or below 0."""
+    smallest = threshold * scores.amax(-1, keepdim=True).clamp(min=0)
+    return torch.where((scores < smallest) | (scores <= 0), 0.0, scores)

@@ -1,4 +1,4 @@
-"""A learned explainer before any training, made for whatever model it is asked to explain."""
+"""A learned explainer before any training, created for each model that it explains."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SIZES = ("n_layers", "n_heads", "head_dim", "width")
 
 @dataclass(frozen=True)
 class UntrainedExplainer(SinglePass):
-    """`ID?untrained`: the explainer of this id with all coefficients alike, what training for a purpose has to beat.
+    """The method of the spec `ID?untrained`: a learned explainer with equal coefficients, a baseline for training.
 
     Args:
-        kind: a learned explainer.
-        options: of its class, as values or as text; the sizes are the explained model's.
+        explainer_class: the class of the learned explainer.
+        options: arguments of the class, as values or text; sizes are those of the explained model.
     """
 
     explainer_class: type[LearnedExplainer]
@@ -34,10 +34,10 @@ class UntrainedExplainer(SinglePass):
 
     @classmethod
     def from_options(cls, explainer_class: type[Explainer], options: Mapping[str, Any]) -> UntrainedExplainer:
-        """The untrained explainer of a learned one's class. Raises ExegeteError for one that has to be trained."""
+        """Return the untrained explainer of a class. Raises ExegeteError for a class that must be trained first."""
         if not issubclass(explainer_class, LearnedExplainer):
             name = explainer_class.card.name
-            raise ExegeteError(f"{name} says nothing before it is trained: give the folder of one, as {name}:PATH")
+            raise ExegeteError(f"{name} must be trained before it explains: give the folder of one, as {name}:PATH")
         return cls(explainer_class, options)
 
     def __post_init__(self) -> None:
@@ -50,11 +50,12 @@ class UntrainedExplainer(SinglePass):
         if not all(isinstance(values[name], bool) for name in values if isinstance(valid[name].default, bool)):
             raise ExegeteError(f"{self.name}?untrained: expected true or false, got {dict(self.options)}")
         object.__setattr__(self, "options", values)
+        # Invalid option values raise here, not at the first explanation.
         _ = self._template
 
     @property
     def _template(self) -> LearnedExplainer:
-        """One of its kind, of sizes 1."""
+        """An instance with all sizes 1, for what does not depend on sizes."""
         sizes: dict[str, Any] = {
             name: 1 for name in SIZES if name in inspect.signature(self.explainer_class).parameters
         }
@@ -62,30 +63,30 @@ class UntrainedExplainer(SinglePass):
 
     @property
     def name(self) -> str:
-        """The id of the explainer that it is an untrained one of."""
+        """The id of the learned explainer."""
         return self.explainer_class.card.name
 
     @property
     def signed(self) -> bool:
-        """As its kind."""
+        """Whether negative scores mean evidence against the target."""
         return self.explainer_class.card.signed
 
     @property
     def params(self) -> dict[str, Any]:
-        """The options, and that nothing was trained."""
+        """The options, and `untrained`."""
         return {"untrained": True, **self.options}
 
     @property
     def capture(self) -> Capture:
-        """The quantities that its kind looks at."""
+        """The quantities that the learned explainer needs."""
         return self._template.capture
 
     def for_model(self, model: ExplainedModel) -> LearnedExplainer:
-        """The explainer itself for a model."""
+        """Return the untrained learned explainer for a model, on its device."""
         return self.explainer_class.for_model(model, **self.options).to(model.device)
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """The scores [B, L] of the explainer for this model."""
+        """Return the scores [B, L] of the untrained explainer for this model."""
         return self.for_model(model).scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
