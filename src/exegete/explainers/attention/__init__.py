@@ -1,1 +1,1 @@
-"""Attention weights, and what their values and gradients add."""
+"""Methods based on attention weights, with their values and gradients."""

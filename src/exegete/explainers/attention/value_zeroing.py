@@ -1,4 +1,4 @@
-"""How much each token's representation changes when another token's value is taken out of a layer."""
+"""Value zeroing: how much each token's representation changes if another token's value is zeroed in a layer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from exegete.models.state.restore import choose_attention_type
 class ValueZeroing(Explainer):
     """Rollout of C_ij ∝ 1 − cos(y_i, y_i with the value of j zeroed) over the layers (Mohebbi et al. 2023). Unsigned.
 
-    y is a layer's output on its true input; rows of C add up to 1. A layer's output holds its residual branches, so no
+    y is a layer's output on its true input; rows of C sum to 1. A layer's output contains its residual branches, so no
     identity is added. The score is the row of C^N ··· C^1 where the answer is read; `layers` are the rows of the
-    products up to each layer. The class that is explained plays no part.
+    products up to each layer. Scores do not depend on the explained class.
     """
 
     card: ClassVar = MethodCard(
@@ -36,12 +36,13 @@ class ValueZeroing(Explainer):
     )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
-        """Every layer once with each position's value zeroed."""
+        """Return a forward pass, and one per position, in which every layer runs with that value zeroed."""
         return length + 1.0, 0.0
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Examples one at a time, each layer with all its positions zeroed in turn in one pass."""
+        """Compute the scores and those of every layer."""
         target = select_target(None)
+        # One example at a time: the copies with one value zeroed each fill a pass.
         layers: list[Tensor] = []
         for row in range(len(batch)):
             alone, columns = batch.select([row]).trim_padding()
@@ -53,7 +54,7 @@ class ValueZeroing(Explainer):
 
 
 def _compute_layer_rows(model: ExplainedModel, alone: Batch, target: Tensor) -> Tensor:
-    """[N, L] What the place where the answer is read takes from each position, up to each layer."""
+    """Return the readout's row of the product of C up to each layer: [N, L]."""
     rolled = torch.eye(alone.length, device=alone.device, dtype=torch.float64)
     rows = []
     for call in record_layer_calls(model, alone):
@@ -63,14 +64,14 @@ def _compute_layer_rows(model: ExplainedModel, alone: Batch, target: Tensor) -> 
 
 
 def compute_contributions(call: LayerCall) -> Tensor:
-    """[L, L] C of one layer, in float64; the row of a position that nothing changes is zero."""
+    """Return C [L, L] of one layer, in float64; the row of a position that never changes is zero."""
     length = call.output.shape[1]
     budget = TOKENS_PER_PASS.get(call.output.device.type, TOKENS_PER_PASS["cuda"])
-    each = torch.eye(length, dtype=torch.bool, device=call.output.device)
-    similar = [
-        torch.cosine_similarity(call.zeroed(part).double(), call.output.double(), dim=-1)
-        for part in each.split(max(1, budget // length))
-    ]
+    masks = torch.eye(length, dtype=torch.bool, device=call.output.device)
+    similar = []
+    for part in masks.split(max(1, budget // length)):
+        # 1 − cos of nearly equal vectors cancels: float32 would leave only noise of it.
+        similar.append(torch.cosine_similarity(call.zeroed(part).double(), call.output.double(), dim=-1))
     change = (1 - torch.cat(similar).T).clamp(min=0)
     total = change.sum(1, keepdim=True)
     return torch.where(total > 0, change / total, 0.0)

@@ -1,10 +1,9 @@
-"""Explainers that use attention weights as attributions."""
+"""Attention weights as attributions."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -19,7 +18,7 @@ Query = Literal["readout", "mean"]
 
 
 class LayerwiseAttention(SinglePass):
-    """A method that reads one row of a matrix for each layer, and has scores for each."""
+    """Base of methods that read one row of each layer's attention, and so have scores for every layer."""
 
     @property
     def capture(self) -> Capture:
@@ -28,33 +27,34 @@ class LayerwiseAttention(SinglePass):
 
     @abstractmethod
     def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
-        """[B, N, L] The scores of every layer whose attention was captured."""
+        """Compute the scores [B, N, L] of every layer whose attention was captured."""
 
     def combine_layers(self, rows: Tensor) -> Tensor:
-        """The scores [B, L], from those of the layers."""
+        """Return the scores [B, L] from those of the layers [B, N, L]: the last layer's."""
         return rows[:, -1]
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """The scores of the last layer, unless the method has another use for them."""
+        """Compute the scores [B, L]."""
         return self.combine_layers(self.layer_scores(model, batch, outputs, target))
 
     def compute_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Explanation:
-        """Also the scores of every layer, unless only the last one's attention was captured."""
+        """Compute the scores, and those of every layer if all attentions were captured."""
         rows = self.layer_scores(model, batch, outputs, target)
-        whole = rows.shape[1] == model.attention_shape[0]
-        return Explanation(self.combine_layers(rows), layers=rows.detach() if whole else None)
+        # A training step may have captured the last layer's attention only.
+        has_all_layers = rows.shape[1] == model.attention_shape[0]
+        return Explanation(self.combine_layers(rows), layers=rows.detach() if has_all_layers else None)
 
 
 @dataclass(frozen=True)
 class AttentionLast(LayerwiseAttention):
     """Last layer's attention, mean over heads: mean_h A^N[q, :]. Unsigned. Encoder-decoders: cross-attention.
 
-    `query`: attention from where the answer is read (`readout`: the first position of an encoder, the last of a
-    decoder), or the `mean` over all positions. `Explanation.layers` holds every layer's.
+    `query`: attention from the position where the answer is read (`readout`: the first one of an encoder, the last one
+    of a decoder), or the `mean` over all positions. `Explanation.layers` contains every layer's attention.
     """
 
     query: Query = "readout"
@@ -78,7 +78,7 @@ class AttentionLast(LayerwiseAttention):
         return Capture(attentions=True, last_only=True)
 
     def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
-        """Each layer's attention from position q, mean over heads: mean_h A^l[q, :]."""
+        """Compute each layer's attention from position q, mean over heads: mean_h A^l[q, :], [B, N, L]."""
         attended = batch.attended.to(model.dtype)
         weights = (
             model.readout_weights(batch, target)
@@ -90,7 +90,7 @@ class AttentionLast(LayerwiseAttention):
 
 @dataclass(frozen=True)
 class AttentionAll(AttentionLast):
-    """Attention of all layers and heads, mean: mean_l mean_h A^l[q, :]. Unsigned; parameters as `attention_last`."""
+    """Mean attention over all layers and heads: mean_l mean_h A^l[q, :]. Unsigned; parameters as `attention_last`."""
 
     card: ClassVar = MethodCard(
         name="attention_all", label="Attention of all layers", family="attention", differentiable=True, cost="F",
@@ -102,13 +102,13 @@ class AttentionAll(AttentionLast):
     capture = LayerwiseAttention.capture
 
     def combine_layers(self, rows: Tensor) -> Tensor:
-        """Their mean."""
+        """Return the mean over layers: [B, L]."""
         return rows.mean(1)
 
 
 @dataclass(frozen=True)
 class ScaledAttention(OutputExplainer, SinglePass):
-    """Last layer's attention times its gradient, each a mean over heads, from where the answer is read. Signed."""
+    """Last layer's attention times its gradient, each averaged over heads, where the answer is read. Signed."""
 
     card: ClassVar = MethodCard(
         name="scaled_attention", family="attention", signed=True, differentiable=True, cost="F + B",
@@ -124,27 +124,34 @@ class ScaledAttention(OutputExplainer, SinglePass):
         return Capture(attentions=True, last_only=True)
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One forward; backward through the last layer only."""
+        """Return one forward pass and one backward pass, which goes through the last layer only."""
         return 1.0, 1.0
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :]."""
+        """Compute mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :], [B, L]."""
+        # A decoder's last layer has two attentions: its own and the cross-attention. The answer depends on these
+        # blocks, not on the maps among all positions that are made of them, so gradients are taken at the blocks.
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
         slopes = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
-        means, steeps = (model.scatter_attention(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
-        read = partial(select_readout_row, model, batch, target=target)
-        return torch.stack([read(a) * read(slope) for a, slope in zip(means, steeps, strict=True)]).sum(0)
+        weights = model.scatter_attention(batch, [block.mean(1) for block in last])
+        steepness = model.scatter_attention(batch, [slope.mean(1) for slope in slopes])
+        # The product of means over heads, as in the authors' code, not the mean of products.
+        products = []
+        for weight, slope in zip(weights, steepness, strict=True):
+            row, row_slope = (select_readout_row(model, batch, matrix, target) for matrix in (weight, slope))
+            products.append(row * row_slope)
+        return torch.stack(products).sum(0)
 
 
 @dataclass(frozen=True)
 class AttentionRollout(LayerwiseAttention):
-    """Attention multiplied through the layers, half of each layer's mixture being the residual. Unsigned.
+    """Attention multiplied through the layers, with half of each layer's weight on the residual. Unsigned.
 
     A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the answer is read (Abnar and Zuidema 2020).
-    `Explanation.layers` holds that of A'_l ··· A'_1 for every layer l. In an encoder-decoder a decoder's own and its
-    cross-attention are a step each, and half of either is the residual.
+    `Explanation.layers` contains that row of A'_l ··· A'_1 for every layer l. In an encoder-decoder, a decoder layer's
+    own attention and its cross-attention are two steps, each with half of the weight on the residual.
     """
 
     card: ClassVar = MethodCard(
@@ -159,23 +166,27 @@ class AttentionRollout(LayerwiseAttention):
     )  # fmt: skip
 
     def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
-        """A readout's row for each layer is multiplied through from there down: O(N²·L²), no product of matrices."""
+        """Compute the readout's row of the product up to each layer: [B, N, L]."""
         maps = model.scatter_attention(batch, [block.mean(1) for block in outputs.blocks or outputs.attentions])
         readout = model.readout_weights(batch, target).to(maps[-1].dtype)[:, None]
+        # From the last layer down, every row is multiplied by the layer below, and a row that starts there joins: O(N²
+        # · L²) instead of products of matrices.
         rows = readout[:, :0]
         for mixture in reversed(maps):
             rows = torch.cat([readout, rows], 1)
+            # Rows of A sum to 1, and to 0 for positions that the attention of one side does not concern: these keep
+            # their identity.
             total = mixture.sum(-1)[:, None] + 1
             rows = rows / total @ mixture + rows / total
         return rows
 
 
 def select_readout_row(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor) -> Tensor:
-    """The row [B, N] of a matrix [B, L, N] at the position where the answer is read."""
+    """Return the row [B, N] of a matrix [B, L, N] at the position where the answer is read."""
     weights = model.readout_weights(batch, target).to(matrix.dtype)
     return (weights[:, None] @ matrix)[:, 0]
 
 
 def _average_rows(weights: Tensor, attention: Tensor) -> Tensor:
-    """The weighted mean [B, L] over rows of the heads' mean, from weights [B, L] and attention [B, H, L, L]."""
+    """Return the mean over heads of the weighted mean of rows [B, L], for weights [B, L], attention [B, H, L, L]."""
     return (weights.to(attention.dtype)[:, None] @ attention.mean(1))[:, 0]

@@ -1,1 +1,1 @@
-"""Gradients whose backward pass follows other rules."""
+"""Gradients with modified derivative rules."""

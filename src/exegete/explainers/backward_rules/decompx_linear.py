@@ -1,4 +1,4 @@
-"""Exact contributions to the answer of the network held at its own attention, norms and activation slopes."""
+"""Exact contributions in the network linearised at its own attention, norms and activation slopes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from exegete.models.layers.backward_rules import DerivativeRules
 
 @dataclass(frozen=True)
 class DecompXLinear(BackwardRules):
-    """Contribution of each position to the target's logit in the network made linear at this input. Signed, exact.
+    """Contribution of each position to the target's logit in the network linearised at this input. Signed, exact.
 
     With attention probabilities, norms' scales and activations' slopes (f(x)/x) held at their true values, the logit is
-    affine in the representations x_k that enter the first layer: z = Σ_k ⟨∂z/∂x_k, x_k⟩ + what the biases add, so one
-    vector-Jacobian product gives every contribution: DecompX (Modarressi et al. 2023) with the biases as a token of
-    their own. `Explanation.bias` [B] is that token's. From the embeddings, with the gate held, it is `cp_lrp`.
+    affine in the representations x_k that enter the first layer: z = Σ_k ⟨∂z/∂x_k, x_k⟩ + the biases' share. One
+    vector-Jacobian product gives every contribution. This is DecompX (Modarressi et al. 2023) with the biases as a
+    token of their own, whose contribution is `Explanation.bias` [B]. From the embeddings it equals `cp_lrp`.
 
     Args:
         start: `hidden`, the representations that enter the first layer, or `embeddings`, the word (or patch)
-            embeddings; positions and token types then belong to the biases, and the embeddings' norm is held too.
-        gate: in gated feed-forwards, hold the gate (`value`), or give gate and value half of the product each (`both`).
+            embeddings; positions and token types then count as biases, and the embeddings' norm is held too.
+        gate: in gated feed-forwards, hold the gate (`value`), or share the product evenly between gate and value
+            (`both`).
     """
 
     start: Literal["hidden", "embeddings"] = "hidden"
@@ -46,5 +47,5 @@ class DecompXLinear(BackwardRules):
 
     @property
     def rules(self) -> DerivativeRules:
-        """All is held, but for what `gate` says."""
+        """Everything is held, except for gates as `gate` says."""
         return DerivativeRules(gate=self.gate)

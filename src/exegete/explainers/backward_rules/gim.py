@@ -1,4 +1,4 @@
-"""Gradient interaction modifications."""
+"""Gradient interaction modifications (GIM)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from exegete.models.layers.backward_rules import DerivativeRules
 
 @dataclass(frozen=True)
 class Gim(BackwardRules):
-    """Distance of the embeddings from a baseline token's, times a gradient that sees interactions. Signed.
+    """Difference of the embeddings from a baseline token's, times a gradient that sees interactions. Signed.
 
-    Softmax is differentiated at a higher temperature, so that what one saturated weight hides is seen; norms are held
-    at their scales, and products of attention and gates share what comes back evenly (Edin et al. 2025). The baseline
-    token itself scores 0 wherever it stands. `Explanation.layers` is measured from zero: inside there is no baseline.
+    The softmax is differentiated at a higher temperature, which reveals what a saturated weight hides; norms are held
+    at their scales, and products of attention and gates share the gradient evenly (Edin et al. 2025). The baseline
+    token itself always scores 0. `Explanation.layers` is measured from zero, since inner layers have no baseline.
 
     Args:
-        baseline_id: the token measured from, at every position; default: a space where that is one token, else the
-            padding token, else the unknown one. Pictures are measured from patches of zero pixels.
-        temperature: T of the softmax that is differentiated.
+        baseline_id: the baseline token, at every position; default: a space if that is one token, else the padding
+            token, else the unknown token. The baseline of images is patches of zero pixels.
+        temperature: temperature of the differentiated softmax.
     """
 
     baseline_id: int | None = None
@@ -39,24 +39,25 @@ class Gim(BackwardRules):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        # Validates the temperature.
         _ = self.rules
 
     @property
     def rules(self) -> DerivativeRules:
-        """Activations keep their own derivatives."""
+        """Shared products and a softmax at `temperature`; activations keep their own derivatives."""
         return DerivativeRules(attention="shared", gate="both", activations=False, temperature=self.temperature)
 
     def origin(self, model: ExplainedModel, batch: Batch) -> Tensor:
-        """The baseline's embedding [d] (pictures: [B, L, d])."""
+        """Return the baseline's embedding [d] (images: [B, L, d])."""
         if model.modality == "image":
             return model.embed_reference(batch)
         token = find_baseline_token(model) if self.baseline_id is None else self.baseline_id
-        found: Tensor = model.embedding(torch.tensor(token, device=batch.device))
-        return found
+        embedding: Tensor = model.embedding(torch.tensor(token, device=batch.device))
+        return embedding
 
 
 def find_baseline_token(model: ExplainedModel) -> int:
-    """The id of a space, if that is one known token; else the padding token, else the unknown one, else 0."""
+    """Return the id of a space if that is one known token, else the padding token's, else the unknown one's, else 0."""
     tokenizer: Any = model.processing_class
     unknown = getattr(tokenizer, "unk_token_id", None)
     if tokenizer is not None:

@@ -1,4 +1,4 @@
-"""Layer-wise relevance propagation through transformers, as gradients by other rules."""
+"""Layer-wise relevance propagation (LRP) through transformers, as gradients with modified rules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from exegete.models.layers.backward_rules import DerivativeRules
 class AttnLrp(BackwardRules):
     """Input embedding times its relevance gradient, softmax and attention included (Achtibat et al. 2024). Signed.
 
-    Norms are held at their scales and activations at their slopes; products share what comes back evenly between their
-    factors. The softmax sheds relevance, so scores do not add up to the logit.
+    Norms are held at their scales and activations at their slopes; products share the relevance evenly between their
+    factors. The softmax loses relevance, so scores do not sum to the logit.
     """
 
     card: ClassVar = MethodCard(
@@ -28,7 +28,7 @@ class AttnLrp(BackwardRules):
 
     @property
     def rules(self) -> DerivativeRules:
-        """Products are shared, and the softmax keeps its derivative."""
+        """Products share evenly, and the softmax keeps its derivative."""
         return DerivativeRules(attention="shared", gate="both")
 
 
@@ -36,8 +36,8 @@ class AttnLrp(BackwardRules):
 class CpLrp(BackwardRules):
     """Input embedding times its relevance gradient, attention probabilities and gates held (Ali et al. 2022). Signed.
 
-    It is `decompx_linear` from the embeddings. Scores add up to the logit but for what biases, and positions and token
-    types added to the embeddings, hold.
+    It equals `decompx_linear` from the embeddings. Scores sum to the logit except for the shares of biases, and of the
+    position and token type embeddings.
     """
 
     card: ClassVar = MethodCard(

@@ -1,4 +1,4 @@
-"""Who a bias belongs to, when a vector is a sum of components."""
+"""Rules that share a bias among the components whose sum a vector is."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from torch import Tensor
 
 from exegete.errors import unknown
 
+# A rule gets the inner products ⟨x_k, b⟩ and the lengths ‖x_k‖ of the components, and returns shares w_k that sum to 1
+# (DecompX, Modarressi et al. 2023, whose default is absdot).
 Bias = Literal["absdot", "dot", "norm", "abssim", "equal", "first", "token", "none"]
 Rule = Callable[[Tensor, Tensor], Tensor]
 TINY = 1e-12
+"""The authors' guard against a division by zero."""
 
 
 def _share_first(inner: Tensor, lengths: Tensor) -> Tensor:
@@ -45,21 +48,22 @@ NEED_LENGTHS = frozenset({"norm", "abssim"})
 
 
 def check_rule(name: str) -> str:
-    """The rule's name, if there is such a rule."""
+    """Return the rule's name; ExegeteError if there is no such rule."""
     if name not in RULES:
         raise unknown("bias rule", name, RULES)
     return name
 
 
 def compute_bias_shares(rule: str, components: Tensor, bias: Tensor) -> Tensor:
-    """Each component's share [..., K] of a bias [..., d], for components [..., K, d]."""
+    """Return each component's share [..., K] of a bias [..., d], for components [..., K, d]."""
     inner = (components @ bias.unsqueeze(-1)).squeeze(-1)
+    # Lengths cost another pass over the components, so they are computed for the rules that use them only.
     lengths = components.square().sum(-1).sqrt() if rule in NEED_LENGTHS else inner
     return RULES[rule](inner, lengths)
 
 
 def add_bias(rule: str, components: Tensor, bias: Tensor | None) -> Tensor:
-    """The components [..., K, d] with the bias [..., d] shared among them, in place."""
+    """Add the bias [..., d] to the components [..., K, d] in place, shared among them by the rule."""
     if bias is None:
         return components
     return components.addcmul_(compute_bias_shares(rule, components, bias)[..., None], bias[..., None, :])

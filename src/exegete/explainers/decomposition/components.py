@@ -1,4 +1,4 @@
-"""Every hidden state as a sum of what each input position gave to it, layer by layer."""
+"""Every hidden state as a sum of the contributions of the input positions, layer by layer (DecompX)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from exegete.models.layers.layer_parts import Norm
 
 @dataclass(frozen=True, slots=True)
 class DecompositionRules:
-    """How the parts that are not linear are shared among components; `max_memory`: bytes of a chunk."""
+    """How nonlinear parts are shared among components; `max_memory`: bytes per chunk."""
 
     bias: str = "absdot"
     activation: Activation = "zero_origin"
@@ -26,10 +26,10 @@ class DecompositionRules:
 
 @torch.no_grad()
 def decompose_layers(trace: Trace, rules: DecompositionRules, needed: Tensor) -> Iterator[Tensor]:
-    """X [R, K, d] behind every layer: X[i, k] is what position k gave to position i, Σ_k X[i, k] the hidden state.
+    """Yield X [R, K, d] after every layer: X[i, k] is the contribution of position k to the hidden state Σ_k X[i, k].
 
-    R is all positions, behind the last layer only those `needed`; K is L (with the bias rule `token` L + 1, the last
-    one being the biases). All layers use one tensor: what is yielded is overwritten when the next one is asked for.
+    R is all positions, after the last layer only those `needed`; K is L (with the bias rule `token` L + 1, of which the
+    last one is the biases). All layers share one tensor: the yielded one is overwritten by the next layer.
     """
     everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
     current: Tensor | None = None
@@ -45,14 +45,17 @@ def decompose_layers(trace: Trace, rules: DecompositionRules, needed: Tensor) ->
 
 
 def apply_norm(norm: Norm, parts: Tensor, before: Tensor, bias: str) -> Tensor:
-    """Components [R, K, d] of `before` [R, d] through a norm held at its scale."""
+    """Return the components [R, K, d] of `before` [R, d] after a norm that is held at its scale."""
     if not norm.active:
+        # Callers write into the result, which must not be their input.
         return parts.clone()
     return biases.add_bias(bias, norm.linear(parts, norm.scale(before)[:, None]), norm.bias)
 
 
 def _get_attention_bias(state: LayerState, *, first: bool) -> Tensor | None:
-    """The output bias, and behind the first layer, whose values hold theirs, the value bias (attention sums to 1)."""
+    """Return the bias of the attention block [d], or None."""
+    # Rows of attention sum to 1, so the value bias reaches every position whole. In the first layer it is part of the
+    # values; in later ones, components are mixed without it.
     value, output = state.parts.value, state.parts.output
     if first or value.bias is None:
         return output.bias
@@ -61,7 +64,7 @@ def _get_attention_bias(state: LayerState, *, first: bool) -> Tensor | None:
 
 
 def _mix_first_layer(state: LayerState, rules: DecompositionRules, rows: Tensor) -> Tensor:
-    """Attention and residual of the first layer, where each position is its own only component."""
+    """Return attention plus residual of the first layer, where each position is its own only component: [R, K, d]."""
     weights, vectors = state.decompose_middle(rows)
     length, size = state.x.shape
     mixed = state.x.new_zeros(len(rows), length + (rules.bias == "token"), size)
@@ -74,12 +77,13 @@ def _mix_first_layer(state: LayerState, rules: DecompositionRules, rows: Tensor)
 
 
 def _mix_layer(state: LayerState, rules: DecompositionRules, current: Tensor, rows: Tensor) -> Tensor:
-    """Attention and residual; in place, components in chunks, when all rows are wanted."""
+    """Return attention plus residual [R, K, d], written into `current` if R is all positions."""
     heads = len(state.attention)
     attention = state.attention[:, rows]
     whole = len(rows) == len(current)
     mixed = current if whole else current[rows]
     shares = _share_norm_bias(state, rules, current) if state.parts.norm_first else None
+    # Attention mixes positions, so all of them are needed at once and the chunks are of components.
     step = max(1, rules.max_memory // (current[:, 0].numel() * 4 * current.element_size()))
     for start in range(0, current.shape[1], step):
         chunk = slice(start, start + step)
@@ -92,7 +96,7 @@ def _mix_layer(state: LayerState, rules: DecompositionRules, current: Tensor, ro
 
 
 def _share_norm_bias(state: LayerState, rules: DecompositionRules, current: Tensor) -> Tensor | None:
-    """Each component's share [L, K] of the bias of the norm before attention."""
+    """Return each component's share [L, K] of the bias of the norm before attention."""
     norm = state.parts.norms[0]
     if norm.bias is None:
         return None
@@ -103,7 +107,7 @@ def _share_norm_bias(state: LayerState, rules: DecompositionRules, current: Tens
 
 
 def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | None) -> Tensor:
-    """The inputs [L, c, d] of the value projection: the components, in pre-norm families through the norm."""
+    """Return the inputs [L, c, d] of the value projection: the components, after the norm in pre-norm families."""
     norm = state.parts.norms[0]
     if not state.parts.norm_first:
         return part
@@ -112,10 +116,11 @@ def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | Non
 
 
 def _apply_rest_of_layer(state: LayerState, rules: DecompositionRules, mixed: Tensor, rows: Tensor) -> Tensor:
-    """Norms and feed-forward of some rows: [c, K, d]."""
+    """Return the components [c, K, d] of some rows after norms and feed-forward."""
     parts, middle = state.parts, state.middle[rows]
     norm = parts.norms[1 if parts.norm_first else 0]
     between = apply_norm(norm, mixed, middle, rules.bias)
+    # The residual branch starts before the norm in pre-norm layers, after it in post-norm ones.
     added = mixed if parts.norm_first else between
     if rules.feed_forward:
         point = norm(middle)

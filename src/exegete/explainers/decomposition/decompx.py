@@ -1,4 +1,4 @@
-"""DecompX: the whole network's answer as a sum of what each input position gave to it."""
+"""DecompX: the network's output as a sum of the contributions of the input positions."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from exegete.models.token_heads import Tagging
 
 @dataclass(frozen=True)
 class DecompX(Explainer):
-    """How long the part of the last hidden state is that each position gave, where the answer is read. Unsigned.
+    """Length of each position's component of the last hidden state where the answer is read. Unsigned.
 
-    Hidden states are kept as sums of components, one a position, through attention, residuals, norms held at their
+    Hidden states are kept as sums of components, one per position, through attention, residuals, norms held at their
     scales, and feed-forwards held at their activation slopes; every bias is shared among the components (Modarressi et
-    al. 2023). In pre-norm families a norm's bias is shared where the norm stands, with gated feed-forwards the gate is
-    held, and the length is that of the residual stream; sums are the hidden states there too.
-    `Explanation.layers` holds the lengths behind every layer.
+    al. 2023). In pre-norm families a norm's bias is shared at the norm, in gated feed-forwards the gate is held, and
+    the length is that of the residual stream; components sum to the hidden states there too.
+    `Explanation.layers` contains the lengths after every layer.
 
     Args:
-        bias: who a bias belongs to: components in proportion to `absdot` |⟨x_k, b⟩|, `dot`, `norm` ‖x_k‖ or `abssim`
-            |cos(x_k, b)|; all in `equal` parts; the `first` position; a `token` of its own; `none` drops it.
-        activation: the slope it is held at: `zero_origin` f(x)/x, `tangent` f'(x) with the rest shared as a bias, or
-            `relu`, as if it were one (sums are then not the hidden states).
-        feed_forward: False leaves the feed-forwards out, as GlobEnc does.
-        max_memory: bytes that a chunk of intermediate tensors may take; the decomposed state, L²·d numbers, comes on
-            top.
+        bias: how a bias is shared: in proportion to `absdot` |⟨x_k, b⟩|, `dot`, `norm` ‖x_k‖ or `abssim` |cos(x_k, b)|;
+            in `equal` parts; to the `first` position; to a `token` of its own; `none` drops it.
+        activation: the slope at which activations are held: `zero_origin` f(x)/x, `tangent` f'(x) with the rest shared
+            as a bias, or `relu`, as if they were ReLUs (components then do not sum to the hidden states).
+        feed_forward: include the feed-forwards; GlobEnc does not.
+        max_memory: bytes per chunk of intermediate tensors; the decomposed state, L²·d numbers, is extra.
     """
 
     returns_logits: ClassVar[bool] = True
@@ -58,20 +57,20 @@ class DecompX(Explainer):
 
     @property
     def rules(self) -> DecompositionRules:
-        """The parameters that the layers need."""
+        """The parameters for the decomposition of layers."""
         if self.activation not in ("zero_origin", "tangent", "relu"):
             raise unknown("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
         return DecompositionRules(biases.check_rule(self.bias), self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """‖X_i←k‖₂ behind every layer, example by example."""
+        """Compute ‖X_i←k‖₂ after every layer, example by example."""
         found = trace_examples(model, batch)
         layers = stack_readout_rows(model, batch, found, select_target, self._compute_lengths)
         return Explanation(layers[:, -1], layers=layers, logits=found.logits)
 
     def _compute_lengths(self, trace: Trace, weights: Tensor) -> Tensor:
-        """Norms [N, L] of each position's component at every layer, weighted by the readout."""
+        """Return norms [N, L] of each position's component at every layer, weighted by the readout."""
         needed = weights.nonzero().flatten()
         weights = weights[needed].to(trace.layers[0].x.dtype)
         found = []
@@ -83,13 +82,13 @@ class DecompX(Explainer):
 
 @dataclass(frozen=True)
 class DecompXClassifier(DecompX):
-    """Contribution of each position to the target's logit, through the classifier too. Signed, exact.
+    """Contribution of each position to the target's logit, with the classifier included. Signed, exact.
 
-    As `decompx`, and on through pooler or head with the activation held at its slope (Modarressi et al. 2023).
-    `Explanation.delta` [B]: how far all positions together are from the logit: rounding, unless a rule drops something.
+    As `decompx`, continued through pooler or head with the activation held at its slope (Modarressi et al. 2023).
+    `Explanation.delta` [B] is the difference of the sum and the logit: rounding, unless a rule drops something.
 
     Args:
-        head_activation: as `activation`, for the one in the head: `zero_origin` or `tangent`.
+        head_activation: as `activation`, for the activation in the head: `zero_origin` or `tangent`.
     """
 
     head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
@@ -104,7 +103,7 @@ class DecompXClassifier(DecompX):
 
     @torch.no_grad()
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """The target's column of the class contributions."""
+        """Compute the target's column of the contributions to all outputs."""
         found = trace_examples(model, batch)
         target = select_target(found.logits)
         rows = make_readout_weights(model, batch, target)
@@ -136,7 +135,7 @@ class DecompXClassifier(DecompX):
     def _select_target_scores(
         self, model: ExplainedModel, classes: Tensor, target: Tensor, batch: Batch, number: int
     ) -> Tensor:
-        """Contributions [K] to the target's logit; of a span to its start and end, of tags to each word's, together."""
+        """Return contributions [K] to the target's logit: for spans start plus end, for tags the sum over words."""
         if isinstance(model.task, Tagging):
             assert batch.readout_mask is not None
             return model.task.sum_over_words(classes[: int(batch.readout_mask[number].sum())], target)
@@ -146,9 +145,9 @@ class DecompXClassifier(DecompX):
 
 
 def make_readout_weights(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-    """Weights [B, Q, L] of the positions that the head pools: one row, or several.
+    """Return weights [B, Q, L] of the positions that the head pools.
 
-    For spans the start and the end; for tags each word, with zeros behind the last.
+    Q is 1; for spans 2, the start and the end; for tags the most words of an example, with zero rows after the last.
     """
     if isinstance(model.task, Tagging) and batch.readout_mask is not None:
         read = batch.readout_mask.long()

@@ -1,4 +1,4 @@
-"""A feed-forward block, held at its own activation slopes, applied to components."""
+"""Propagation of components through a feed-forward block that is held at its activation slopes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ Activation = Literal["zero_origin", "tangent", "relu"]
 def propagate_feed_forward(
     parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation
 ) -> Tensor:
-    """Propagates components [c, K, d] of the inputs `point` [c, d] through the feed-forward block: [c, K, d].
-
-    Whatever needs fewer operations: the block with frozen slopes as one matrix a position, M_i = W₂ diag(θ_i) W₁, or
-    both projections one after the other.
-    """
+    """Propagate components [c, K, d] of the inputs `point` [c, d] through the feed-forward block: [c, K, d]."""
+    # With frozen slopes the block is one matrix per position, M_i = W₂ diag(θ_i) W₁. Building it costs less than two
+    # projections of every component if the input is long.
     width, size = parts.into.weight.shape
     count = components.shape[1]
     linear = activation != "tangent" or parts.gate is not None
@@ -32,7 +30,7 @@ def propagate_feed_forward(
 
 
 def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
-    """θ [c, d_ff]: what the wide layer's value is multiplied by; with a gate, the gate's answer."""
+    """Return θ [c, d_ff], the factor of the wide layer's values: the activation's slope, or the gate's output."""
     name = parts.activation
     if parts.gate is not None:
         height = parts.gate(point)
@@ -64,7 +62,7 @@ def _propagate_in_steps(
 
 
 def count_rows_per_chunk(parts: LayerParts, count: int, max_memory: int) -> int:
-    """How many rows of `count` components fit into so many bytes: their wide layers, or matrices and scaled weights."""
+    """Return how many rows of `count` components fit into `max_memory` bytes, in whichever form is larger."""
     wide, size = parts.into.weight.shape
     numbers = max(count * (wide + 2 * size), wide * size + size * size)
     return max(1, max_memory // (numbers * parts.into.weight.element_size()))

@@ -1,4 +1,4 @@
-"""Shares of a span's residual stream as one sum, layer by layer, and on through the reasoning before it."""
+"""FlashTrace: shares of a whole span's residual stream, layer by layer, and through the reasoning before it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class FlashTrace(Explainer):
-    """Nearness of each position's part to the summed residual stream of a whole span, summed over layers. Unsigned.
+    """Proximity of each position's part to the summed residual stream of a whole span, summed over layers. Unsigned.
 
-    X = Σ_i ω_i m_i over the span's positions i; the part of position j and head h is (Σ_i ω_i a_ihj) W_O v_hj, its
-    share max(0, ‖X‖₁ − ‖part − X‖₁) over the sum of all, the residual's too (FlashTrace, 2026). The cost does not grow
-    with the span. `Explanation.layers` holds the layers' shares.
+    X = Σ_i ω_i m_i over the span's positions i; the part of position j and head h is (Σ_i ω_i a_ihj) W_O v_hj, and its
+    share is max(0, ‖X‖₁ − ‖part − X‖₁) over the sum of all, including the residual's (FlashTrace, 2026). The cost does
+    not grow with the span. `Explanation.layers` contains the layers' shares.
 
     Args:
-        hops: how often what falls on the response before the span (its reasoning) is traced on from there; that
-            response itself then scores 0.
-        sinks: where a response token's residual stream is looked at: the position `predicting` it, or its `own`, as the
-            authors do, whose state predicts the next token.
+        hops: how often relevance of the response before the span (its reasoning) is traced further back; these tokens
+            themselves then score 0.
+        sinks: the position at which a response token's residual stream is read: the one `predicting` it, or its `own`,
+            as the authors do, whose state predicts the next token.
     """
 
     returns_logits: ClassVar[bool] = True
@@ -52,7 +52,7 @@ class FlashTrace(Explainer):
             raise ExegeteError(f"expected hops of at least 0, got {self.hops}")
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Example by example, without padding."""
+        """Compute the scores example by example, without padding."""
         passed = trace_examples(model, batch)
         target = select_target(passed.logits)
         readout = model.readout_weights(batch, target)
@@ -74,7 +74,7 @@ class FlashTrace(Explainer):
 
 
 def compute_layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Each position's relevance for the sinks of weights [L], layer by layer: [N, L]; the residual's share: [N]."""
+    """Return each position's relevance for sinks with weights [L] per layer [N, L], and the residual's share [N]."""
     weights = sinks.to(trace.layers[0].x.dtype)
     found = [_compute_shares(state, weights) for state in trace.layers]
     return torch.stack([share for share, _ in found]), torch.stack([residual for _, residual in found])
@@ -90,15 +90,16 @@ def _compute_shares(state: LayerState, weights: Tensor) -> tuple[Tensor, Tensor]
 
 
 def trace_hops(trace: Trace, base: Tensor, reasoning: Tensor, hops: int, back: int) -> Tensor:
-    """The base's scores [L] with what falls on the reasoning [L] (bool) traced on, hop by hop, by the share it has.
+    """Return the base scores [L] plus the relevance that reasoning tokens pass on to earlier positions, hop by hop.
 
     Args:
         trace: the pass.
-        base: what each position gives to the span.
-        reasoning: which positions are traced on.
-        hops: how often.
-        back: 1 to look at a position's predecessor, which predicts it, 0 at itself.
+        base: [L], each position's relevance for the span.
+        reasoning: [L] bool, the positions to trace back from.
+        hops: number of hops.
+        back: 1 to read the residual stream of a position's predecessor, which predicts it, 0 to read its own.
     """
+    # Each hop is weighted by the share of relevance that fell on the reasoning in all hops before.
     total = base.clone()
     current, ratio = base, torch.ones_like(base[0])
     for _ in range(hops):
@@ -111,7 +112,7 @@ def trace_hops(trace: Trace, base: Tensor, reasoning: Tensor, hops: int, back: i
 
 
 def _split_response(batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, L] bool: the response before the span, and what is no response; without responses, nothing and everything."""
+    """Return masks [B, L] of the response before the span, and of positions outside the response."""
     if batch.response is None:
         return torch.zeros_like(batch.attended), batch.attended
     number = batch.response.long().cumsum(1) - 1

@@ -1,9 +1,8 @@
-"""How long each position's share of a layer's output is."""
+"""GlobEnc: the length of each position's share of a layer's output."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import ClassVar
 
 import torch
@@ -18,12 +17,9 @@ from exegete.explainers.decomposition.trace import LayerState
 class GlobEnc(LayerMaps):
     """Global token attribution from the encoder layers' norms (Modarressi et al. 2022). Unsigned.
 
-    N_ij: the length of what x_j adds to position i by attention and residual, through both norms made linear, without
-    feed-forward and biases; rows do not sum to 1. In pre-norm families no norm stands behind either block, and N_ij is
-    the length of the share in the residual stream after attention.
-
-    A share is a mixture of H + 1 vectors of position j, so its length comes from their inner products:
-    no tensor [L, L, d] exists.
+    N_ij is the length of the contribution of x_j to position i by attention and residual, through both linearised
+    norms, without feed-forward and biases; rows do not sum to 1. In pre-norm families no norm follows either block, and
+    N_ij is the length of the share in the residual stream after attention.
     """
 
     card: ClassVar = MethodCard(
@@ -36,15 +32,24 @@ class GlobEnc(LayerMaps):
     )  # fmt: skip
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
-        """The matrix N of contribution lengths at the rows of a layer: [R, L]."""
+        """Return the matrix N of contribution lengths at the rows [R] of a layer: [R, L]."""
         norms = () if state.parts.norm_first else state.parts.norms
-        weights, vectors = state.decompose_middle(rows, lambda x: reduce(lambda y, norm: norm.unscaled(y), norms, x))
+
+        def apply_norms(x: Tensor) -> Tensor:
+            for norm in norms:
+                x = norm.unscaled(x)
+            return x
+
+        weights, vectors = state.decompose_middle(rows, apply_norms)
         scale = torch.ones_like(state.x[rows, :1])
         for norm, before in zip(norms, (state.middle, state.end), strict=False):
             scale = scale * norm.scale(before[rows])
+        # A share is a mixture of H + 1 vectors of position j, so its squared length is wᵀ G w with their Gram matrix G:
+        # no tensor [L, L, d] is needed.
         products = vectors @ vectors.mT
         size = max(1, self.max_memory // (weights[0].numel() * products.element_size()))
         squares = products.new_empty(weights.shape[:2])
         for part, w, p in zip(squares.split(size), weights.split(size), products.split(size), strict=True):
             part.copy_(((w @ p) * w).sum(-1))
+        # Rounding can make squares slightly negative.
         return squares.clamp(min=0).sqrt().T * scale

@@ -1,4 +1,4 @@
-"""A head, held at its own activation slope, applied to components."""
+"""Propagation of components through a head that is held at its activation slope."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from exegete.models.layers.layer_parts import HeadParts
 def propagate_head(
     parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
 ) -> Tensor:
-    """Propagates components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
+    """Propagate components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
     if activation not in ("zero_origin", "tangent"):
         raise unknown("head activation rule", activation, ("zero_origin", "tangent"))
     if parts.dense is not None:

@@ -1,4 +1,4 @@
-"""Shares of the residual stream by nearness, head by head, and the routes that they make through the layers."""
+"""Information flow routes: shares of the residual stream by proximity, head by head."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from exegete.explainers.decomposition.trace import LayerState, Trace, stack_read
 from exegete.models import Batch, ExplainedModel
 
 SHIFT = 1e-6
-"""Added to every coordinate of a difference, as the authors' program does."""
+"""Added to every coordinate of a difference, as in the authors' code."""
 FLOOR = 1e-5
-"""The least nearness of a part that is there at all."""
+"""The smallest proximity of a part that attention reaches."""
 ROWS = 64
 
 
@@ -27,14 +27,14 @@ ROWS = 64
 class InformationFlow(LayerMaps):
     """Information flow routes from where the answer is read back to the input (Ferrando and Voita 2024). Unsigned.
 
-    Behind attention the residual stream is m_i = x_i + Σ_jh a_ihj W_O v_hj (in post-norm families before its norm). A
-    part p has the share max(1e-5, ‖m‖₁ − ‖p − m‖₁), divided by the sum over all parts; positions that attention does
-    not reach have none. C_ij sums the heads, and the residual's share on the diagonal: rows sum to 1.
+    After attention the residual stream is m_i = x_i + Σ_jh a_ihj W_O v_hj (in post-norm families before its norm). The
+    share of a part p is max(1e-5, ‖m‖₁ − ‖p − m‖₁), divided by the sum over all parts, and 0 for positions that
+    attention does not reach. C_ij sums the heads, with the residual's share on the diagonal: rows sum to 1.
 
     Args:
         form: `rollout`, the row of C_N ··· C_1 where the answer is read; or `routes`, the weakest link of the strongest
-            route to each position: what is above τ is what the authors' graph at τ reaches.
-        threshold: of a rollout: single heads' shares at or below it are dropped, and the rest is normalised again.
+            route to each position: scores above τ mark the positions that the authors' graph at τ reaches.
+        threshold: for a rollout: shares of single heads up to it are dropped, and the rest is normalised again.
     """
 
     form: Literal["rollout", "routes"] = "rollout"
@@ -55,7 +55,7 @@ class InformationFlow(LayerMaps):
             raise ExegeteError(f"expected a threshold from 0 to 1, got {self.threshold}")
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Example by example; `layers` of routes: the strongest route from the answer down to each layer's input."""
+        """Compute the scores; `layers` of routes: the strongest route from the answer down to each layer's input."""
         if self.form == "rollout":
             return super().compute(model, batch, select_target)
         found = trace_examples(model, batch)
@@ -63,7 +63,7 @@ class InformationFlow(LayerMaps):
         return Explanation(both[:, 0], layers=both, logits=found.logits.detach())
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
-        """C [R, L]."""
+        """Return C at the rows [R]: [R, L]."""
         heads = HeadVectors(state)
         parts = []
         for chunk in rows.split(ROWS):
@@ -72,9 +72,9 @@ class InformationFlow(LayerMaps):
         return torch.cat(parts)
 
     def find_routes(self, trace: Trace, readout: Tensor) -> list[Tensor]:
-        """The weakest link [L] of the strongest route to each layer's input from where is read, first layer first.
+        """Return the weakest link [L] of the strongest route from the readout to each layer's input, first layer first.
 
-        A feed-forward's link is the larger one of its own share and the residual's, as both lead to one position.
+        The link of a feed-forward is the larger of its own share and the residual's, as both lead to one position.
         """
         strength = (readout > 0).to(trace.layers[0].x.dtype)
         found = []
@@ -90,9 +90,9 @@ class InformationFlow(LayerMaps):
 def compute_shares(
     state: LayerState, heads: HeadVectors, rows: Tensor, threshold: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Each head's and position's share [R, H, L] of m at the rows, and the residual's [R]; together 1 a row.
+    """Return the share of m of each head and position [R, H, L], and the residual's [R]; each row sums to 1.
 
-    With a threshold smaller shares are dropped before they are normalised again; a row that loses all is 0.
+    Shares up to the threshold are dropped, and the rest is normalised again; a row without any left is 0.
     """
     weights = state.attention[:, rows].transpose(0, 1)
     wholes = state.middle[rows]
@@ -105,7 +105,7 @@ def compute_shares(
 
 
 def compute_feed_forward_shares(state: LayerState, rows: Tensor) -> Tensor:
-    """[2, R] The feed-forward's share of what it is added to, and the rest's; together 1."""
+    """Return the feed-forward's share of the sum after it, and the residual's: [2, R], which sums to 1."""
     middle, whole = state.middle[rows], state.end[rows]
     before = middle if state.parts.norm_first else state.parts.norms[0](middle)
     near = torch.stack([_compute_nearness(whole - before, whole), _compute_nearness(before, whole)])
@@ -113,7 +113,7 @@ def compute_feed_forward_shares(state: LayerState, rows: Tensor) -> Tensor:
 
 
 def _compute_nearness(part: Tensor, whole: Tensor) -> Tensor:
-    """max(1e-5, ‖whole‖₁ − ‖part − whole‖₁) of vectors [R, d]: [R]."""
+    """Return max(1e-5, ‖whole‖₁ − ‖part − whole‖₁) of vectors [R, d]: [R]."""
     return (whole.abs().sum(-1) - (part - whole + SHIFT).abs().sum(-1)).clamp(min=FLOOR)
 
 

@@ -1,4 +1,4 @@
-"""Token-to-token maps of every layer, multiplied through the network."""
+"""The base of methods that multiply token-to-token maps through the layers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ Maps = Literal["up_to", "each"]
 
 @dataclass(frozen=True)
 class LayerMaps(Explainer):
-    """A method that says, layer by layer, how much position j gives to position i, and multiplies: R_l = M_l R_{l-1}.
+    """Base of methods with a map M_l of how much position j contributes to position i in layer l: R_l = M_l R_{l-1}.
 
-    Scores are the row of R_N where the answer is read; of the last layer only that row is made. No identity is added:
-    the maps hold the residual already.
+    Scores are the row of R_N where the answer is read. No identity is added, since the maps contain the residual.
 
     Args:
-        layers: what `Explanation.layers` holds of each layer at that row: R_l (`up_to`) or M_l (`each`).
-        max_memory: bytes that a chunk of the widest intermediate tensor may take.
+        layers: the content of `Explanation.layers`, at that row: R_l (`up_to`) or M_l (`each`).
+        max_memory: bytes per chunk of the widest intermediate tensor.
     """
 
     returns_logits: ClassVar[bool] = True
@@ -35,10 +34,10 @@ class LayerMaps(Explainer):
 
     @abstractmethod
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
-        """M_l at the rows [R], from all positions: [R, L]."""
+        """Return M_l at the rows [R], from all positions: [R, L]."""
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Example by example, without padding."""
+        """Compute the scores example by example, without padding."""
         if self.layers not in ("up_to", "each"):
             raise unknown("choice of layers", self.layers, ("up_to", "each"))
         found = trace_examples(model, batch)
@@ -48,18 +47,19 @@ class LayerMaps(Explainer):
         return Explanation(both[:, -1], layers=both[:, :-1], logits=found.logits.detach())
 
     def compute_maps(self, trace: Trace) -> list[Tensor]:
-        """M_l [L, L] of every layer, in full."""
+        """Return M_l [L, L] of every layer."""
         everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
         return [self.compute_map(state, everywhere) for state in trace.layers]
 
     def _compute_readout_rows(self, trace: Trace, weights: Tensor) -> list[Tensor]:
-        """The readout's row [L] of the map at each layer, and at the end that of R_N."""
+        """Return the readout's row [L] at each layer, followed by that of R_N."""
         everywhere = torch.arange(len(weights), device=weights.device)
         needed = weights.nonzero().flatten()
         weights = weights.to(trace.layers[0].x.dtype)
         read: list[Tensor] = []
         rolled: Tensor | None = None
         for number, state in enumerate(trace.layers, 1):
+            # Of the last layer, only the rows that the readout weights are needed.
             last = number == len(trace.layers)
             own = self.compute_map(state, needed if last else everywhere)
             rolled = own if rolled is None else own @ rolled

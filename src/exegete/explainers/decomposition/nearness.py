@@ -1,4 +1,4 @@
-"""How near each head's share of a sum is to the whole sum, without a tensor of all shares."""
+"""Proximity of each head's share to the whole sum, without a tensor of all shares."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from exegete.explainers.decomposition.trace import LayerState
 
 SMALLEST_COORDINATES = 8
-"""Coordinates looked at first: those where the whole is smallest, which a share overshoots first."""
+"""Number of coordinates checked first: those where the whole is smallest, which a share exceeds first."""
 
 
 class HeadVectors:
-    """u_hj [H·L, d]: what each head of a layer passes on from each position at full weight."""
+    """u_hj [H·L, d], the output of each head of a layer for each position at attention weight 1."""
 
     def __init__(self, state: LayerState) -> None:
         self.values = state.values
@@ -23,17 +23,17 @@ class HeadVectors:
 
     @torch.no_grad()
     def compute_nearness(self, weights: Tensor, wholes: Tensor, shift: float = 0.0) -> Tensor:
-        """‖m_i‖₁ − ‖a_ihj u_hj − m_i + shift‖₁ [R, H, L] for the wholes m [R, d] and weights a ≥ 0 [R, H, L].
-
-        By coordinates |a u − p| = |p| − s a u + 2 max(0, s a u − |p|) with p = m − shift and its sign s. The middle
-        term is a product of matrices. The last one is zero but where a share overshoots the whole: that is looked for
-        among the smallest |p|, and everywhere only for the few shares whose largest coordinate reaches beyond those.
-        """
+        """Return ‖m_i‖₁ − ‖a_ihj u_hj − m_i + shift‖₁ [R, H, L] for wholes m [R, d] and weights a ≥ 0 [R, H, L]."""
+        # Per coordinate, |a u − p| = |p| − s a u + 2 max(0, s a u − |p|) with p = m − shift and its sign s. The middle
+        # term is a product of matrices, without a tensor [R, H, L, d]. The last one is nonzero only where a share
+        # exceeds the whole.
         points = wholes - shift
         signs = torch.where(points >= 0, 1.0, -1.0).to(points.dtype)
         sizes = points.abs()
         along = torch.einsum("hcd,rd->hrc", self.columns, signs) @ self.values.mT
         near = (weights * along.transpose(0, 1)).add_((wholes.abs() - sizes).sum(1)[:, None, None]).flatten(1)
+        # Such coordinates are among those of smallest |p|, except for the few shares whose largest coordinate exceeds
+        # the next |p|; these are computed in full.
         least = sizes.topk(min(SMALLEST_COORDINATES + 1, sizes.shape[1]), largest=False).indices
         rows = zip(near, weights.flatten(1), signs, sizes, least, strict=True)
         for nearer, weight, sign, size, order in rows:

@@ -1,4 +1,4 @@
-"""Traces of forward passes for decompositions, one unpadded example at a time, in float32 at least."""
+"""Traces of forward passes for decompositions: one unpadded example at a time, in float32 at least."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ CAPTURE = Capture(attentions=True, heads=True)
 class LayerState:
     """One layer at one example of L positions.
 
-    `attention` [H, L, L]; `values` [H, L, d_h], what is mixed, with the value bias; `x` [L, d]: the layer's input;
-    `middle` [L, d]: x plus what attention adds, before any norm; `end` [L, d]: before the second norm of a post-norm
-    layer, the layer's output in a pre-norm one.
+    Attributes:
+        parts: the layer's weights.
+        attention: [H, L, L], attention probabilities.
+        values: [H, L, d_h], the values that attention mixes, with the value bias.
+        x: [L, d], the layer's input.
+        middle: [L, d], x plus the output of attention, before any norm.
+        end: [L, d], the input of the second norm of a post-norm layer, or the output of a pre-norm one.
     """
 
     parts: LayerParts
@@ -34,21 +38,21 @@ class LayerState:
     end: Tensor
 
     def answer(self, rows: Tensor) -> Tensor:
-        """The layer's output at `rows` [R, d]."""
+        """Return the layer's output at `rows` [R]: [R, d]."""
         end = self.end[rows]
         return end if self.parts.norm_first else self.parts.norms[1](end)
 
     def decompose_middle(
         self, rows: Tensor, through: Callable[[Tensor], Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """How `middle` at `rows` is mixed, but for the output bias: weights [L, R, H + 1] and vectors [L, H + 1, d].
+        """Return `middle` at `rows`, without the output bias, as weights [L, R, H + 1] times vectors [L, H + 1, d].
 
-        middle_i = Σ_j Σ_h weights[j, i, h] · vectors[j, h] + b_O; the last "head" is the residual: weight δ_ij,
+        middle_i = Σ_j Σ_h weights[j, i, h] · vectors[j, h] + b_O; the last "head" is the residual, with weight δ_ij and
         vector x_j.
 
         Args:
             rows: [R] positions i.
-            through: a linear map on [..., d] that the vectors go through.
+            through: a linear map on [..., d], applied to the vectors.
         """
         columns = self.parts.output.weight.T
         x = self.x
@@ -64,7 +68,11 @@ class LayerState:
 class Trace:
     """All layers at one example.
 
-    `positions`: which columns of the batch its L positions are; `final`: the norm behind all layers; `logits` [C].
+    Attributes:
+        layers: the layers' states.
+        positions: [L], the example's columns in the batch.
+        final: the norm after the last layer, if there is one.
+        logits: [C].
     """
 
     layers: tuple[LayerState, ...]
@@ -73,13 +81,13 @@ class Trace:
     logits: Tensor
 
     def spread(self, scores: Tensor, length: int) -> Tensor:
-        """Scores [..., L] in the batch's columns [..., length], zero at padding."""
+        """Return scores [..., L] in the batch's columns [..., length], zero at padding."""
         return scores.new_zeros(*scores.shape[:-1], length).index_copy(-1, self.positions, scores)
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The model's answer to a batch, `logits` [B, C], and the traces of its examples."""
+    """The logits [B, C] of a batch, and an iterator over the traces of its examples."""
 
     logits: Tensor
     examples: Iterator[Trace]
@@ -89,7 +97,7 @@ class Traces:
 
 
 def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
-    """One forward pass over the batch; its examples come one at a time, without their padding."""
+    """Run one forward pass over the batch and return the traces of its examples, made one at a time."""
     blocks = get_layers(model.model)
     found = get_architecture(model.model)
     norms = [[get_module(block, path) for block in blocks] for path in found.norms]
@@ -124,13 +132,13 @@ def stack_readout_rows(
     select_target: TargetSelector,
     rows: Callable[[Trace, Tensor], Tensor],
 ) -> Tensor:
-    """[B, N, L] The `rows` [N, l] of each trace at the weights [l] of its l positions, in the batch's columns."""
+    """Return [B, N, L]: for each trace, `rows` [N, l] of its readout weights [l], in the batch's columns."""
     readout = model.readout_weights(batch, select_target(found.logits))
     pairs = zip(found, readout, strict=True)
     return torch.stack([one.spread(rows(one, weights[one.positions]), batch.length) for one, weights in pairs])
 
 
 def index_positions(positions: Tensor) -> slice | Tensor:
-    """An index for these positions: a slice, so that nothing is copied, where they stand side by side."""
+    """Return an index for these positions: a slice if they are consecutive, so that nothing is copied."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
     return slice(start, stop) if stop - start == len(positions) else positions
