@@ -86,18 +86,22 @@ class MethodCard:
         _check_family(self.name, self.family, get_args(MethodFamily))
 
     def describe_scores(self, task: str = "", output: str | None = None, *, signed: bool = True) -> str:
-        """What a score is in a task (its name), where `output` was asked for; `signed`: whether these scores are."""
-        removal = self.family in ("perturbation", "search", "interactions")
-        usual = {"generation": "log-probability", "regression": "value"}.get(
-            task, "probability" if removal else "logit"
-        )
+        """Return what a score means, such as "part of the logit"; empty if the card has no unit.
+
+        Args:
+            task: name of the model's task.
+            output: the explained number that was chosen: logit, log_prob or prob. Default: the usual one of the task.
+            signed: whether these scores have signs.
+        """
+        default = "probability" if self.family in ("perturbation", "search", "interactions") else "logit"
+        usual = {"generation": "log-probability", "regression": "value"}.get(task, default)
         chosen = {"logit": "logit", "log_prob": "log-probability", "prob": "probability"}.get(output or "", "")
-        text = re.sub(r"\{output\|?(.*?)\}", lambda found: chosen or found[1] or usual, self.unit)
+        text = re.sub(r"\{output\|?(.*?)\}", lambda match: chosen or match[1] or usual, self.unit)
         return f"size of the {text}" if text and self.signed and not signed else text
 
     @property
     def title(self) -> str:
-        """The method in people's words, as tables, reports and pages show it; files and commands use `name`."""
+        """The name that tables, reports and pages show; files and commands use `name`."""
         return display_name(self.name, self.label)
 
 
@@ -136,18 +140,20 @@ class MetricCard:
 
     @property
     def range(self) -> str:
-        """The bounds as people write them, as "0 … 1" and "−∞ … ∞"."""
+        """The bounds as text, such as "0 … 1" and "−∞ … ∞"."""
         low, high = self.bounds
-        return f"{'−∞' if low is None else f'{low:.3g}'} … {'∞' if high is None else f'{high:.3g}'}"
+        start = "−∞" if low is None else f"{low:.3g}"
+        end = "∞" if high is None else f"{high:.3g}"
+        return f"{start} … {end}"
 
     @property
     def heading(self) -> str:
-        """The metric in people's words."""
+        """The name that reports and pages show."""
         return display_name(self.name, self.label)
 
     @property
     def title(self) -> str:
-        """The heading of a table's column: the metric in words and an arrow to the better side."""
+        """The heading of a table's column: the name with an arrow in the better direction."""
         return f"{self.heading} {'↑' if self.higher_is_better else '↓'}"
 
 

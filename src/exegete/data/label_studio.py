@@ -91,6 +91,7 @@ def _find_text_fields(data: Any, where: str) -> tuple[str, ...]:
 
 def _annotator_name(completed_by: Any) -> str:
     if isinstance(completed_by, Mapping):
+        # exports of newer versions name the annotator by an object, older ones by a number
         name = completed_by.get("email") or completed_by.get("id")
         return str(name).removesuffix("@exegete.invalid")
     return "unknown" if completed_by is None else str(completed_by)

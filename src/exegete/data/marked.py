@@ -29,7 +29,7 @@ class MarkedExample:
     Args:
         texts: one text, or the two of a pair.
         label: name of the label, None if unknown.
-        marks: marks by annotator; an annotator who marked nothing has an empty tuple.
+        marks: marks by annotator; an annotator without marks has an empty tuple.
         where: the place of the example, for errors.
 
     Raises:

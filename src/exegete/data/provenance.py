@@ -62,4 +62,6 @@ def to_json_value(value: Any) -> Any:
         return [to_json_value(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

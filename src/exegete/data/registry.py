@@ -19,8 +19,8 @@ C = TypeVar("C")
 class Registry(Mapping[str, T]):
     """The parts of one kind by id: native ones, and those that installed packages add.
 
-    Looking up an id imports the part; listing ids imports nothing. An unknown id raises ExegeteError with the valid ids
-    and the closest one.
+    A part is imported when its id is looked up, not when ids are listed. An unknown id raises ExegeteError with the
+    valid ids and the closest one.
 
     Args:
         noun: what errors call a part, such as "method".

@@ -44,7 +44,7 @@ class Source:
         """Return the card of a class, built from the keyword arguments of its `card = ...` line.
 
         Raises:
-            TypeError: the class has no such line, or an argument is no literal.
+            TypeError: the class has no such line, or an argument that is no literal.
         """
         for node in self.definitions[class_name].body:
             if not isinstance(node, ast.AnnAssign) or ast.unparse(node.target) != "card":
@@ -61,7 +61,7 @@ class Source:
         )
 
     def constant(self, name: str, default: Any = None) -> Any:
-        """Return the value of a constant or type alias of the module, or the default if it has none of this name."""
+        """Return the value of a constant or type alias of the module, or the default if the name is unknown."""
         if name in self.constants:
             return self._evaluate(self.constants[name])
         if name not in self.imports:

@@ -122,7 +122,7 @@ def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
 
 
 def _sample_deeds(rng: KeyedRandom) -> list[str]:
-    """Return different deeds, none of which share a word."""
+    """Return different deeds that share no word."""
     parts = (rng.sample(words, NOTES) for words in (VERBS, QUALITIES, THINGS))
     return [" ".join(words) for words in zip(*parts, strict=True)]
 

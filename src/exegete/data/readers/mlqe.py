@@ -124,7 +124,7 @@ def parse_bad_words(tags: list[str], count: int, where: str) -> list[bool]:
 
 
 def _read_members(archive: Path, suffix: str) -> dict[str, str]:
-    """Return the texts of an archive's members with this suffix, by name; nothing is unpacked to disk."""
+    """Return the texts of an archive's members with this suffix, by name, without unpacking the archive to disk."""
     try:
         with tarfile.open(archive) as tar:
             named = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(suffix)]

@@ -26,8 +26,8 @@ DOCUMENT = re.compile(r"(?=Document \d+:)")
 class Ruler(DividedFile):
     """Reads inputs with a long text between first and last line; the parts of the text are the sources.
 
-    `evidence`: the parts that contain an expected output word by word; null if all parts do or none does. `kind`: the
-    name of the file's folder, which is the task's. A single file is divided by its inputs.
+    `evidence`: the parts that contain an expected output word by word; null if the outputs are in all parts or in no
+    part. `kind`: the name of the file's folder, which is the task's. A single file is divided by its inputs.
 
     Args:
         parts: number of parts of about equal length, made of whole sentences. Numbered documents are always one part
@@ -54,22 +54,25 @@ class Ruler(DividedFile):
     def _read_rows(self, path: Path) -> Iterator[tuple[str, Row]]:
         for where, record in read_json_lines(path):
             prompt = require_text(get_field(record, "input", where), "input", where).strip()
-            outputs = [require_text(each, "outputs", where) for each in get_list(record, "outputs", where)]
+            outputs = [require_text(output, "outputs", where) for output in get_list(record, "outputs", where)]
             head, _, rest = prompt.partition("\n")
             long, _, question = rest.rpartition("\n")
             texts = [text for text in _split_parts(long, self.parts) if text.strip()]
             if not outputs or not texts:
                 raise ExegeteError(f"{where}: expected outputs, and an input of three lines or more")
-            prefix = record.get("answer_prefix") and require_text(record["answer_prefix"], "answer_prefix", where)
-            names = [f"part {number}" for number in range(1, len(texts) + 1)]
-            holding = [name for name, text in zip(names, texts, strict=True) if _contains_any(text, outputs)]
+            prefix = ""
+            if record.get("answer_prefix"):
+                prefix = require_text(record["answer_prefix"], "answer_prefix", where)
+            sources = [{"name": f"part {number}", "text": text} for number, text in enumerate(texts, 1)]
+            evidence = [source["name"] for source in sources if _contains_any(source["text"], outputs)]
+            placeholders = "".join(f"{{{source['name']}}}" for source in sources)
             yield (
                 prompt,
                 {
-                    "prompt": f"{head}\n{''.join(f'{{{name}}}' for name in names)}\n{question}{prefix or ''}",
-                    "sources": [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)],
+                    "prompt": f"{head}\n{placeholders}\n{question}{prefix}",
+                    "sources": sources,
                     "response": " " + ", ".join(outputs),
-                    "evidence": holding if 0 < len(holding) < len(names) else None,
+                    "evidence": evidence if 0 < len(evidence) < len(sources) else None,
                     "kind": path.resolve().parent.name,
                 },
             )
@@ -86,4 +89,4 @@ def _split_parts(text: str, count: int) -> list[str]:
 
 
 def _contains_any(text: str, outputs: Sequence[str]) -> bool:
-    return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in outputs)
+    return any(re.search(rf"(?<!\w){re.escape(output)}(?!\w)", text) for output in outputs)

@@ -69,7 +69,7 @@ class Xnli(FilePerSplit):
         return find_split_files(self.path, {"train": [f"multinli.train.{self.language}.tsv"]} | names)
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """Yield the pairs of the language. Raises ExegeteError, naming the languages of the file, if it has none."""
+        """Yield the pairs of the language. Raises ExegeteError, naming the available languages, for another."""
         rows = list(read_json_lines(path) if path.suffix == ".jsonl" else parse_tsv(read_text(path), str(path)))
         pairs = [row for row in rows if row[1].get("language", self.language) == self.language]
         if not pairs:

@@ -25,7 +25,7 @@ class Phrase:
 
     Attributes:
         label: sentiment, 0 to 4.
-        children: the phrases that it consists of; a leaf has none.
+        children: the phrases that it consists of; empty for a leaf.
         word: the word of a leaf.
         inner: the greatest strength of its proper descendants.
     """

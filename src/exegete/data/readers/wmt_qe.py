@@ -61,12 +61,18 @@ class WmtQe(FilePerSplit):
         columns = {name: _read_column(path, names) for name, names in COLUMNS.items()}
         if columns["mt"] is None:
             raise ExegeteError(f"expected a file at {str(path.with_suffix('.mt'))!r}, found nothing")
-        there = {name: column for name, column in columns.items() if column is not None}
-        for cells in zip(*there.values(), strict=True):
-            line = dict(zip(there, cells, strict=True))
-            label = {"label": require_number(line["hter"][1], "hter", line["hter"][0])} if "hter" in line else {}
-            sides = (_make_side(line[text], line.get(tags)) for text, tags in (("src", "source_tags"), ("mt", "tags")))
-            yield make_row(*sides) | label
+        existing = {name: column for name, column in columns.items() if column is not None}
+        for cells in zip(*existing.values(), strict=True):
+            line = dict(zip(existing, cells, strict=True))
+            source, translation = (
+                _make_side(line["src"], line.get("source_tags")),
+                _make_side(line["mt"], line.get("tags")),
+            )
+            row = make_row(source, translation)
+            if "hter" in line:
+                where, value = line["hter"]
+                row["label"] = require_number(value, "hter", where)
+            yield row
 
 
 def _read_column(path: Path, names: Iterable[str]) -> list[tuple[str, str]] | None:
@@ -84,7 +90,7 @@ def _read_column(path: Path, names: Iterable[str]) -> list[tuple[str, str]] | No
 
 def _make_side(line: tuple[str, str], tags: tuple[str, str] | None) -> Side:
     text = require_text(line[1], "text", line[0])
+    if tags is None:
+        return text, None
     spans = find_words(text)
-    return text, None if tags is None else merge_marked_words(
-        spans, parse_bad_words(tags[1].split(), len(spans), tags[0])
-    )
+    return text, merge_marked_words(spans, parse_bad_words(tags[1].split(), len(spans), tags[0]))

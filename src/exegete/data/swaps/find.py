@@ -36,7 +36,7 @@ def find_swaps(text: str, *, kinds: Sequence[str] | None = None, choices: int = 
 
     Names and places are those in `swaps/lists.py`. They must begin with a capital letter unless the whole text is in
     lower case. Numbers have the digits 0 to 9 and are not part of a word, a date, a fraction or a decimal. Texts in
-    other scripts have few swaps or none.
+    other scripts have few swaps.
 
     Args:
         text: any text.
