@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,8 @@ def push(folder: Path, repo_id: str, card: str, *, private: bool = False, token:
 
 
 def _is_left_out(path: Path) -> bool:
-    return any(Path(part).match(pattern) for part in path.parts for pattern in LEFT_OUT)
+    # a pattern may match the file or any folder that it is in
+    return any(Path(part).match(pattern) for part, pattern in product(path.parts, LEFT_OUT))
 
 
 def make_card(text: str, **facts: Any) -> str:

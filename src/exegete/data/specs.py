@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import fields
 from functools import cache
+from itertools import chain
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -95,7 +96,7 @@ def _convert(what: str, value: str, hint: Any) -> Any:
     if NoneType in types and value.lower() == "none":
         return None
     literals = [option for option in types if get_origin(option) is Literal]
-    choices = [choice for literal in literals for choice in get_args(literal)]
+    choices = list(chain.from_iterable(map(get_args, literals)))
     if value in choices:
         return value
     # before the other types, since bool("false") is True

@@ -54,11 +54,16 @@ def generated_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokeniz
 def get_vocabulary() -> list[str]:
     """Return the words of the generated corpus, of all domains and tasks, sorted."""
     phrases = [*reviews.FRAMES, *pairs.FRAMES, *DEGREES, *MARKERS, MARKING]
-    phrases += [phrase for words in DOMAINS.values() for phrase in _list_phrases(words)]
-    return sorted({word for phrase in phrases for word in _WORD.findall(phrase.lower())})
+    for lexicon in DOMAINS.values():
+        phrases += _list_phrases(lexicon)
+    words: set[str] = set()
+    for phrase in phrases:
+        words.update(_WORD.findall(phrase.lower()))
+    return sorted(words)
 
 
 def _list_phrases(words: Lexicon) -> Iterator[str]:
     yield from (*words.aspects, *words.strangers, *words.adjectives, *words.verbs, *words.fillers)
-    yield from (word for quality in words.qualities for pole in quality for word in pole)
+    for first, second in words.qualities:
+        yield from (*first, *second)
     yield from (*words.things, *words.scenes, *words.places)

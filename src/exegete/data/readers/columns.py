@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from exegete.data.readers.base import (
@@ -37,7 +38,7 @@ PAIRS = (
 )
 TEXTS = ("text", "sentence", "review", "content")
 LABELS = ("label", "labels", "sentiment")
-USUAL = {name for names in (*PAIRS, TEXTS) for name in names}
+USUAL = set(chain(TEXTS, *PAIRS))
 """Names of columns that hold text."""
 TASKS = ("classification", "regression")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -142,9 +143,11 @@ def _get_evidence(row: Row, where: str) -> list[Evidence]:
     groups = get_list(row, "evidences", where)
     if not all(isinstance(group, list) for group in groups):
         raise ExegeteError(f"{where}: expected a list of lists in 'evidences'")
-    parts = [evidence for group in groups for evidence in group]
-    extents = [(get_field(part, "start_token", where), get_field(part, "end_token", where)) for part in parts]
-    return [(part.get("docid"), *extent) for part, extent in zip(parts, extents, strict=True)]
+    evidence: list[Evidence] = []
+    for part in chain.from_iterable(groups):
+        start, end = get_field(part, "start_token", where), get_field(part, "end_token", where)
+        evidence.append((part.get("docid"), start, end))
+    return evidence
 
 
 def _get_document_names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:

@@ -30,7 +30,9 @@ def exchange_features() -> dict[str, Any]:
 
 def are_exchanges(records: Records) -> bool:
     """Return whether records are generated text: they have a prompt or messages, and neither a text nor a label."""
-    names = {name for _, row in records for name in row}
+    names: set[str] = set()
+    for _, row in records:
+        names.update(row)
     return bool(names & {"prompt", "messages"}) and not names & {"text", "label"}
 
 

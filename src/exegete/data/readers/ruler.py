@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -84,8 +85,11 @@ def _split_parts(text: str, count: int) -> list[str]:
     if len(documents) > 2:
         return [documents[0] + documents[1], *documents[2:]]
     ends = find_sentence_ends(text)
-    cuts = sorted({next(end for end in ends if end >= len(text) * part / count) for part in range(1, count + 1)})
-    return [text[start:end] for start, end in zip([0, *cuts], cuts, strict=False)]
+    cuts = {0}
+    for part in range(1, count + 1):
+        # the first sentence that ends at or after an equal share of the text; a long one may end several parts
+        cuts.add(next(end for end in ends if end >= len(text) * part / count))
+    return [text[start:end] for start, end in pairwise(sorted(cuts))]
 
 
 def _contains_any(text: str, outputs: Sequence[str]) -> bool:
