@@ -41,7 +41,7 @@ def test_all_three_are_of_the_same_contributions(name, monkeypatch):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
     monkeypatch.setattr(
-        DimensionwiseExplainer, "together", lambda self, parts: seen.append(parts.detach()) or parts.sum(-1)
+        DimensionwiseExplainer, "aggregate_dimensions", lambda self, parts: seen.append(parts.detach()) or parts.sum(-1)
     )
     seen = []
     asked(name, "l2").attribute(model, batch, [0, 1, 2])

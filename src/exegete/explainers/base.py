@@ -96,7 +96,7 @@ class Explainer(ABC):
         return {item.name: getattr(self, item.name) for item in fields(self)} if is_dataclass(self) else {}
 
     def passes(self, length: int) -> tuple[float, float]:
-        """Return how many forward and backward passes an example with `length` content positions takes."""
+        """Return the number of forward and backward passes for an example with `length` content positions."""
         return 1.0, 0.0
 
     @property
@@ -269,7 +269,7 @@ class DimensionwiseExplainer(OutputExplainer):
 
     @property
     def signed(self) -> bool:
-        """Whether scores have a sign: sums have one, magnitudes have none."""
+        """Whether scores have a sign: sums do, magnitudes do not."""
         return self.aggregate == "sum"
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:

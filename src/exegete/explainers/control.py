@@ -20,7 +20,7 @@ from exegete.models import Batch, ExplainedModel
 class Random(Explainer):
     """Independent N(0, 1) scores, a control without any information about the model.
 
-    `seed`: random seed; it determines the scores together with the example's content, whatever the batch and order.
+    `seed`: random seed; it determines the scores together with the example's content, for any batch and order.
     """
 
     seed: int = 0

@@ -36,7 +36,7 @@ class LlmRanking(Explainer):
 
     The word at rank i of n adds 1 − i / n (i from 0) to every position whose token is one of the word's tokens. Listed
     words that the text does not contain are dropped; if no word is left, all positions get 1. Decoding is greedy, one
-    prompt at a time, so that batching changes nothing.
+    prompt at a time, so that results do not depend on the batch.
 
     Args:
         ranker: a causal language model, by folder or hub name; its chat template is used if its tokenizer has one.

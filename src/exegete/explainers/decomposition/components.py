@@ -28,8 +28,8 @@ class DecompositionRules:
 def decompose_layers(trace: Trace, rules: DecompositionRules, needed: Tensor) -> Iterator[Tensor]:
     """Yield X [R, K, d] after every layer: X[i, k] is the contribution of position k to the hidden state Σ_k X[i, k].
 
-    R is all positions, after the last layer only those `needed`; K is L (with the bias rule `token` L + 1, of which the
-    last one is the biases). All layers share one tensor: the yielded one is overwritten by the next layer.
+    R is all positions, after the last layer only those `needed`; K is L (with the bias rule `token` L + 1, and the last
+    one is the biases). All layers share one tensor: the yielded one is overwritten by the next layer.
     """
     everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
     current: Tensor | None = None

@@ -33,7 +33,7 @@ class GradientShap(DimensionwiseExplainer):
         stdevs: standard deviation of noise added to the input.
         baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero`
             (everywhere).
-        seed: random seed; it determines the draws together with the example's content, whatever the batch and order.
+        seed: random seed; it determines the draws together with the example's content, for any batch and order.
     """
 
     n_samples: int = 5

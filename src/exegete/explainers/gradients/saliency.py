@@ -42,7 +42,7 @@ class Saliency(EmbeddingGradient):
 
     @property
     def signed(self) -> bool:
-        """Whether scores have a sign: sums have one, norms have none."""
+        """Whether scores have a sign: sums do, norms do not."""
         return self.aggregate == "sum"
 
     @property

@@ -23,7 +23,7 @@ class SmoothGrad(DimensionwiseExplainer):
     Args:
         n_samples: noisy copies per example.
         noise: σ, as a share of the range of the example's own embeddings.
-        seed: random seed; it determines the noise together with the example's content, whatever the batch and order.
+        seed: random seed; it determines the noise together with the example's content, for any batch and order.
         aggregate: how the mean gradient is reduced over the embedding's dimensions, see `DimensionwiseExplainer`.
     """
 
