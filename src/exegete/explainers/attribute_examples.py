@@ -38,7 +38,7 @@ TOKENS_PER_EXPLAINED_BATCH_ON_CPU = 256
 BATCHES_BETWEEN_TRIMS, AVERAGE_LENGTH = 2, 32
 """Batches after which a CPU returns freed memory; content positions of an example, to compare the costs of methods."""
 TIMED_EXAMPLES, MEASURED_PASSES = 16, 100
-"""Examples on which the time of a pass is measured, if the work takes at least so many passes."""
+"""Examples on which a pass is timed, if the work takes at least MEASURED_PASSES."""
 
 
 @overload
@@ -94,8 +94,7 @@ def attribute(
     Args:
         model: what to explain, from `exegete.load`.
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
-        method: a registry id (`exegete.list_methods()` lists them) or an explainer; default: see `default_method`. A
-            list of them gives a dict with one result per method.
+        method: an id of `exegete.list_methods()` or an explainer, by default `default_method`; a list gives a dict.
         target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
             (for, against) of two classes explains the difference of their outputs. For generated text: the response as
             a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
@@ -110,14 +109,14 @@ def attribute(
             Methods that start from a baseline or add noise then do so there as well, which changes the prompt's scores.
         params: the method's parameters, as `n_steps=50`.
 
-    Raises:
-        ExegeteError: an unknown method or parameter, an empty text, an answer of NaN, or scores that are not finite.
+    Raises ExegeteError for an unknown method or parameter, an empty text, an answer of NaN, or scores not finite.
     """
     model = model if stride is None else WindowedModel(model, stride)
     examples = model.expand_examples(as_sequence(examples))
     if not len(examples):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
-    methods = method if isinstance(method, list) else [default_method(model) if method is None else method]
+    chosen = default_method(model) if method is None else method
+    methods = chosen if isinstance(chosen, list) else [chosen]
     if not methods:
         raise ExegeteError("there is nothing to explain by: no method was given")
     explainers: list[tuple[Explainer, Granularity | None]] = []
@@ -187,13 +186,14 @@ def _attribute_all(
     if attribute_target:
         raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
     attributions: dict[int, Attribution] = {}
-    nonfinite = 0
+    nonfinite, count = 0, len(examples)
     for number, indices in enumerate(make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU), 1):
         batch = model.encode([examples[index] for index in indices])
-        chosen = select_targets(target, indices, len(examples))
+        chosen = select_targets(target, indices, count)
         targets, logits, explanation = _explain(model, method, batch, chosen)
-        nonfinite += len(find_nonfinite(explanation.scores))
-        if not allow_nan:
+        broken = find_nonfinite(explanation.scores)
+        nonfinite += len(broken)
+        if broken and not allow_nan:
             require_finite(method, model, explanation.scores, indices)
         for item in make_attributions(model, method, batch, targets, logits, explanation, indices):
             attributions[item.index] = item
@@ -202,10 +202,8 @@ def _attribute_all(
             give_back()
         report(len(indices))
     if nonfinite:
-        logger.warning(
-            "%s: %d of %d examples have scores that are no finite numbers", method.name, nonfinite, len(examples)
-        )
-    return Attributions([attributions[index] for index in range(len(examples))], config)
+        logger.warning("%s: %d of %d examples have scores that are no finite numbers", method.name, nonfinite, count)
+    return Attributions([attributions[index] for index in range(count)], config)
 
 
 def as_sequence(examples: Any) -> Sequence[Any]:
@@ -242,8 +240,8 @@ def make_batches(
     while start < len(examples):
         # A batch of n examples has n times the tokens of its longest, which comes last.
         padded = estimate[start + 1 :] * np.arange(2, len(examples) - start + 1)
-        fits = 1 + int(np.searchsorted(padded, budget, "right"))
-        stop = min(start + (batch_size or fits), len(examples))
+        size = batch_size or 1 + int(np.searchsorted(padded, budget, "right"))
+        stop = min(start + size, len(examples))
         yield order[start:stop].tolist()
         start = stop
 
@@ -261,7 +259,8 @@ def select_targets(target: Any, indices: Sequence[int], count: int) -> Any:
     if target is None or (isinstance(target, str) and target in ("predicted", "label")):
         return target
     targets = target.tolist() if isinstance(target, Tensor) else target
-    targets = list(targets) if isinstance(targets, list) else [targets] * count
+    if not isinstance(targets, list):
+        targets = [targets] * count
     if len(targets) != count:
         raise ExegeteError(f"expected one target or {count} (one an example), got {len(targets)}")
     return [targets[index] for index in indices]
@@ -313,7 +312,7 @@ def make_attributions(
                 delta=None if explanation.delta is None else float(explanation.delta[row]),
                 index=index,
                 signed=method.signed,
-                about=_locate_readout(batch, row),
+                about=None if batch.readout_mask is None else _locate_readout(batch, row, batch.readout_mask),
             )
         )
     return attributions
@@ -389,12 +388,12 @@ def _convert_output(target: Tensor, start: Tensor) -> int | tuple[int, int]:
     return int(target) if target.ndim == 0 else (int(target[0] - start), int(target[1] - start))
 
 
-def _locate_readout(batch: Batch, row: int) -> tuple[int, int, int] | None:
+def _locate_readout(batch: Batch, row: int, readout_mask: Tensor) -> tuple[int, int, int] | None:
     """Return the text span that a token-level head reads: side, first character, end."""
-    if batch.readout_mask is None or batch.alignments is None:
+    if batch.alignments is None:
         return None
     alignment = batch.alignments[row]
-    numbers = np.asarray(alignment.word_of)[batch.readout_mask[row][batch.attended[row]].cpu().numpy()]
+    numbers = np.asarray(alignment.word_of)[readout_mask[row][batch.attended[row]].cpu().numpy()]
     words = [alignment.words[number] for number in numbers if number >= 0]
     return (
         (words[0].side, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]) if words else None

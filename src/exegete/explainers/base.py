@@ -63,9 +63,8 @@ def constant_target(target: Tensor) -> TargetSelector:
 class Explainer(ABC):
     """An attribution method with its parameters; subclasses are frozen dataclasses and registered by `card.name`.
 
-    A method implements `scores`, or `compute` if it returns more than scores or needs the logits of its own pass to
-    choose the target. Both are called in evaluation mode, with gradients enabled exactly when the attributions must
-    keep a graph to the model's weights.
+    A method implements `scores`, or `compute` if it returns more than scores or the logits of its own pass. Both are
+    called in evaluation mode, with gradients enabled exactly if attributions must keep a graph to the model's weights.
     """
 
     card: ClassVar[MethodCard]
@@ -137,7 +136,9 @@ class Explainer(ABC):
         keep_graph = torch.is_grad_enabled() and self.differentiable
 
         def select_target(logits: Tensor | None) -> Tensor:
-            selected = model.resolve_target(batch, target, None if logits is None else require_finite_logits(logits))
+            if logits is not None:
+                require_finite_logits(logits)
+            selected = model.resolve_target(batch, target, logits)
             if model.task.is_contrast(selected) and not self.supports_contrasts:
                 raise ExegeteError(
                     f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
@@ -171,15 +172,13 @@ class Explainer(ABC):
             explanations.append(self.explain(inner, windows.batch.select(part), targets, special_tokens=True))
         scores = windows.mean_scores(torch.cat([explanation.scores for explanation in explanations]))
         # Masked here, not per window: the mean needs all positions of each window.
-        scores = scores if special_tokens else scores.masked_fill(~batch.content, 0.0)
+        if not special_tokens:
+            scores = scores.masked_fill(~batch.content, 0.0)
         layers = [explanation.layers for explanation in explanations if explanation.layers is not None]
         return Explanation(scores, layers=windows.mean_scores(torch.cat(layers)) if layers else None, logits=logits)
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Compute the explanation of the target that `select_target` gives for the logits.
-
-        Methods override this if they return more than scores, or if their own pass computes the logits.
-        """
+        """Compute the explanation of the target that `select_target` gives for the logits, or for None without them."""
         return Explanation(self.scores(model, batch, select_target(None)))
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
@@ -192,7 +191,7 @@ class Explainer(ABC):
     def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
         """Return scores [T, B, L] for each of T targets [T, B, ...], zero outside content and without a graph.
 
-        This is cheaper than T calls: passes and perturbed inputs that do not depend on the target are run once.
+        Passes and perturbed inputs that do not depend on the target are run once.
         """
         self._check_gradients()
         if isinstance(model, WindowedModel):
@@ -281,18 +280,13 @@ class DimensionwiseExplainer(OutputExplainer):
         return nullcontext()
 
     def aggregate_dimensions(self, contributions: Tensor) -> Tensor:
-        """Reduce contributions [..., d] over the dimensions as `aggregate` says: [...]."""
-        return aggregate_dimensions(contributions, self.aggregate)
-
-
-def aggregate_dimensions(contributions: Tensor, aggregate: Aggregate) -> Tensor:
-    """Return the sum, norm or sum of magnitudes of contributions [..., d] over the dimensions: [...]."""
-    if aggregate == "sum":
-        return contributions.sum(-1)
-    if aggregate not in get_args(Aggregate):
-        raise unknown("aggregate", aggregate, get_args(Aggregate))
-    norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if aggregate == "l2" else 1, dim=-1)
-    return norms
+        """Reduce contributions [..., d] to [...] as `aggregate` says; ExegeteError for an unknown one."""
+        if self.aggregate == "sum":
+            return contributions.sum(-1)
+        if self.aggregate not in get_args(Aggregate):
+            raise unknown("aggregate", self.aggregate, get_args(Aggregate))
+        norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if self.aggregate == "l2" else 1, dim=-1)
+        return norms
 
 
 class SinglePass(Explainer):
@@ -364,12 +358,15 @@ class SinglePass(Explainer):
 def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
     """Return input embeddings [B, L, d] that require a gradient; `keep_graph`: attached to the embedding table."""
     embeddings = model.embed(batch)
-    return embeddings if keep_graph and embeddings.requires_grad else embeddings.detach().requires_grad_()
+    if keep_graph and embeddings.requires_grad:
+        return embeddings
+    return embeddings.detach().requires_grad_()
 
 
 def compute_gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
     """Return the gradient of `of` [B] at a tensor [B, ...]: examples do not see each other, so each gets its own."""
-    return compute_gradients(of, (at,), keep_graph=keep_graph)[0]
+    retain_graph = keep_graph or _RETAIN_GRAPH.get()
+    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)[0]
 
 
 def compute_gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:

@@ -100,7 +100,8 @@ def resolve_unit(
     resolved = explainer(method, **params)
     if "granularity" not in resolved.params:
         return resolved, unit or resolved.params.get("unit", "word")
-    resolved = resolved if unit is None else set_unit(resolved, unit)
+    if unit is not None:
+        resolved = set_unit(resolved, unit)
     return resolved, resolved.params["granularity"]
 
 

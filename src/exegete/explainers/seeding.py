@@ -17,7 +17,9 @@ def example_seeds(batch: Batch, seed: int) -> Iterator[int]:
     values = batch.inputs.get("input_ids", batch.inputs.get("pixel_values"))
     assert values is not None
     # NumPy has no bfloat16, so pixels are hashed in float32.
-    values = values.to("cpu", torch.float32 if values.is_floating_point() else values.dtype)
+    if values.is_floating_point():
+        values = values.float()
+    values = values.cpu()
     key = (seed % (1 << 64)).to_bytes(8, "big")
     for value, content in zip(values, batch.content.cpu(), strict=True):
         # Tokens outside content depend on padding and on the model's special tokens; pixels have none.

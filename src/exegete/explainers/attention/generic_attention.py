@@ -56,8 +56,9 @@ class GenericAttention(OutputExplainer, SinglePass):
         rows = nn.functional.one_hot(positions, readout.shape[1]).to(readout.dtype)
         if outputs.blocks:
             rows = rows @ propagate_relevance(maps, len(outputs.attentions))
-        for layer in () if outputs.blocks else reversed(maps):
-            rows = rows + rows @ layer
+        else:
+            for layer in reversed(maps):
+                rows = rows + rows @ layer
         others = rows.scatter(2, positions[..., None], 0.0)
         return (weights[:, None] @ others)[:, 0]
 

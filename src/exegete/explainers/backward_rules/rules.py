@@ -59,7 +59,8 @@ class BackwardRules(DimensionwiseExplainer):
         if self.start == "hidden":
             return None
         embeddings, origin = model.embed(batch), self.origin(model, batch)
-        return iter([Point(embeddings, embeddings if origin is None else embeddings - origin)])
+        direction = embeddings if origin is None else embeddings - origin
+        return iter([Point(embeddings, direction)])
 
     def override_derivatives(self, model: ExplainedModel) -> AbstractContextManager[None]:
         """Return a context of the rules, in which each pass measures its own factors."""
@@ -102,7 +103,9 @@ class BackwardRules(DimensionwiseExplainer):
                 shares = self._compute_contributions(model, batch, slopes, points, embedded=embedded)
                 scores = self.aggregate_dimensions(shares)[:, : batch.length]
                 rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
-            layers = None if model.is_encoder_decoder else self._stack_layers(batch, slopes[-len(inputs) :], inputs)
+            layers = None
+            if not model.is_encoder_decoder:
+                layers = self._stack_layers(batch, slopes[-len(inputs) :], inputs)
             explanations.append(Explanation(scores, layers=layers, bias=rest, logits=logits))
         return explanations
 
@@ -132,7 +135,9 @@ class BackwardRules(DimensionwiseExplainer):
 
         def change(call: int, value: Tensor) -> Tensor:
             first = (call == 0 or model.is_encoder_decoder) and self.start == "hidden"
-            return value.detach().requires_grad_() if first and not (keep_graph and value.requires_grad) else value
+            if first and not (keep_graph and value.requires_grad):
+                return value.detach().requires_grad_()
+            return value
 
         watched = get_first_layers(model.model) if model.is_encoder_decoder else get_layers(model.model)
         with intercept_inputs(watched, change) as inputs:

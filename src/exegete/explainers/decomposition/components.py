@@ -112,7 +112,9 @@ def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | Non
     if not state.parts.norm_first:
         return part
     part = norm.linear(part, norm.scale(state.x)[:, None])
-    return part if shares is None or norm.bias is None else part + shares[..., None] * norm.bias
+    if shares is None or norm.bias is None:
+        return part
+    return part + shares[..., None] * norm.bias
 
 
 def _apply_rest_of_layer(state: LayerState, rules: DecompositionRules, mixed: Tensor, rows: Tensor) -> Tensor:
@@ -125,4 +127,6 @@ def _apply_rest_of_layer(state: LayerState, rules: DecompositionRules, mixed: Te
     if rules.feed_forward:
         point = norm(middle)
         added = propagate_feed_forward(parts, between, point, rules.bias, rules.activation).add_(added)
-    return added if parts.norm_first else apply_norm(parts.norms[1], added, state.end[rows], rules.bias)
+    if parts.norm_first:
+        return added
+    return apply_norm(parts.norms[1], added, state.end[rows], rules.bias)

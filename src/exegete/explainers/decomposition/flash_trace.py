@@ -69,8 +69,10 @@ class FlashTrace(Explainer):
                 layers = torch.cat([layers, hopped[None]])
             found.append(trace.spread(layers, batch.length))
         both = torch.stack(found)
-        scores = both[:, -1] if self.hops else both.sum(1)
-        return Explanation(scores, layers=both[:, :-1] if self.hops else both, logits=passed.logits.detach())
+        logits = passed.logits.detach()
+        if self.hops:
+            return Explanation(both[:, -1], layers=both[:, :-1], logits=logits)
+        return Explanation(both.sum(1), layers=both, logits=logits)
 
 
 def compute_layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:

@@ -61,10 +61,10 @@ class LayerMaps(Explainer):
         for number, state in enumerate(trace.layers, 1):
             # Of the last layer, only the rows that the readout weights are needed.
             last = number == len(trace.layers)
-            own = self.compute_map(state, needed if last else everywhere)
+            rows = needed if last else everywhere
+            own = self.compute_map(state, rows)
             rolled = own if rolled is None else own @ rolled
             shown = rolled if self.layers == "up_to" else own
-            row = weights[needed] if last else weights
-            read.append(row @ shown)
+            read.append(weights[rows] @ shown)
         assert rolled is not None
         return [*read, weights[needed] @ rolled]

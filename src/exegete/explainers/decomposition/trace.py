@@ -40,7 +40,9 @@ class LayerState:
     def answer(self, rows: Tensor) -> Tensor:
         """Return the layer's output at `rows` [R]: [R, d]."""
         end = self.end[rows]
-        return end if self.parts.norm_first else self.parts.norms[1](end)
+        if self.parts.norm_first:
+            return end
+        return self.parts.norms[1](end)
 
     def decompose_middle(
         self, rows: Tensor, through: Callable[[Tensor], Tensor] | None = None
@@ -141,4 +143,6 @@ def stack_readout_rows(
 def index_positions(positions: Tensor) -> slice | Tensor:
     """Return an index for these positions: a slice if they are consecutive, so that nothing is copied."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
-    return slice(start, stop) if stop - start == len(positions) else positions
+    if stop - start == len(positions):
+        return slice(start, stop)
+    return positions

@@ -145,7 +145,8 @@ class IntegratedGradients(DimensionwiseExplainer):
                 scores[part.points.cpu()] = part.score.detach().double().cpu()
                 share = part.gradient * difference[rows[part.points]]
                 # Only sums can be reduced before integration: norms need every dimension, at d times the memory.
-                share = share.sum(-1, keepdim=True) if self.aggregate == "sum" else share
+                if self.aggregate == "sum":
+                    share = share.sum(-1, keepdim=True)
                 shares.update(zip(((numbers[i], points[i]) for i in part.points.tolist()), share, strict=True))
             sums = (float(shares[key].detach().double().sum()) for key in zip(numbers, points, strict=True))
             return [Value(*pair) for pair in zip(scores.tolist(), sums, strict=True)]

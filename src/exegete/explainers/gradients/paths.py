@@ -54,7 +54,8 @@ def gradients_at(
         part, columns = batch.select(rows[index]).trim_padding()
         with torch.enable_grad(), skip_unread_positions(model):
             inputs = at(index)[:, columns]
-            inputs = inputs if keep_graph and inputs.requires_grad else inputs.detach().requires_grad_()
+            if not (keep_graph and inputs.requires_grad):
+                inputs = inputs.detach().requires_grad_()
             score = model.task.score(
                 model(part, inputs, capture).logits, shift_spans(model, columns, target[rows[index]])
             )
@@ -122,4 +123,6 @@ def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Ite
 
 def shift_spans(model: ExplainedModel, columns: slice, target: Tensor) -> Tensor:
     """Return the target for a batch cut to these columns; spans count from the first column."""
-    return target - columns.start if model.task.name == "span" else target
+    if model.task.name == "span":
+        return target - int(columns.start)
+    return target

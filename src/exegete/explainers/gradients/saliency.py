@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Aggregate, aggregate_dimensions
+from exegete.explainers.base import Aggregate
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
 
 Norm = Literal["l2", "mean_absolute"]
@@ -52,6 +53,11 @@ class Saliency(EmbeddingGradient):
 
     def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """Compute ‖∂f_c/∂E_i‖, or the mean of its absolute values: [..., L]."""
-        if self.aggregate is not None:
-            return aggregate_dimensions(slope, self.aggregate)
-        return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)
+        if self.aggregate == "sum":
+            return slope.sum(-1)
+        if self.aggregate == "abs":
+            return slope.abs().sum(-1)
+        if self.aggregate == "l2" or self.norm == "l2":
+            norms: Tensor = torch.linalg.vector_norm(slope, dim=-1)
+            return norms
+        return slope.abs().mean(-1)
