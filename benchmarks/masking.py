@@ -22,7 +22,7 @@ import exegete
 from exegete.data.provenance import get_versions
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.explainer import answer_distribution
-from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, load_metric, trajectory
+from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, trajectory
 from exegete.models import Batch, ExplainedModel
 from exegete.training.masking.data import sample_stratified, select_texts
 from timing import DATA, MODELS, given, keep, seconds
@@ -69,7 +69,7 @@ class Case:
 
     def __init__(self, model: ExplainedModel, masking: AttributiveMasking, rows: list[Any]) -> None:
         self.model, self.masking = model, masking
-        self.metric = load_metric(masking.settings.metric)
+        self.metric = exegete.metric(masking.settings.metric)
         whole = model.encode(rows)
         self.alone = [whole.select([row]).trim_padding()[0] for row in range(len(rows))]
         self.rows = group_by_length(whole, TOGETHER)

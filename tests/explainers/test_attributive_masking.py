@@ -479,9 +479,9 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
         made.attribute(shared("roberta"), Batch.from_ids(torch.tensor([[0, 5, 6, 2]])))
     with pytest.raises(ExegeteError, match="Valid choices: learned, mask, omit"):
         AttributiveMasking.for_model(model, mode="blur")
-    with pytest.raises(ExegeteError, match="at most 2, as many as there are, got 3"):
+    with pytest.raises(ExegeteError, match="at most 2, the number of layers, got 3"):
         made.with_params(refine_steps=1, refine_layers=3).attribute(model, model.encode(TEXTS))
-    with pytest.raises(ExegeteError, match="the layers of AlbertModel are one"):
+    with pytest.raises(ExegeteError, match="the layers of AlbertModel share their weights"):
         record_lower_layers(families.tiny("albert").base_model, 1, list)
     with pytest.raises(ExegeteError, match="as predictor"):
         AttributiveMasking.for_model(model, mode="predicted")

@@ -1,5 +1,6 @@
-"""A model that learns to mask another model's input, and so explains it (AML)."""
+"""Attributive masking (AML): a model that explains another model by learning to mask its input."""
 
-from exegete.explainers.attributive_masking.explainer import AttributiveMasking, MaskingSettings
+from exegete.explainers.attributive_masking.explainer import AttributiveMasking
+from exegete.explainers.attributive_masking.settings import MaskingSettings
 
 __all__ = ["AttributiveMasking", "MaskingSettings"]

@@ -1,4 +1,4 @@
-"""Copies of a network side by side: example i of a batch goes through copy i, all copies in one pass."""
+"""Copies of a network side by side: example i of a batch runs through copy i, all copies in one pass."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ def make_copies(
     shared: tuple[Any, ...] = (),
     instead: Mapping[nn.Module, nn.Module] | None = None,
 ) -> nn.Module:
-    """A network of the same form whose trainable layers hold `count` copies of their weights, one for each example.
+    """Return a network of the same structure whose trainable layers hold `count` copies of their weights.
 
-    Trained on a sum of the examples' losses, every copy goes where it would go alone. Weights that require no gradient
-    stay the network's own; `copy_weights` are those that were copied.
+    Trained on the sum of the examples' losses, each copy changes as it would alone. Weights that require no gradient
+    are shared with the network; `copy_weights` returns the copied ones.
 
     Args:
-        network: what is copied; it stays as it is.
-        count: B, the examples of the batches that the result takes.
-        rank: 0: whole copies. Else a copy is the network itself, which stays, plus a matrix of at most this rank and a
-            bias for each linear layer.
-        shared: further objects inside the network that need no copy.
-        instead: modules of the network that are left out, with what takes their places.
+        network: the network to copy; it is not changed.
+        count: B, the number of examples of the batches that the result takes.
+        rank: 0 for full copies. Otherwise a copy is the fixed network plus a matrix of at most this rank and a bias for
+            each linear layer.
+        shared: further objects inside the network that are not copied.
+        instead: modules of the network to replace, with their replacements.
 
     Raises:
         ExegeteError: a layer with trainable weights that is neither linear nor a layer norm.
     """
-    same: dict[int, Any] = {id(each): each for each in (*network.parameters(), *network.buffers(), *shared)}
-    copies = deepcopy(network, same | {id(left): other for left, other in (instead or {}).items()})
+    # deepcopy takes objects that its memo knows as they are: weights are not copied once more before they are stacked.
+    memo: dict[int, Any] = {id(item): item for item in (*network.parameters(), *network.buffers(), *shared)}
+    memo |= {id(module): replacement for module, replacement in (instead or {}).items()}
+    copies = deepcopy(network, memo)
     for name, layer in list(copies.named_modules()):
         if any(weight.requires_grad for weight in layer.parameters(recurse=False)):
             copied = _copy_layer(layer, count, rank)
@@ -46,7 +48,7 @@ def make_copies(
 
 
 def copy_weights(copies: nn.Module) -> Iterator[nn.Parameter]:
-    """The weights [B, ...] of all copies in a network that `make_copies` made."""
+    """Yield the copied weights [B, ...] of a network that `make_copies` returned."""
     for layer in copies.modules():
         if isinstance(layer, _CopiedLayer):
             yield from layer.parameters(recurse=False)
@@ -63,18 +65,18 @@ def _copy_layer(layer: nn.Module, count: int, rank: int) -> nn.Module:
 
 
 class _CopiedLayer(nn.Module):
-    """A layer in B copies."""
+    """Base of a layer in B copies."""
 
     @staticmethod
     def stack_weight(weight: Tensor | None, count: int) -> nn.Parameter | None:
-        """[B, ...] Copies of a weight."""
+        """Return B copies of a weight, [B, ...], or None without a weight."""
         if weight is None:
             return None
         return nn.Parameter(weight.detach().expand(count, *weight.shape).clone())
 
 
 class BatchedLinear(_CopiedLayer):
-    """Linear layers side by side, one for each example: x_i W_i^T + b_i."""
+    """A linear layer for each example: x_i W_i^T + b_i."""
 
     def __init__(self, layer: nn.Linear, count: int) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class BatchedLinear(_CopiedLayer):
         self.weight, self.bias = weight, self.stack_weight(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[B, ..., out] from [B, ..., in]."""
+        """Return outputs [B, ..., out] for inputs [B, ..., in]."""
         rows = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs[:, None]
         transposed = self.weight.transpose(1, 2)
         found = rows @ transposed if self.bias is None else torch.baddbmm(self.bias[:, None], rows, transposed)
@@ -91,10 +93,11 @@ class BatchedLinear(_CopiedLayer):
 
 
 class BatchedLowRankLinear(_CopiedLayer):
-    """x_i (W + U_i V_i)^T + b_i with W as it was; the product is 0 at first."""
+    """A low-rank change of a fixed linear layer for each example: x_i (W + U_i V_i)^T + b_i."""
 
     def __init__(self, layer: nn.Linear, count: int, rank: int) -> None:
         super().__init__()
+        # As in LoRA, one factor is random and the other zero: copies start as the layer itself.
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randn(layer.in_features, rank, generator=generator).to(layer.weight) / layer.in_features**0.5
         self.register_buffer("whole", layer.weight.detach(), persistent=False)
@@ -103,7 +106,7 @@ class BatchedLowRankLinear(_CopiedLayer):
         self.bias = self.stack_weight(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[B, ..., out] from [B, ..., in]."""
+        """Return outputs [B, ..., out] for inputs [B, ..., in]."""
         rows = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs[:, None]
         whole: Any = self.whole
         found: Tensor = rows @ whole.T + (rows @ self.down) @ self.up
@@ -112,7 +115,7 @@ class BatchedLowRankLinear(_CopiedLayer):
 
 
 class BatchedLayerNorm(_CopiedLayer):
-    """Layer norm with gains and offsets of each example's own."""
+    """A layer norm with gains and offsets for each example."""
 
     def __init__(self, layer: nn.LayerNorm, count: int) -> None:
         super().__init__()
@@ -120,7 +123,7 @@ class BatchedLayerNorm(_CopiedLayer):
         self.weight, self.bias = self.stack_weight(layer.weight, count), self.stack_weight(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The shape of the inputs, [B, ..., d]."""
+        """Return the normalised inputs [B, ..., d]."""
         between = [1] * (inputs.ndim - 1 - len(self.shape))
         normal = nn.functional.layer_norm(inputs, self.shape, eps=self.eps)
         if self.weight is not None:

@@ -1,4 +1,4 @@
-"""The lower layers of an encoder as known: what they say of a batch is computed once, and the rest runs on that."""
+"""Recorded lower layers: their output for a batch is computed once, and only the upper layers run again."""
 
 from __future__ import annotations
 
@@ -14,39 +14,43 @@ from exegete.models.layers.architecture import get_layers
 
 
 class RecordedLayer(nn.Module):
-    """Stands where a layer stood, and gives one answer to everything."""
+    """A replacement for a layer that returns a recorded output for any input."""
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, output: Any) -> None:
         super().__init__()
-        self.answer = answer
+        self.output = output
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """The recorded answer of the layer."""
-        return self.answer
+        """Return the recorded output."""
+        return self.output
 
 
 def record_lower_layers(backbone: PreTrainedModel, upper: int, run: Callable[[], Any]) -> dict[nn.Module, nn.Module]:
-    """Stand-ins for the layers under the `upper` last ones, so that an encoder computes the last ones alone.
+    """Return replacements for all but the `upper` last layers, so that an encoder computes only the last ones.
 
-    Every one of them answers what the last of them answered in `run`; what the others say is looked at by none.
+    All replacements return the output that the highest of the replaced layers had in `run`.
 
     Args:
-        backbone: an encoder; it stays as it is.
-        upper: how many layers are left to compute; 0: none.
-        run: a pass through the backbone, which is done without a graph.
+        backbone: an encoder; it is not changed.
+        upper: number of layers that are still computed; 0: none.
+        run: a function that runs the backbone; called once, without a graph.
 
     Raises:
-        ExegeteError: more layers than there are, or a family whose layers share their weights.
+        ExegeteError: more layers than the encoder has, or a family whose layers share their weights.
     """
-    found = get_layers(backbone)
-    if len(set(found)) < len(found):
-        raise ExegeteError(f"the layers of {type(backbone).__name__} are one: refine all of it (no refine_layers)")
-    if upper > len(found):
-        raise ExegeteError(f"expected refine_layers of at most {len(found)}, as many as there are, got {upper}")
-    lower = found[: len(found) - upper]
+    layers = get_layers(backbone)
+    # ALBERT repeats one layer: replacing the lower ones would replace all.
+    if len(set(layers)) < len(layers):
+        raise ExegeteError(
+            f"the layers of {type(backbone).__name__} share their weights: refine all of them, without refine_layers"
+        )
+    if upper > len(layers):
+        raise ExegeteError(f"expected refine_layers of at most {len(layers)}, the number of layers, got {upper}")
+    lower = layers[: len(layers) - upper]
     if not lower:
         return {}
-    answers: list[Any] = []
-    with torch.no_grad(), lower[-1].register_forward_hook(lambda *call: answers.append(call[-1])):
+    outputs: list[Any] = []
+    with torch.no_grad(), lower[-1].register_forward_hook(lambda *call: outputs.append(call[-1])):
         run()
-    return dict.fromkeys(lower, RecordedLayer(answers[0]))
+    # The same output for all: only the highest one's reaches a layer that is computed.
+    return dict.fromkeys(lower, RecordedLayer(outputs[0]))

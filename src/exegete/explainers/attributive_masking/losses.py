@@ -1,4 +1,4 @@
-"""The losses that train a soft mask, an example at a time (Barkan et al. 2024, eq. 4 to 7)."""
+"""The losses that train a soft mask, one value per example (Barkan et al. 2024, eq. 4 to 7)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ MIN_PROBABILITY = 1e-7
 
 
 def preservation(kept: Tensor, answer: Tensor) -> Tensor:
-    """−Σ_j y_j log F_j(x') (eq. 5): [B] from logits [B, C] under the mask and the answer y [B, C] without it."""
+    """Return −Σ_j y_j log F_j(x') (eq. 5) from logits [B, C] under the mask and the unmasked answer y [B, C]: [B]."""
     return -(answer * _promote_to_float32(kept).log_softmax(-1)).sum(-1)
 
 
 def inverse(without: Tensor, answer: Tensor, form: Inverse = "log") -> Tensor:
-    """How little the inverse mask changed the answer's first class ŷ: [B] from logits [B, C] and y [B, C].
+    """Return how much of the predicted class ŷ is left under the inverse mask, from logits and y [B, C]: [B].
 
-    `log`: −log(1 − F_ŷ(x'')) (eq. 6), exact also where F_ŷ is 1 in floating point; `probability`: F_ŷ(x'');
+    `log`: −log(1 − F_ŷ(x'')) (eq. 6), exact also if F_ŷ rounds to 1; `probability`: F_ŷ(x'');
     `negative_entropy`: Σ_j F_j(x'') log F_j(x'').
     """
     return INVERSE[form](_promote_to_float32(without), answer.argmax(-1, keepdim=True))
 
 
 def sparsity(scores: Tensor, counted: Tensor, form: Sparsity = "bce") -> Tensor:
-    """How much is kept: [B], the mean over `counted` [B, L] of −log(1 − a) (`bce`, eq. 7) or of a (`l1`)."""
+    """Return the mean over `counted` [B, L] of −log(1 − a) (`bce`, eq. 7) or of a (`l1`), for scores a [B, L]: [B]."""
+    # The mean is over real tokens: the reference code also counts padding, so that its loss depends on the batch.
     values = SPARSITY[form](_promote_to_float32(scores)).masked_fill(~counted, 0.0)
     return values.sum(-1) / counted.sum(-1).clamp(min=1)
 
 
 @dataclass(frozen=True)
 class MaskWeights:
-    """λ of the three terms, each at least 0, and their forms."""
+    """The weights λ of the three terms, each at least 0, and the forms of the terms."""
 
     preservation: float = 0.5
     sparsity: float = 0.5
@@ -49,14 +50,14 @@ class MaskWeights:
     def __post_init__(self) -> None:
         weights = (self.preservation, self.sparsity, self.inverse)
         if min(weights) < 0 or not max(weights) > 0:
-            raise ExegeteError(f"expected weights of at least 0 and one above, got {weights}")
+            raise ExegeteError(f"expected weights of at least 0, and one above 0, got {weights}")
         if self.inverse_form not in get_args(Inverse):
             raise unknown("form of inverse masking", self.inverse_form, get_args(Inverse))
         if self.sparsity_form not in get_args(Sparsity):
             raise unknown("form of sparsity", self.sparsity_form, get_args(Sparsity))
 
     def total(self, kept: Tensor, without: Tensor, answer: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
-        """The weighted sum of the three losses of each example (eq. 4): [B]."""
+        """Return the weighted sum of the three losses of each example (eq. 4): [B]."""
         return (
             self.preservation * preservation(kept, answer)
             + self.inverse * inverse(without, answer, self.inverse_form)
@@ -69,6 +70,7 @@ def _promote_to_float32(values: Tensor) -> Tensor:
 
 
 def _log(logits: Tensor, first: Tensor) -> Tensor:
+    # 1 − p as the sum of the other classes: `1 - softmax` loses all digits near p = 1.
     others = logits.scatter(-1, first, -torch.inf)
     return logits.logsumexp(-1) - others.logsumexp(-1)
 

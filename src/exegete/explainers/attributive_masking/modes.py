@@ -1,10 +1,10 @@
-"""Replacements for softly masked words (Barkan et al. 2024, §3, options 1 to 5)."""
+"""Modes of soft masking: what replaces a masked word (Barkan et al. 2024, §3, options 1 to 5)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +19,18 @@ MIN_WEIGHT = 1e-9
 
 
 class SoftMasking(nn.Module):
-    """x' = a·E + (1 − a)·m on word embeddings (eq. 3), or attention that does not see what is masked.
+    """Soft masking by x' = a·E + (1 − a)·m on word embeddings (eq. 3), or by reduced attention to masked words.
 
-    Special tokens, prompts and padding are what they are under every mask.
+    Special tokens, prompts and padding are never masked.
 
     Args:
-        mode: what m is. `mask`: the embedding of the mask token (of the unknown token where there is none). `random`:
-            that of a random token, drawn anew at every call. `predicted`: that of the token that a masked language
-            model finds most likely at the place, the masked one itself aside. `learned`: a vector that is learned,
-            the mask token's at first. `omit`: nothing; every other position gives the place log a less attention, so
-            that at 0 it is not there, while positions stay.
-        predictor: folder or hub name of the masked language model; it shares the explained model's tokenizer.
+        mode: the vector m. `mask`: the embedding of the mask token, or of the unknown token of models without one.
+            `random`: that of a random token, drawn anew at each call. `predicted`: that of the token that a masked
+            language model finds most likely at the position, except the original token. `learned`: a learned vector
+            that starts as the mask token's. `omit`: no vector; log a is added to the attention that other positions
+            give to the position, so that it has no effect at a = 0, while the other positions keep their numbers.
+        predictor: folder or hub name of the masked language model, which must share the explained model's tokenizer.
+        width: width of the learned vector.
     """
 
     def __init__(self, mode: Mode = "mask", predictor: str | None = None, width: int | None = None) -> None:
@@ -45,17 +46,17 @@ class SoftMasking(nn.Module):
 
     @torch.no_grad()
     def set_learned_embedding(self, model: ExplainedModel) -> None:
-        """The learned vector is the mask token's."""
+        """Set the learned vector to the mask token's embedding."""
         if self.embedding is not None:
             self.embedding.copy_(model.embedding(torch.tensor(model.mask_id, device=model.device)))
 
     def reference(self, model: ExplainedModel, batch: Batch, drawn: Tensor) -> Tensor | None:
-        """M for every position, [B, L, d]; the embeddings themselves outside content; None where nothing stands in.
+        """Return the vectors m [B, L, d], the word embeddings themselves outside content; None for the mode `omit`.
 
         Args:
             model: the explained model.
             batch: B examples.
-            drawn: [B, L] numbers from [0, 1) that decide what random tokens there are.
+            drawn: [B, L] numbers from [0, 1) that select the random tokens.
         """
         if self.mode == "omit":
             return None
@@ -71,11 +72,12 @@ class SoftMasking(nn.Module):
         return other
 
     def logits(self, model: ExplainedModel, batch: Batch, keep: Tensor, reference: Tensor | None) -> Tensor:
-        """The model's logits [B, C] when each content position is kept by its part, `keep` [B, L] in [0, 1]."""
+        """Return the model's logits [B, C] under a soft mask, `keep` [B, L] in [0, 1]."""
         if reference is None:
-            faded: Outputs = model(_weigh_attention(model, batch, keep))
-            return faded.logits
+            outputs: Outputs = model(_weigh_attention(model, batch, keep))
+            return outputs.logits
         embeddings = model.embed(batch)
+        # On word embeddings: the model adds positions and token types itself, once.
         part = torch.where(batch.content, keep.to(embeddings.dtype), 1.0)[..., None]
         blended: Outputs = model(batch, embeddings=part * embeddings + (1 - part) * reference)
         return blended.logits
@@ -83,35 +85,36 @@ class SoftMasking(nn.Module):
     @staticmethod
     def _random_ids(model: ExplainedModel, ids: Tensor, drawn: Tensor) -> Tensor:
         words = sorted(set(range(min(len(model.tokenizer), model.config.vocab_size))) - model.special_ids)
-        chosen = (drawn.to(ids.device).double() * len(words)).long().clamp(max=len(words) - 1)
-        return torch.tensor(words, device=ids.device)[chosen]
+        # Clamped: a float32 number just below 1 can round up to it.
+        index = (drawn.to(ids.device).double() * len(words)).long().clamp(max=len(words) - 1)
+        return torch.tensor(words, device=ids.device)[index]
 
     @torch.no_grad()
     def _predict_ids(self, model: ExplainedModel, batch: Batch) -> Tensor:
-        """[B, L] The most likely other token at every content position, the rest of the text given."""
+        """Return the most likely other token at each content position, given the rest of the text: [B, L]."""
         predictor = _load_predictor(str(self.predictor), str(model.device))
         ids, filled = batch.inputs["input_ids"], batch.inputs["input_ids"].clone()
         if len(model.tokenizer) != predictor.tokens or model.is_decoder:
             raise ExegeteError(f"{self.predictor} does not share the explained model's tokenizer: use one that does")
-        taken = {name: batch.inputs[name] for name in ("attention_mask", "token_type_ids") if name in batch.inputs}
+        inputs = {name: batch.inputs[name] for name in ("attention_mask", "token_type_ids") if name in batch.inputs}
         for column in batch.content.any(0).nonzero().flatten().tolist():
             masked = ids.clone()
             masked[:, column] = model.mask_id
-            scores = predictor.model(input_ids=masked, **taken).logits[:, column]
-            barred = [*model.special_ids]
-            scores[:, barred] = -torch.inf
+            scores = predictor.model(input_ids=masked, **inputs).logits[:, column]
+            # Neither special tokens nor the original token may be predicted.
+            scores[:, [*model.special_ids]] = -torch.inf
             filled[:, column] = scores.scatter(1, ids[:, column, None], -torch.inf).argmax(1)
         return filled
 
 
-class _Predictor:
-    def __init__(self, model: Any, tokens: int) -> None:
-        self.model, self.tokens = model, tokens
+class _Predictor(NamedTuple):
+    model: Any
+    tokens: int
 
 
 @lru_cache(maxsize=1)
 def _load_predictor(name: str, device: str) -> _Predictor:
-    """The masked language model, kept for the next batch."""
+    """Load the masked language model; the last one is kept for the next batch."""
     try:
         model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True)
         tokens = len(AutoTokenizer.from_pretrained(name))
@@ -121,19 +124,21 @@ def _load_predictor(name: str, device: str) -> _Predictor:
 
 
 def _weigh_attention(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
-    """The batch with attention to each content position weighed by `keep`; each position sees itself in full."""
+    """Return the batch with attention to each content position multiplied by `keep`, except by the position itself."""
     family = FAMILIES.get(model.config.model_type)
     if family is None or not family.accepts_pairwise_mask:
-        able = sorted(name for name, other in FAMILIES.items() if other.accepts_pairwise_mask)
+        supported = sorted(name for name, other in FAMILIES.items() if other.accepts_pairwise_mask)
         raise ExegeteError(
-            f"omission cannot be trained for {model.config.model_type}, whose attention takes no weights a position; "
-            f"it can for {', '.join(able)}. Use another masking mode"
+            f"omission cannot be trained for {model.config.model_type}, whose attention accepts no weights per "
+            f"position; it can for {', '.join(supported)}. Use another masking mode"
         )
     precise = torch.promote_types(model.dtype, torch.float32)
     seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))
     lowest = torch.finfo(model.dtype).min
+    # exp(log a + logit) multiplies the attention by a; the clamp keeps the gradient finite at a = 0.
     bias = torch.where(batch.attended, seen.clamp(min=MIN_WEIGHT).log(), lowest)[:, None, None, :]
     bias = bias.expand(-1, 1, batch.length, -1)
+    # A position that no one may attend to would have a softmax over nothing.
     itself = torch.eye(batch.length, dtype=torch.bool, device=batch.device)
     bias = torch.where(itself & batch.attended[:, None, :, None], 0.0, bias).to(model.dtype)
     return replace(batch, inputs=batch.inputs | {"attention_mask": bias})

@@ -1,4 +1,4 @@
-"""How a masking model reads what another model is asked: with its own tokens, and scores that find their way back."""
+"""Retokenization: a masking model reads texts in its own tokens, and scores are transferred back by characters."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ Aggregation = Literal["max", "mean"]
 
 @dataclass(frozen=True)
 class RetokenizedBatch:
-    """B texts in the masking model's own tokens, `own`, and where the explained model's tokens are among them.
+    """B texts in the masking model's own tokens, and the correspondence with the explained model's tokens.
 
-    `sources` [B, L, K]: for every position of the explained model the positions of `own` that share its characters, −1
-    where there are fewer than K. None: both have the same positions.
+    `own`: the batch in the masking model's tokens. `sources` [B, L, K]: for each position of the explained model the
+    positions of `own` that share its characters, padded with −1. None: both have the same positions.
     """
 
     own: Batch
     sources: Tensor | None = None
 
     def map_scores(self, scores: Tensor, how: Aggregation = "max") -> Tensor:
-        """Scores of own positions [B, L'] as scores of the explained model's [B, L]; 0 where nothing is shared."""
+        """Return scores of the explained model's positions [B, L] from those of own ones [B, L']; 0 without a match."""
         if self.sources is None:
             return scores
-        there = self.sources >= 0
+        exists = self.sources >= 0
         rows = torch.arange(len(scores), device=scores.device)[:, None, None]
-        found = scores[rows, self.sources.clamp(min=0)]
+        shared = scores[rows, self.sources.clamp(min=0)]
         if how == "mean":
-            return found.masked_fill(~there, 0.0).sum(-1) / there.sum(-1).clamp(min=1)
-        return found.masked_fill(~there, -torch.inf).amax(-1).masked_fill(~there.any(-1), 0.0)
+            return shared.masked_fill(~exists, 0.0).sum(-1) / exists.sum(-1).clamp(min=1)
+        return shared.masked_fill(~exists, -torch.inf).amax(-1).masked_fill(~exists.any(-1), 0.0)
 
 
 class Retokenizer:
-    """Reads batches of explained models for a masking model.
+    """Encodes the texts of an explained model's batches for a masking model.
 
-    Where both tokenizers are the same, the explained model's own ids are taken as they are.
+    If both tokenizers are the same, the explained model's batch is returned.
     """
 
     def __init__(self, reader: ExplainedModel) -> None:
@@ -51,10 +51,10 @@ class Retokenizer:
         self._compared: tuple[Any, bool] = (None, False)
 
     def __call__(self, model: ExplainedModel, batch: Batch) -> RetokenizedBatch:
-        """The batch's texts, on the batch's device.
+        """Return the batch's texts in the masking model's tokens, on the batch's device.
 
         Raises:
-            ExegeteError: images, or token ids of another tokenizer, or too many, without their texts.
+            ExegeteError: images, or token ids without texts that belong to another tokenizer or are too many.
         """
         if model.modality != "text":
             raise ExegeteError("attributive_masking reads words: it does not apply to images")
@@ -65,22 +65,23 @@ class Retokenizer:
             reason = (
                 f"reads at most {limit} tokens, not {batch.length}"
                 if same
-                else "tokenizes otherwise than the explained one"
+                else "has another tokenizer than the explained one"
             )
             raise ExegeteError(
-                f"the masking model {reason}, and token ids alone do not say what the text was: encode texts instead"
+                f"the masking model {reason}, and token ids alone do not contain the text: encode texts instead"
             )
-        texts = [each.texts if len(each.texts) > 1 else each.texts[0] for each in batch.alignments]
+        texts = [item.texts if len(item.texts) > 1 else item.texts[0] for item in batch.alignments]
         own = self.reader.encode(texts)
         assert own.alignments is not None
         maps = [map_tokens(mine, theirs) for mine, theirs in zip(own.alignments, batch.alignments, strict=True)]
         return RetokenizedBatch(own.to(batch.device), _grid(maps, batch).to(batch.device))
 
     def _same(self, model: ExplainedModel) -> bool:
-        """Whether the explained model tokenizes as the masking model does, prompts aside."""
+        """Return whether the explained model has the masking model's tokenizer and adds no prompt."""
         tokenizer = model.processing_class
         if isinstance(model, PromptedModel) or model.is_decoder or tokenizer is None:
             return False
+        # Comparing definitions takes milliseconds, so the last result is kept.
         if self._compared[0] is not tokenizer:
             self._compared = (
                 tokenizer,
@@ -90,7 +91,7 @@ class Retokenizer:
 
 
 def _grid(maps: list[list[list[int]]], batch: Batch) -> Tensor:
-    """[B, L, K] from the map of each example's real tokens; positions that are no content have none."""
+    """Return the map of each example's real tokens as [B, L, K], padded with −1; only content has entries."""
     most = max((len(row) for rows in maps for row in rows), default=1) or 1
     grid = torch.full((len(maps), batch.length, most), -1)
     starts = batch.attended.long().argmax(1).tolist()

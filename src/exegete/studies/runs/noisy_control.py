@@ -11,8 +11,9 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer
-from exegete.explainers.attributive_masking.refinement import evaluate_maps, load_metric, select_best
+from exegete.explainers.attributive_masking.refinement import evaluate_maps, select_best
 from exegete.explainers.seeding import example_generators
+from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 
 
@@ -55,5 +56,5 @@ class BestOfNoisy(Explainer):
             noise[:, row, own] = random.standard_normal((self.maps - 1, int(own.sum())))
         deviation = torch.stack([row[own].std(correction=0) for row, own in zip(scores, content, strict=True)])
         copies = scores + self.spread * deviation[:, None] * torch.from_numpy(noise).to(scores)
-        maps, metric = torch.cat([scores[None], copies]), load_metric(self.best_by)
-        return select_best(maps, evaluate_maps(metric, model, batch, maps, target), metric.card.higher_is_better)
+        maps, judge = torch.cat([scores[None], copies]), metric(self.best_by)
+        return select_best(maps, evaluate_maps(judge, model, batch, maps, target), judge.card.higher_is_better)
