@@ -1,4 +1,4 @@
-"""The cells of a study's runs, each with the address of all that it depends on."""
+"""Builds the cells of a study: the configuration of each training and judgement, and the cells that it needs."""
 
 from __future__ import annotations
 
@@ -29,255 +29,280 @@ from exegete.studies.spec.run_ref import (
 )
 from exegete.studies.spec.schema import JudgementPart, RunPart
 from exegete.studies.spec.study_file import Study
-from exegete.studies.spec.yaml_lines import Place as Line
+from exegete.studies.spec.yaml_lines import Place
 
 Resolved: TypeAlias = tuple[dict[str, Any], list[Cell | None], dict[str, Any]]
-_A_RUN = "the model of a run"
+"""Values with addresses in place of runs, datasets and models; the runs' cells; where the datasets and models are."""
+MODEL_OF_A_RUN = "the model of a run"
 
 
 class CellBuilder:
-    """Makes the cells of one study, those that others need first."""
+    """Builds the runs of one study, each after those that it needs.
 
-    def __init__(self, study: Study, there: StudySources) -> None:
-        self.study, self.file, self.sources = study, study.file, there
+    `sources` has the datasets and models of the study as they are on this machine. A `RunRef` names a training run of
+    the grid; a `Place` is a line of the study file, for errors.
+    """
+
+    def __init__(self, study: Study, sources: StudySources) -> None:
+        self.study, self.file, self.sources = study, study.file, sources
         self.metrics = {spec: metric(spec) for spec in self.file.metrics.values()}
         self.trained: dict[RunRef, Cell | None] = {}
         self.started: set[RunRef] = set()
         self.runs: list[StudyRun] = []
-        self._places = frozenset(list_run_refs(self.file))
+        self._grid = frozenset(list_run_refs(self.file))
 
     def build_runs(self) -> list[StudyRun]:
-        """All runs of the study: its trainings and their judgements."""
-        for place in list_run_refs(self.file):
-            trained = self._training_cell(place)
+        """Return all runs of the study: its trainings and their judgements.
+
+        Raises:
+            ExegeteError: a run needs itself, or a run that does not exist; with file and line.
+        """
+        for ref in list_run_refs(self.file):
+            trained = self._training_cell(ref)
             for name, judgement in self.file.judgements.items():
-                if _is_judged(judgement, place):
-                    self._add_judgements(name, judgement, place, trained)
+                if _is_judged(judgement, ref):
+                    self._add_judgements(name, judgement, ref, trained)
         return self.runs
 
-    def _training_cell(self, place: RunRef) -> Cell | None:
-        """The training run of a place; that of another place where nothing is trained but a run's model taken."""
-        if place not in self.trained:
-            if place in self.started:
-                raise self.study.error(("recipes", place.recipe), f"{place.recipe} needs itself")
-            self.started.add(place)
-            self.trained[place] = self._make_training_cell(place)
-        return self.trained[place]
+    def _training_cell(self, ref: RunRef) -> Cell | None:
+        """Return the cell that trains the model of `ref`; None if the grid's model is judged as it is."""
+        if ref not in self.trained:
+            # A run that is asked for while its own dependencies are built depends on itself.
+            if ref in self.started:
+                raise self.study.error(("recipes", ref.recipe), f"{ref.recipe} needs itself")
+            self.started.add(ref)
+            self.trained[ref] = self._make_training_cell(ref)
+        return self.trained[ref]
 
-    def _make_training_cell(self, place: RunRef) -> Cell | None:
-        part, start = self.file.recipes[place.recipe], self.file.models[place.model]
-        line = ("recipes", place.recipe)
-        other = None if part.model is None else self._model_cell(part.model, place, (*line, "model"))
+    def _make_training_cell(self, ref: RunRef) -> Cell | None:
+        part, start, place = self.file.recipes[ref.recipe], self.file.models[ref.model], ("recipes", ref.recipe)
+        other = None if part.model is None else self._model_cell(part.model, ref, (*place, "model"))
         if part.recipe == recipe_configs.NONE:
             return other
-        data = self.file.training[place.training]
-        told = {**self.file.arguments, **data.arguments, **part.arguments}
-        arguments = {name: value for name, value in told.items() if value is not None}
-        parameters, needs, parts = self._resolve_parameters(place, (*line, "parameters"))
-        source = start.source if part.model is None else _A_RUN
+        data = self.file.training[ref.training]
+        # The file's arguments are the weakest, then those of the training data, then the recipe's; null removes one.
+        arguments = {**self.file.arguments, **data.arguments, **part.arguments}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        parameters, needs, parts = self._resolve_parameters(ref, (*place, "parameters"))
+        source = start.source if part.model is None else MODEL_OF_A_RUN
+        # The names in a configuration decide the cell's address: renaming one would orphan every finished cell.
         config = recipe_configs.resolve_config(part.recipe, parameters, arguments, source) | {
             "kind": "train",
             "train": self.sources.datasets[data.train].address,
             "dev": self.sources.datasets[data.dev].address,
-            "model": self.sources.start_model(place).address if other is None else _folder_address(other, part.model),
+            "model": self._model_address(ref, other, part.model),
             "max_length": start.max_length,
             "early_stopping_patience": part.early_stopping_patience,
-            "seed": place.seed,
+            "seed": ref.seed,
         }
-        config |= {"options": part.options} if part.options else {}
+        # Keys that came later are left out at their default, so that older cells keep their addresses.
+        if part.options:
+            config["options"] = part.options
         if other is None and start.prompt is not None:
-            config["prompt"] = start.prompt.model_dump()
-            if part.recipe not in recipe_configs.EXPLAINING:
-                explaining = ", ".join(recipe_configs.EXPLAINING)
-                message = f"a prompted model is not trained: {part.recipe} trains it, only {explaining} do not"
-                raise self.study.error(line, message)
-        found = {name: self.study.dataset(getattr(data, name)) for name in ("train", "dev")}
+            config["prompt"] = self._prompt_config(ref)
+        sources = {name: self.study.dataset(getattr(data, name)) for name in ("train", "dev")}
+        # Arguments that the outcome does not depend on, as the number of data loader workers, are no part of the key.
         others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
         cell = Cell(
             config,
             train_model,
-            join_title(*place_names(place)),
+            join_title(*place_names(ref)),
             _unique_keys([*needs, other]),
-            found | {"model": start.source_for_seed(place.seed), "arguments": others, "parts": parts},
+            {**sources, "model": start.source_for_seed(ref.seed), "arguments": others, "parts": parts},
         )
-        self.runs.append(StudyRun(cell, *place))
+        self.runs.append(StudyRun(cell, *ref))
         return cell
 
-    def _resolve_parameters(self, place: RunRef, line: Line) -> Resolved:
-        """The recipe's parameters, those that other runs give by these runs' addresses; these runs; where parts are."""
-        given = self.file.recipes[place.recipe].parameters
-        parameters, needs, parts = self._resolve_values(given, place, line)
-        for name, value in recipe_configs.find_values_from_runs(given).items():
+    def _prompt_config(self, ref: RunRef) -> dict[str, Any]:
+        """Return the prompt of a model as JSON. Raises ExegeteError if the recipe would train the prompted model."""
+        recipe, prompt = self.file.recipes[ref.recipe].recipe, self.file.models[ref.model].prompt
+        if recipe not in recipe_configs.EXPLAINING:
+            explaining = ", ".join(recipe_configs.EXPLAINING)
+            message = f"a prompted model stays as it is: {recipe} trains it ({explaining} do not)"
+            raise self.study.error(("recipes", ref.recipe), message)
+        assert prompt is not None
+        return prompt.model_dump()
+
+    def _resolve_parameters(self, ref: RunRef, place: Place) -> Resolved:
+        """Resolve a recipe's parameters, including those whose value is a figure of other runs."""
+        parameters = self.file.recipes[ref.recipe].parameters
+        values, needs, parts = self._resolve_values(parameters, ref, place)
+        for name, value in recipe_configs.find_values_from_runs(parameters).items():
             other = str(value[recipe_configs.FROM])
-            runs = [
-                self._required_cell(RunPart(run=other, seed=seed), place, (*line, name))
-                for seed in seeds_of(self.file, other)
-            ]
-            parameters[name] = {
+            runs = []
+            for seed in seeds_of(self.file, other):
+                runs.append(self._required_cell(RunPart(run=other, seed=seed), ref, (*place, name)))
+            values[name] = {
                 "runs": list(_unique_keys(runs)),
                 "metric": value["metric"],
                 "of": value.get("of"),
                 "times": value.get("times", 1.0),
             }
             needs += runs
-        return parameters, needs, parts
+        return values, needs, parts
 
-    def _resolve_values(self, given: Mapping[str, Any], place: RunRef, line: Line) -> Resolved:
-        """The values, runs, datasets and models among them by their addresses; these runs; and where the others are."""
+    def _resolve_values(self, given: Mapping[str, Any], ref: RunRef, place: Place) -> Resolved:
+        """Replace the runs, datasets and models that values name by their addresses."""
         values, needs, parts = dict(given), list[Cell | None](), dict[str, Any]()
         for name, part in find_run_parts(given).items():
-            cell = self._model_cell(part, place, (*line, name))
+            cell = self._model_cell(part, ref, (*place, name))
             if cell is not None:
                 values[name] = _folder_address(cell, part)
                 needs.append(cell)
             else:
-                values[name] = {MODEL: self.sources.start_model(place).address}
-                parts[name] = self.file.models[place.model].source_for_seed(place.seed)
+                values[name] = {MODEL: self.sources.start_model(ref).address}
+                parts[name] = self.file.models[ref.model].source_for_seed(ref.seed)
         for name, dataset in find_named_parts(given, DATASET).items():
             values[name], parts[name] = {DATASET: self.sources.datasets[dataset].address}, self.study.dataset(dataset)
         for name, model in find_named_parts(given, MODEL).items():
-            address = self.sources.model(model, place.seed).address
-            values[name], parts[name] = {MODEL: address}, self.file.models[model].source_for_seed(place.seed)
+            address = self.sources.model(model, ref.seed).address
+            values[name], parts[name] = {MODEL: address}, self.file.models[model].source_for_seed(ref.seed)
         return values, needs, parts
 
-    def _required_cell(self, part: RunPart, place: RunRef, line: Line) -> Cell:
-        """The run that a part means."""
+    def _required_cell(self, part: RunPart, ref: RunRef, place: Place) -> Cell:
+        """Return the training cell that `part` names for the run `ref`. Raises ExegeteError if it trains nothing."""
         try:
-            needed = resolve_run(self.file, part, place)
+            needed = resolve_run(self.file, part, ref)
         except ExegeteError as error:
-            raise self.study.error(line, error) from error
+            raise self.study.error(place, error) from error
         cell = self._training_cell(needed)
         if cell is None:
-            raise self.study.error(line, f"{part.run} trains nothing, so it has no folder")
+            raise self.study.error(place, f"{part.run} trains nothing, so it has no folder")
         return cell
 
-    def _model_cell(self, part: RunPart, place: RunRef, line: Line) -> Cell | None:
-        """The run that a part means; None where its recipe takes the grid's model as it is."""
-        own = RunRef(place.training, place.model, part.run, place.seed)
-        taken = part == RunPart(run=part.run) and own in self._places and self._training_cell(own) is None
-        return None if taken else self._required_cell(part, place, line)
+    def _model_cell(self, part: RunPart, ref: RunRef, place: Place) -> Cell | None:
+        """Return the training cell that `part` names; None if its recipe takes the grid's model as it is."""
+        own = RunRef(ref.training, ref.model, part.run, ref.seed)
+        if part == RunPart(run=part.run) and own in self._grid and self._training_cell(own) is None:
+            return None
+        return self._required_cell(part, ref, place)
 
-    def _add_judgements(self, name: str, judgement: JudgementPart, place: RunRef, trained: Cell | None) -> None:
-        """Adds the runs of a judgement of one place in the grid: one for each dataset and limit of its explainers."""
-        line: Line = ("judgements", name)
-        judged = trained if judgement.model is None else self._model_cell(judgement.model, place, (*line, "model"))
-        chosen, learned = self._explainer_configs(judgement, place, trained)
-        options, needed, parts = self._resolve_values(judgement.options, place, (*line, "options"))
-        metrics, copies = self._metric_configs(judgement, place)
-        source = self.file.models[place.model].source_for_seed(place.seed)
+    def _model_address(self, ref: RunRef, cell: Cell | None, part: RunPart | None) -> Mapping[str, Any]:
+        """Return the address of the grid's model, or of the folder that `part` names in a cell."""
+        return self.sources.start_model(ref).address if cell is None else _folder_address(cell, part)
+
+    def _add_judgements(self, name: str, judgement: JudgementPart, ref: RunRef, trained: Cell | None) -> None:
+        """Add the judgements of one training run: a run for each dataset and each limit of explainers."""
+        place: Place = ("judgements", name)
+        judged = trained if judgement.model is None else self._model_cell(judgement.model, ref, (*place, "model"))
+        explainers, learned = self._explainer_configs(judgement, ref, trained)
+        options, needs, parts = self._resolve_values(judgement.options, ref, (*place, "options"))
+        metrics, metric_needs = self._metric_configs(judgement, ref)
+        source = self.file.models[ref.model].source_for_seed(ref.seed)
         for dataset in judgement.datasets:
             part, data = self.study.dataset(dataset, judged=True), self.sources.judged[dataset]
-            for limit, few in _group_by_limit(judgement, chosen, data.rows).items():
-                config = self._judgement_config(judgement, place, few, options) | {
+            for limit, limited in _group_by_limit(judgement, explainers, data.rows).items():
+                config = self._judgement_config(judgement, ref, limited, options) | {
                     "metrics": metrics,
-                    "model": self.sources.start_model(place).address
+                    "model": self.sources.start_model(ref).address
                     if judged is None
                     else _folder_address(judged, judgement.model),
                     "dataset": data.address,
                 }
-                prompt = self.file.models[place.model].prompt
-                if judged is None and prompt is not None:
-                    config["prompt"] = prompt.model_dump()
+                config |= self._model_options(ref, judged, explained=bool(explainers))
                 if limit:
                     config["limit"] = limit
-                if chosen and self.file.models[place.model].full_attention:
-                    config["full_attention"] = True
-                title = f"first {limit}" if limit else ""
                 cell = Cell(
                     config,
                     judge_model,
-                    join_title(*place_names(place), name, title, dataset),
-                    _unique_keys([judged, *learned, *needed, *copies]),
-                    {
-                        "model": source,
-                        "dataset": part,
-                        "parts": parts,
-                    },
+                    join_title(*place_names(ref), name, f"first {limit}" if limit else "", dataset),
+                    _unique_keys([judged, *learned, *needs, *metric_needs]),
+                    {"model": source, "dataset": part, "parts": parts},
                 )
-                specs = {key: each.spec for key, each in few.items()}
-                self.runs.append(StudyRun(cell, *place, dataset, name, specs, partly=limit > 0))
+                specs = {key: explainer.spec for key, explainer in limited.items()}
+                self.runs.append(StudyRun(cell, *ref, dataset, name, specs, partly=limit > 0))
+
+    def _model_options(self, ref: RunRef, judged: Cell | None, *, explained: bool) -> dict[str, Any]:
+        """Return how the judged model is loaded: its prompt, and full attention where it is explained."""
+        model, options = self.file.models[ref.model], dict[str, Any]()
+        if judged is None and model.prompt is not None:
+            options["prompt"] = model.prompt.model_dump()
+        if explained and model.full_attention:
+            options["full_attention"] = True
+        return options
 
     def _judgement_config(
-        self, judgement: JudgementPart, place: RunRef, chosen: Mapping[str, ExplainerConfig], options: Mapping[str, Any]
+        self,
+        judgement: JudgementPart,
+        ref: RunRef,
+        explainers: Mapping[str, ExplainerConfig],
+        options: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """A judgement's facts, but for the metrics, the model and the data."""
+        """Return a judgement's configuration without its metrics, model and data."""
         config: dict[str, Any] = {
             "kind": "judge",
-            "explainers": {each.spec: each.facts for each in chosen.values()},
+            "explainers": {explainer.spec: explainer.facts for explainer in explainers.values()},
             "target": judgement.target,
             "keep_attributions": judgement.keep_attributions,
             "layers": judgement.layers,
-            "seed": place.seed,
+            "seed": ref.seed,
         }
         if judgement.special_tokens:
             config["special_tokens"] = True
         if judgement.unit is not None:
             config["unit"] = judgement.unit
         if judgement.protocol is not None:
-            known = protocols.add_default_options(judgement.protocol, options)
-            config["protocol"] = {"name": judgement.protocol, "options": known}
+            all_options = protocols.add_default_options(judgement.protocol, options)
+            config["protocol"] = {"name": judgement.protocol, "options": all_options}
         return config
 
-    def _metric_configs(self, judgement: JudgementPart, place: RunRef) -> tuple[dict[str, Any], list[Cell]]:
-        """A judgement's metrics with all their parameters by spec, and the runs whose folders are among these."""
-        found, needs = dict[str, Any](), list[Cell]()
+    def _metric_configs(self, judgement: JudgementPart, ref: RunRef) -> tuple[dict[str, Any], list[Cell]]:
+        """Return a judgement's metrics with all parameters, by spec, and the cells that their specs name."""
+        configs, needs = dict[str, Any](), list[Cell]()
         for name in judgement.metrics or ():
-            spec = self.file.metrics[name]
-            runs = {
-                each: self._required_cell(RunPart(run=each), place, ("metrics", name))
-                for each in RUN_IN_SPEC.findall(spec)
-            }
-            named = {"runs": {recipe: cell.key for recipe, cell in runs.items()}} if runs else {}
-            found[spec] = {**_metric_config(self.metrics[spec]), **named}
+            spec, runs = self.file.metrics[name], dict[str, Cell]()
+            for recipe in RUN_IN_SPEC.findall(spec):
+                runs[recipe] = self._required_cell(RunPart(run=recipe), ref, ("metrics", name))
+            configs[spec] = {"name": self.metrics[spec].name, **self.metrics[spec].params}
+            if runs:
+                configs[spec]["runs"] = {recipe: cell.key for recipe, cell in runs.items()}
             needs += runs.values()
-        return found, needs
+        return configs, needs
 
     def _explainer_configs(
-        self, judgement: JudgementPart, place: RunRef, trained: Cell | None
+        self, judgement: JudgementPart, ref: RunRef, trained: Cell | None
     ) -> tuple[dict[str, ExplainerConfig], list[Cell | None]]:
-        """A judgement's explainers of a run by name, and the runs in which learned ones are."""
-        found, needs = dict[str, ExplainerConfig](), list[Cell | None]()
+        """Return a judgement's explainers by name, and the cells that learned ones come from."""
+        configs, needs = dict[str, ExplainerConfig](), list[Cell | None]()
         for name in judgement.explainers or ():
             part, cell = self.file.explainers[name], None
             if part.source_run is not None:
-                cell = self._required_cell(part.source_run, place, ("explainers", name))
+                cell = self._required_cell(part.source_run, ref, ("explainers", name))
             elif OWN_RUN in part.spec:
                 cell = trained
                 if cell is None:
-                    message = f"comes from the judged run, but {place.recipe} trains nothing: name a run, or recipes"
+                    message = f"comes from the judged run, but {ref.recipe} trains nothing: name a run, or recipes"
                     raise self.study.error(("explainers", name), message)
-            found[name] = make_explainer_config(part, None if cell is None else cell.key)
+            configs[name] = make_explainer_config(part, None if cell is None else cell.key)
             needs.append(cell)
-        return found, needs
+        return configs, needs
 
 
-def _is_judged(judgement: JudgementPart, place: RunRef) -> bool:
-    """Whether a judgement is about the runs of a place."""
-    limits = ((judgement.recipes, place.recipe), (judgement.trainings, place.training), (judgement.models, place.model))
+def _is_judged(judgement: JudgementPart, ref: RunRef) -> bool:
+    """Return whether a judgement is about a training run; without names it is about all of them."""
+    limits = ((judgement.recipes, ref.recipe), (judgement.trainings, ref.training), (judgement.models, ref.model))
     return all(names is None or name in names for names, name in limits)
 
 
 def _group_by_limit(
-    judgement: JudgementPart, chosen: Mapping[str, ExplainerConfig], rows: int
+    judgement: JudgementPart, explainers: Mapping[str, ExplainerConfig], rows: int
 ) -> dict[int, dict[str, ExplainerConfig]]:
-    """The explainers by the number of examples that they are judged on; 0 for all, which is always there."""
-    found: dict[int, dict[str, ExplainerConfig]] = {0: {}}
-    for name, each in chosen.items():
+    """Group explainers by the number of examples that they are judged on; 0 is all examples and always exists."""
+    # The run on all examples gives the model's own performance, even if every explainer has a limit.
+    groups: dict[int, dict[str, ExplainerConfig]] = {0: {}}
+    for name, explainer in explainers.items():
         limit = judgement.limits.get(name, rows)
-        found.setdefault(limit if limit < rows else 0, {})[name] = each
-    return found
+        groups.setdefault(limit if limit < rows else 0, {})[name] = explainer
+    return groups
 
 
 def _folder_address(cell: Cell, part: RunPart | None) -> dict[str, str]:
-    """A run's folder, or one inside it, by the run's address."""
-    path = "" if part is None else part.path
-    return {TRAINED: cell.key} | ({"path": path} if path else {})
+    """Return the address of a cell's folder, or of the folder inside it that `part` names."""
+    address = {TRAINED: cell.key}
+    if part is not None and part.path:
+        address["path"] = part.path
+    return address
 
 
 def _unique_keys(cells: Sequence[Cell | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(cell.key for cell in cells if cell is not None))
-
-
-def _metric_config(chosen: Any) -> Mapping[str, Any]:
-    """A metric with all its parameters."""
-    return {"name": chosen.name, **chosen.params}

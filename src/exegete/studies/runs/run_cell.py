@@ -1,4 +1,4 @@
-"""A run done once, whoever else tries, and what became of an attempt."""
+"""Execute a cell exactly once among all processes, and report how an attempt ended."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from exegete.studies.runs.store import Cell, Store, write_record
 
 logger = logging.getLogger(__name__)
 
-NO_SPACE = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "unexpected pos", "failed writing file")
-"""Words of a full disk: the system's, and torch's for a file of which it could not write all."""
+DISK_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "unexpected pos", "failed writing file")
+"""Messages of a full disk: the system's, and torch's for a file that it could not write completely."""
 
 Status = Literal["done", "busy", "failed", "refused", "killed", "stopped", "full"]
 
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """How an attempt at a run ended.
+    """How an attempt to execute a cell ended.
 
-    `done`; `busy`: another process is at it; `failed`: it raised; `refused`: bad input, which no second attempt
-    mends; `killed`: its process died; `stopped`: by a signal, with nothing lost; `full`: there is no space left.
+    `done`; `busy`: another process executes it; `failed`: it raised an error; `refused`: bad input, for which another
+    attempt is useless; `killed`: its process died; `stopped`: by a signal, after it saved; `full`: the disk is full.
     """
 
     key: str
@@ -39,10 +39,10 @@ class CellResult:
 
 
 def run_cell(cell: Cell, root: Path, *, threads: int = 1) -> bool:
-    """Do a cell unless it is done. Return whether it is done now; False if another process is at it.
+    """Execute a cell unless it is done. Return whether it is done now; False if another process executes it.
 
     Raises:
-        Exception: any error of the cell's own work; its lock is free then, and its checkpoints stay.
+        Exception: any error of the cell's own function; its lock is released then, and its checkpoints stay.
     """
     store = Store(root)
     if store.is_complete(cell.key):
@@ -50,14 +50,15 @@ def run_cell(cell: Cell, root: Path, *, threads: int = 1) -> bool:
     with try_lock(store.lock_path(cell.key)) as acquired:
         if not acquired:
             return False
+        # Another process may have finished it between the first look and the lock.
         if store.is_complete(cell.key):
             return True
         store.clean(cell.key)
-        begun, spent = time.monotonic(), time.process_time()
+        start, cpu_start = time.monotonic(), time.process_time()
         try:
             with store.workspace(cell) as space:
                 cell.run(cell, space)
-                cost = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - spent}
+                cost = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu_start}
                 write_record(space.output, cell, threads, **cost)
         except FileExistsError:
             # The network file system may have taken the lock from a process that was cut off: the first to finish wins.
@@ -68,35 +69,39 @@ def run_cell(cell: Cell, root: Path, *, threads: int = 1) -> bool:
 
 
 def remove_leftovers(cells: Iterable[Cell], root: Path) -> None:
-    """Removes what killed processes left of finished runs, but for those that somebody is at."""
+    """Remove temporary files that killed processes left of finished cells, unless a process executes the cell now."""
     store = Store(root)
-    find_leftovers = store.find_leftovers()
-    for key in (cell.key for cell in cells if cell.key in find_leftovers and store.is_complete(cell.key)):
-        with try_lock(store.lock_path(key)) as acquired:
-            if acquired:
-                store.clean(key)
+    # One directory listing finds the few candidates; checking every cell's record would take seconds.
+    leftovers = store.find_leftovers()
+    for cell in cells:
+        if cell.key in leftovers and store.is_complete(cell.key):
+            with try_lock(store.lock_path(cell.key)) as acquired:
+                if acquired:
+                    store.clean(cell.key)
 
 
 def try_cell(cell: Cell, root: Path, *, threads: int = 1) -> CellResult:
-    """`run_cell`, with whatever it raises as a message; the traceback goes to `failed/` in the store."""
-    begun = time.monotonic()
+    """Execute a cell as `run_cell` does, with any error as a message; the traceback goes to `failed/` of the store."""
+    start = time.monotonic()
     try:
         status: Status = "done" if run_cell(cell, root, threads=threads) else "busy"
-        return CellResult(cell.key, status, seconds=time.monotonic() - begun)
+        return CellResult(cell.key, status, seconds=time.monotonic() - start)
     except Stopped as stopped:
         return CellResult(cell.key, "stopped", str(stopped))
-    except Exception as error:  # a run's failure is a result of the study
-        message = f"{type(error).__name__}: {error}" if not isinstance(error, ExegeteError) else str(error)
+    # A failed cell is a result of the study, and must not end the worker process.
+    except Exception as error:
+        message = str(error) if isinstance(error, ExegeteError) else f"{type(error).__name__}: {error}"
         _keep_traceback(Store(root).failure_path(cell.key), cell)
-        return CellResult(cell.key, _status_of_error(error), " ".join(message.split()), time.monotonic() - begun)
+        return CellResult(cell.key, _status_of_error(error), " ".join(message.split()), time.monotonic() - start)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error comes from a full disk or a used-up quota, whatever it was wrapped in."""
+    """Return whether an error, or one that it was raised from, comes from a full disk or an exceeded quota."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
-        if any(words in str(error) for words in NO_SPACE):
+        # Rust's safetensors and torch's C++ writer raise their own error types, which carry the message alone.
+        if any(words in str(error) for words in DISK_FULL):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -109,7 +114,7 @@ def _status_of_error(error: BaseException) -> Status:
 
 
 def _keep_traceback(path: Path, cell: Cell) -> None:
-    """Keeps the traceback, if there is room for it."""
+    """Write the current traceback to a file; on a full disk log a warning instead."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{cell.title}\n\n{traceback.format_exc()}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""One run of a study, and where runs are kept: a folder that has its name only when all of it is written."""
+"""A cell is one run of a study; the store keeps finished cells, each in a folder that has its name only when whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ RECORD, FIGURES_ONLY = "cell.json", "figures_only"
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folders of a run: `work` survives a killed attempt, `output` becomes the run's folder, `store` has all."""
+    """The folders of a running cell, and the store of all cells.
+
+    `work` survives a killed attempt, for checkpoints. `output` becomes the cell's folder at the end.
+    """
 
     work: Path
     output: Path
@@ -34,10 +37,14 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Cell:
-    """A run: what it is made of, and the function that does it.
+    """One training or judgement of a study: its configuration and the function that executes it.
 
-    `config` is all that the outcome depends on, as JSON values; its digest is the run's address. `sources` say where
-    that is found on this machine. `needs` are the addresses of runs that come first.
+    Args:
+        config: everything that the outcome depends on, as JSON values; its digest is the cell's key (address).
+        run: the function that executes the cell and writes its files into `Workspace.output`.
+        title: the cell's place in the study, in words.
+        needs: the keys of the cells that must be finished first.
+        sources: where the data and models of `config` are on this machine; the outcome does not depend on that.
     """
 
     config: Mapping[str, Any]
@@ -48,151 +55,171 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """The address: 16 hexadecimal digits."""
+        """The cell's address: 16 hexadecimal digits."""
         return digest(self.config)
 
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of finished runs, which several studies share: `cells/KEY`, and what is under way beside it."""
+    """A folder of finished cells that several studies share.
+
+    `cells/KEY` holds finished cells, `.work/KEY` checkpoints of unfinished ones, `.claims/KEY` their locks, `failed/`
+    tracebacks, `derived/` figures computed from several cells, `sources/` addresses of data on other machines.
+    """
 
     root: Path
 
     def cell_folder(self, key: str) -> Path:
-        """Where a finished run lies."""
+        """Return the folder of a finished cell."""
         return self.root / "cells" / key
 
     def work_folder(self, key: str) -> Path:
-        """Where an unfinished run works."""
+        """Return the folder in which an unfinished cell keeps its checkpoints."""
         return self.root / ".work" / key
 
     def lock_path(self, key: str) -> Path:
-        """Return the lock file of a cell, which exists while a process is at it or after that one was killed."""
+        """Return the lock file of a cell, which exists while a process executes it or after that one was killed."""
         return self.root / ".claims" / key
 
     def failure_path(self, key: str) -> Path:
-        """Where it stands why a run failed."""
+        """Return the file with the traceback of a failed cell."""
         return self.root / "failed" / f"{key}.txt"
 
     def failure_reason(self, key: str) -> str:
-        """The last line of why a run failed, which a full disk may have kept nothing of."""
+        """Return the last line of a failed cell's traceback."""
         text = self.failure_path(key).read_text(encoding="utf-8").strip()
+        # On a full disk the file may have been created without any content.
         return text.splitlines()[-1] if text else "its reason could not be written"
 
     def read_record(self, key: str) -> Mapping[str, Any] | None:
-        """The stored record of a finished run; None when there is none, or when its files are incomplete."""
+        """Return the record of a finished cell; None if there is none, or if its files are incomplete."""
         folder = self.cell_folder(key)
         try:
             record: Mapping[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-            whole = record["key"] == key and digest(record["config"]) == key
-            file_sizes = {name: (folder / name).stat().st_size for name in record["files"]}
+            matches = record["key"] == key and digest(record["config"]) == key
+            # Sizes reveal a file that was torn after the rename, as by a copy that broke off.
+            sizes = {name: (folder / name).stat().st_size for name in record["files"]}
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return record if whole and file_sizes == record["files"] else None
+        return record if matches and sizes == record["files"] else None
 
     def is_done(self, key: str) -> bool:
-        """Whether a run's figures are there."""
+        """Return whether a cell's figures exist."""
         return self.read_record(key) is not None
 
     def is_complete(self, key: str) -> bool:
-        """Whether a run is there with all that others may need, and not as imported figures alone."""
+        """Return whether a cell has all its files, such as model weights; imported figures do not."""
         record = self.read_record(key)
         return record is not None and not record.get(FIGURES_ONLY)
 
     def list_unfinished(self, cells: Sequence[Cell]) -> list[str]:
-        """The runs to do, in their order: those that are not done, and those that they need but of their figures."""
+        """Return the keys of the cells to execute, in the order of `cells`.
+
+        These are the cells without figures, and the cells they need whose figures alone were imported.
+        """
         known = {cell.key: cell for cell in cells}
-        found, todo = set[str](), [key for key in known if not self.is_done(key)]
-        while todo:
-            key = todo.pop()
-            found.add(key)
-            todo += [
-                need for need in known[key].needs if need in known and need not in found and not self.is_complete(need)
-            ]
-        return [key for key in known if key in found]
+        unfinished, pending = set[str](), [key for key in known if not self.is_done(key)]
+        while pending:
+            key = pending.pop()
+            unfinished.add(key)
+            for need in known[key].needs:
+                # The weights of an imported cell are missing, so a cell that starts from them repeats the training.
+                if need in known and need not in unfinished and not self.is_complete(need):
+                    pending.append(need)
+        return [key for key in known if key in unfinished]
 
     def has_derived(self, key: str) -> bool:
-        """Whether the figure from several runs that has this address was computed."""
-        return self._derived(key).exists()
+        """Return whether the figure with this address, derived from several cells, was computed."""
+        return self._derived_path(key).exists()
 
-    def compute_derived(self, key: str, value: Callable[[], float]) -> float:
-        """A figure that comes from several runs, by its address; computed once."""
-        path = self._derived(key)
+    def compute_derived(self, key: str, compute: Callable[[], float]) -> float:
+        """Return the derived figure with this address; `compute` is called only when the store does not have it."""
+        path = self._derived_path(key)
         if not path.exists():
-            write_json(path, {"value": value()})
-        found = json.loads(path.read_text(encoding="utf-8"))["value"]
-        return float("nan") if found is None else float(found)
+            write_json(path, {"value": compute()})
+        value = json.loads(path.read_text(encoding="utf-8"))["value"]
+        # JSON has no NaN: `write_json` stores it as null.
+        return float("nan") if value is None else float(value)
 
-    def _derived(self, key: str) -> Path:
+    def _derived_path(self, key: str) -> Path:
         return self.root / "derived" / f"{key}.json"
 
     def read_sources(self, study: str) -> Mapping[str, Any]:
-        """The addresses of a study's datasets and models on the machine that its imported figures come from."""
+        """Return the addresses of a study's datasets and models on the machine that its imported figures come from."""
         path = self.root / "sources" / f"{study}.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def list_finished(self) -> list[str]:
-        """The addresses of all finished runs."""
+        """Return the keys of all finished cells."""
         names = sorted(path.name for path in self.root.glob("cells/*") if not path.name.startswith("."))
         return [name for name in names if self.is_done(name)]
 
     def require_folder(self, key: str) -> Path:
-        """The folder of a run that another one needs. Raises ExegeteError when it is not there."""
+        """Return the folder of a cell that another one needs.
+
+        Raises:
+            ExegeteError: the cell is not finished, or only its figures were imported.
+        """
         if not self.is_complete(key):
             raise ExegeteError(f"the run {key} is not finished in {self.root}")
         return self.cell_folder(key)
 
     def find_leftovers(self) -> set[str]:
-        """The addresses of runs that somebody is at, or was when he was killed."""
-        names = {path.name.partition(".")[0] for room in (".work", ".claims") for path in self.root.glob(f"{room}/*")}
+        """Return the keys of cells with temporary files: those being executed, and those whose process was killed."""
+        names = set[str]()
+        for folder in (".work", ".claims"):
+            names |= {path.name.partition(".")[0] for path in self.root.glob(f"{folder}/*")}
         return names | {path.name.split(".")[1] for path in self.root.glob("cells/.*")}
 
     def clean(self, key: str) -> None:
-        """Removes what killed attempts left, imported figures of a run that is done now, and puts a torn run aside.
+        """Remove temporary files of killed attempts and imported figures; move a damaged cell aside.
 
-        Only for who has claimed the run.
+        Call it only while holding the cell's lock.
         """
-        for left in self.root.glob(f"cells/.{key}.*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for temporary in self.root.glob(f"cells/.{key}.*"):
+            shutil.rmtree(temporary, ignore_errors=True)
         if self.is_complete(key):
-            self._tidy(key)
+            self._remove_temporary(key)
         if self.is_done(key) and not self.is_complete(key):
             shutil.rmtree(self.cell_folder(key))
         if self.cell_folder(key).exists() and not self.is_done(key):
+            # Kept rather than deleted: the user may want to see what a disk error left of hours of training.
             aside = self.root / ".damaged" / f"{key}.{uuid4().hex[:8]}"
             aside.parent.mkdir(parents=True, exist_ok=True)
             os.rename(self.cell_folder(key), aside)
 
     @contextmanager
     def workspace(self, cell: Cell) -> Iterator[Workspace]:
-        """The run's workspace; when the block ends without an error, the run is finished."""
+        """Yield a cell's workspace; the cell is finished when the block ends without an error."""
         self.work_folder(cell.key).mkdir(parents=True, exist_ok=True)
-        with atomic_folder(self.cell_folder(cell.key)) as fresh:
-            yield Workspace(self.work_folder(cell.key), fresh, self)
-        self._tidy(cell.key)
+        with atomic_folder(self.cell_folder(cell.key)) as output:
+            yield Workspace(self.work_folder(cell.key), output, self)
+        # Checkpoints go only after the rename: a kill in between loses nothing and leaves files for `clean`.
+        self._remove_temporary(cell.key)
 
-    def _tidy(self, key: str) -> None:
-        """Removes what a finished run does not need any more."""
+    def _remove_temporary(self, key: str) -> None:
         self.failure_path(key).unlink(missing_ok=True)
         shutil.rmtree(self.work_folder(key), ignore_errors=True)
 
 
 def write_record(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_seconds: float) -> None:
-    """Writes the record of a finished run beside its files."""
-    made = {"versions": get_versions(), "date": datetime.now(UTC).date().isoformat(), "machine": describe_machine()}
+    """Write the record of a finished cell beside its files: configuration, sizes of files, versions, machine, cost."""
+    origin = {"versions": get_versions(), "date": datetime.now(UTC).date().isoformat(), "machine": describe_machine()}
     cost = {"seconds": round(seconds, 3), "cpu_seconds": round(cpu_seconds, 3), "threads": threads}
     facts = {"key": cell.key, "title": cell.title, "config": cell.config}
-    write_json(folder / RECORD, facts | {"files": file_sizes(folder)} | made | cost)
+    write_json(folder / RECORD, facts | {"files": file_sizes(folder)} | origin | cost)
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """The size of each file in a run's folder, by its path there."""
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Return the size in bytes of each file in a folder and its subfolders, by relative path."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.stat().st_size for path in files}
 
 
 def describe_machine() -> str:
-    """The kind of this machine, in words: its architecture, cores and graphics card."""
+    """Return the architecture, number of cores and graphics card of this machine, in words."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # A cell that computes nothing with torch should not import it for this line.
     torch: Any = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else "no GPU"
     return f"{platform.machine()}, {cores} CPU cores, {gpu}"

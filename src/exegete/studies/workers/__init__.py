@@ -1,1 +1,1 @@
-"""Where runs are worked on: local processes or a Ray cluster, and the locks that keep two from one run."""
+"""Workers that execute the cells of a study: local processes, or tasks on a Ray cluster."""

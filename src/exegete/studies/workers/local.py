@@ -1,4 +1,4 @@
-"""Workers on this machine: one process each, with threads and a GPU of its own."""
+"""Executes cells in processes of this machine, each with its own threads and GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass
 class _Worker:
-    """A process, the pipe to it, and the run it is at."""
+    """A worker process, the pipe to it, and the cell that it executes."""
 
     process: SpawnProcess
     pipe: Connection
@@ -38,13 +38,13 @@ class _Worker:
 
 
 class LocalWorkers:
-    """`count` processes started afresh (not forked), in place of which new ones come when they die.
+    """A pool of worker processes; a process that dies is replaced.
 
     Args:
-        root: the store.
-        count: runs at a time.
-        threads: of each; default: an equal share of the cores.
-        gpus: how many there are to share; worker i sees GPU i modulo that number alone. Default: all.
+        root: the folder of the store.
+        count: number of processes.
+        threads: threads of each process; default: an equal share of the cores.
+        gpus: number of GPUs; worker i sees only GPU i modulo this number. Default: all of this machine.
     """
 
     def __init__(self, root: Path, count: int = 1, threads: int | None = None, gpus: int | None = None) -> None:
@@ -59,7 +59,7 @@ class LocalWorkers:
         return sum(worker.cell is None for worker in self.workers)
 
     def start(self, cell: Cell) -> None:
-        """Sends a run to an idle process; a dead one is replaced first."""
+        """Send a cell to an idle process; a dead process is replaced first."""
         number = next(number for number, worker in enumerate(self.workers) if worker.cell is None)
         if not self.workers[number].process.is_alive():
             self.workers[number] = self._start_process(number)
@@ -68,21 +68,23 @@ class LocalWorkers:
         try:
             worker.pipe.send(cell)
         except OSError:
+            # The process has died meanwhile: `wait` finds it and reports the cell as killed.
             worker.process.join()
 
     def wait(self, seconds: float) -> list[CellResult]:
-        """The runs that have ended, including one whose process died in the middle of it."""
+        """Return the cells that have ended, including those whose process died."""
         busy = [worker for worker in self.workers if worker.cell is not None]
         if not busy:
             time.sleep(seconds)
             return []
         signs: list[Connection | int] = [worker.pipe for worker in busy]
+        # A dead worker's own children may keep its pipe open, so the process itself is watched as well.
         wait([*signs, *(worker.process.sentinel for worker in busy)], seconds)
-        ended = (self._collect_result(number, worker) for number, worker in enumerate(self.workers))
-        return [each for each in ended if each is not None]
+        results = [self._collect_result(number, worker) for number, worker in enumerate(self.workers)]
+        return [result for result in results if result is not None]
 
     def close(self) -> None:
-        """Asks running processes to save and end, and ends those that do not."""
+        """Ask running processes to save and end; kill those that have not ended after the grace period."""
         for worker in self.workers:
             worker.pipe.close()
             if worker.cell is not None and worker.process.is_alive():
@@ -95,14 +97,16 @@ class LocalWorkers:
                 worker.process.join()
 
     def _collect_result(self, number: int, worker: _Worker) -> CellResult | None:
+        """Return how a worker's cell ended; None while it is running."""
         if worker.cell is None:
             return None
+        # Asked before the pipe is read: a process that sends its result and dies then has still finished its cell.
         key, alive = worker.cell.key, worker.process.is_alive()
         try:
             if worker.pipe.poll():
-                ended: CellResult = worker.pipe.recv()
+                result: CellResult = worker.pipe.recv()
                 worker.cell = None
-                return ended
+                return result
         except (EOFError, OSError):
             worker.process.join()
             alive = False
@@ -116,16 +120,19 @@ class LocalWorkers:
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.threads)) | {"TOKENIZERS_PARALLELISM": "false"}
         if self.gpus:
             variables["CUDA_VISIBLE_DEVICES"] = _gpu_name(number % self.gpus)
+        # Not forked: CUDA and torch's thread pools do not survive a fork.
         context = mp.get_context("spawn")
         process = context.Process(target=_run_worker, args=(theirs, self.root, self.threads), name=f"worker {number}")
         with _set_environment(variables), _block_signals():
             process.start()
+        # With our copy of their end open, the worker's death would never close the pipe.
         theirs.close()
         return _Worker(process, ours)
 
 
 def _run_worker(pipe: Connection, root: Path, threads: int) -> None:
-    """A worker's life: runs that come through the pipe, until it is closed."""
+    """Execute cells from the pipe until it is closed; the main function of a worker process."""
+    # A process group of its own: Ctrl-C in the terminal reaches the command alone, which then stops its workers.
     os.setpgrp()
     _accept_signals()
     prepare_worker(threads)
@@ -135,17 +142,18 @@ def _run_worker(pipe: Connection, root: Path, threads: int) -> None:
             cell = pipe.recv()
         except (EOFError, OSError):
             return
-        ended = try_cell(cell, root, threads=threads)
+        result = try_cell(cell, root, threads=threads)
         try:
-            pipe.send(ended)
+            pipe.send(result)
         except OSError:
             return
 
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """What is started in the block sees no Ctrl-C and no SIGTERM until it listens, and is handed over whole."""
-    ensure_running()  # what it begins with lets these signals through
+    """Block SIGINT and SIGTERM for processes that start in the block, until they call `_accept_signals`."""
+    # Started before the mask is set: multiprocessing's resource tracker unblocks these signals when it starts.
+    ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
@@ -154,14 +162,15 @@ def _block_signals() -> Iterator[None]:
 
 
 def _accept_signals() -> None:
-    """Forgets a Ctrl-C that came while this process started: it was meant for the command, which says what to do."""
+    """Discard a Ctrl-C that came during the start of this process, and unblock the signals."""
+    # The command got the same Ctrl-C and decides. Ignoring a pending signal discards it.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGINT, before)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 def prepare_worker(threads: int) -> None:
-    """Sets threads and logging in a worker process before its first run."""
+    """Set threads and logging of a worker process before its first cell."""
     torch.set_num_threads(threads)
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
@@ -171,7 +180,7 @@ def prepare_worker(threads: int) -> None:
 
 
 def _stop_with_parent() -> None:
-    """When the command is gone, however it went: save and stop, as it would have asked."""
+    """Wait for the end of the parent process, then stop this one with SIGTERM, so that it saves."""
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
@@ -179,13 +188,14 @@ def _stop_with_parent() -> None:
 
 
 def _describe_exit(code: int | None) -> str:
+    # multiprocessing gives the number of a signal as a negative exit code.
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -194,14 +204,14 @@ def _count_gpus() -> int:
 
 
 def _gpu_name(number: int) -> str:
-    """The GPU's name among those that this process may see."""
+    """Return the name of a GPU among those that CUDA_VISIBLE_DEVICES lets this process see."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return names[number] if number < len(names) else str(number)
 
 
 @contextmanager
 def _set_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """The variables for what is started in the block."""
+    """Set environment variables for the processes that start in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: the same runs as Ray tasks. All machines must see the store under the same path."""
+"""Executes cells as tasks of a Ray cluster. All machines must see the store under the same path."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MARK = ".store"
 
 
 class RayWorkers:
-    """Runs as tasks of a Ray cluster, each with `threads` CPUs and a share of a GPU where there are some.
+    """Executes cells as Ray tasks, each with `threads` CPUs and an equal share of the cluster's GPUs.
 
     Args:
-        root: the store, on a file system that all machines share.
-        count: runs at a time; default: as many as the cluster has CPUs for.
-        threads: of each run.
-        address: of the cluster; default: the one that runs here (or $RAY_ADDRESS), else one is started for the study.
+        root: the folder of the store, on a file system that all machines share.
+        count: number of cells at a time; default: as many as the cluster has CPUs for.
+        threads: CPUs of each cell.
+        address: address of the cluster; default: the one running on this machine (or $RAY_ADDRESS), else a new one.
 
     Raises:
         ExegeteError: Ray is not installed.
@@ -36,7 +36,7 @@ class RayWorkers:
 
     def __init__(self, root: Path, count: int | None = None, threads: int = 1, address: str | None = None) -> None:
         try:
-            import ray  # an extra
+            import ray
         except ImportError as error:
             raise ExegeteError("--engine ray needs the extra 'cluster': pip install 'exegete[cluster]'") from error
         self.ray: Any = ray
@@ -47,21 +47,22 @@ class RayWorkers:
         resources = ray.cluster_resources()
         self.count = count or max(1, int(resources.get("CPU", 1)) // threads)
         gpus = resources.get("GPU", 0) / self.count
+        # Ray accepts fractions of one GPU, but only whole numbers above that. Retries are the scheduler's.
         options = {"num_cpus": threads, "num_gpus": gpus if gpus < 1 else int(gpus), "max_retries": 0}
         self.task = ray.remote(**options)(_run_task)
         self.threads, self.running = threads, dict[Any, Cell]()
 
     @property
     def free_count(self) -> int:
-        """How many more tasks to hand in."""
+        """The number of cells that could be started now."""
         return self.count - len(self.running)
 
     def start(self, cell: Cell) -> None:
-        """Submits a run to Ray as a task."""
+        """Submit a cell to Ray as a task."""
         self.running[self.task.remote(cell, self.root, self.mark, self.threads)] = cell
 
     def wait(self, seconds: float) -> list[CellResult]:
-        """Reads the result of every task that has ended; one whose process or machine died counts as killed."""
+        """Return the results of tasks that have ended; a task whose process or machine died counts as killed."""
         if not self.running:
             time.sleep(seconds)
             return []
@@ -69,39 +70,44 @@ class RayWorkers:
         return [self._collect_result(each, self.running.pop(each)) for each in ready]
 
     def close(self) -> None:
-        """Cancels what runs: it is told to save and end. Leaves a cluster joined here, and the signals as they were."""
+        """Cancel running tasks, which save and end; leave a cluster that was joined here; restore signal handlers."""
         for each in self.running:
+            # Without force Ray sends KeyboardInterrupt to the task, which then writes a checkpoint.
             self.ray.cancel(each, force=False)
         self.running.clear()
         if self.ours:
             self.ray.shutdown()
-            with suppress(ValueError):  # outside of the main thread, where Ray has left signals alone, too
+            # ray.init replaces the SIGTERM handler. Outside the main thread it cannot, and neither can this.
+            with suppress(ValueError):
                 signal.signal(signal.SIGTERM, self.on_sigterm or signal.SIG_DFL)
 
     def _collect_result(self, task: Any, cell: Cell) -> CellResult:
         try:
-            ended: CellResult = self.ray.get(task)
+            result: CellResult = self.ray.get(task)
         except self.ray.exceptions.RayTaskError as error:
             return CellResult(cell.key, "failed", str(error.cause))
         except self.ray.exceptions.RayError as error:
             return CellResult(cell.key, "killed", f"its process died ({type(error).__name__})")
-        return ended
+        return result
 
 
 def _run_task(cell: Cell, root: Path, mark: str, threads: int) -> CellResult:
-    """A run on whatever machine it lands."""
+    """Execute a cell on a machine of the cluster, after checking that it sees the same store."""
     prepare_worker(threads)
     try:
-        seen = (root / MARK).read_text(encoding="utf-8")
+        content = (root / MARK).read_text(encoding="utf-8")
     except OSError:
-        seen = ""
-    if seen != mark:
+        content = ""
+    if content != mark:
         return CellResult(cell.key, "refused", f"a machine of the cluster does not see {root}: put it on a shared disk")
     return try_cell(cell, root, threads=threads)
 
 
 def _write_mark(root: Path) -> str:
-    """The content of the store's mark; a machine that reads the same content sees the same store."""
+    """Return the random content of the store's mark file, written once.
+
+    A machine that reads the same content sees the same store, not just a folder of the same name.
+    """
     root.mkdir(parents=True, exist_ok=True)
     path = root / MARK
     if not path.exists():
@@ -110,10 +116,10 @@ def _write_mark(root: Path) -> str:
 
 
 def join_cluster(ray: Any, address: str | None) -> None:
-    """Connects to a cluster, or starts one of this machine where none was named and none is running.
+    """Connect to a cluster; without an address, to the one running on this machine or else a new one.
 
     Raises:
-        ExegeteError: there is no cluster at the address.
+        ExegeteError: no cluster answers at the address.
     """
     if address is not None:
         _require_reachable(address)
@@ -127,7 +133,8 @@ def join_cluster(ray: Any, address: str | None) -> None:
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself takes minutes to say that nobody answers."""
+    """Raise ExegeteError unless a server answers at the address."""
+    # Ray itself waits for minutes before it reports an unreachable address.
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:

@@ -1,4 +1,4 @@
-"""Runs on workers: what comes after what, what is tried again, and what is reported."""
+"""Schedules cells on workers in dependency order, retries failures, and reports progress."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ POLL_SECONDS = 2.0
 
 
 class Workers(Protocol):
-    """Workers that carry out runs: processes of this machine, or a cluster."""
+    """Executes cells, in local processes or on a Ray cluster."""
 
     @property
     def free_count(self) -> int:
-        """How many runs could be started now."""
+        """The number of cells that could be started now."""
 
     def start(self, cell: Cell) -> None:
-        """Starts a run on a free worker."""
+        """Start a cell on an idle worker."""
 
     def wait(self, seconds: float) -> list[CellResult]:
-        """The runs that have ended since the last call; waits for one, but not longer than so long."""
+        """Return the results since the last call; wait for one, but at most `seconds`."""
 
     def close(self) -> None:
-        """Lets running ones save, and ends."""
+        """Let running cells save, and end all workers."""
 
 
 @dataclass
 class Outcome:
-    """The outcome of a study's runs, by address: `failed` has the reasons; `full`: the disk was, the rest waits.
+    """The outcome of a study.
 
-    `waiting`: how many runs were not begun, as the time was up or the disk full.
+    `done` has the keys of finished cells, `failed` the reasons of failed ones by key. `full`: the disk was full.
+    `waiting` is the number of cells that were not started, since the time was up or the disk full.
     """
 
     done: set[str] = field(default_factory=set)
@@ -57,18 +58,17 @@ def run_all(
     cells: Sequence[Cell],
     root: Path,
     workers: Workers,
-    report: Callable[[Cell, CellResult], None] = lambda cell, ended: None,
+    report: Callable[[Cell, CellResult], None] = lambda cell, result: None,
     attempts: int = ATTEMPTS,
     minutes: float | None = None,
 ) -> Outcome:
-    """Does all runs that are not done; those that fail do not hold up the others.
+    """Run every unfinished cell. A failed cell fails its dependants only.
 
-    A run that raises or whose process dies is tried again, `attempts` times in all; bad input is not. A run that needs
-    a failed one fails with it. A run that another process is at is waited for. On a full disk nothing new is begun, nor
-    after so many `minutes`.
+    A cell that raises an error or whose process dies is retried, up to `attempts` attempts in all; bad input is not.
+    A cell that another process executes is waited for. On a full disk no new cell starts, nor after `minutes`.
 
     Raises:
-        KeyboardInterrupt: SIGINT or SIGTERM came; running ones were given the time to save.
+        KeyboardInterrupt: SIGINT or SIGTERM came; running cells were given the time to save.
     """
     remove_leftovers(cells, root)
     queue = _Queue(cells, Store(root), attempts, math.inf if minutes is None else time.monotonic() + 60 * minutes)
@@ -77,8 +77,8 @@ def run_all(
             while queue.has_work:
                 for cell in queue.take_ready(workers.free_count):
                     workers.start(cell)
-                for ended in workers.wait(queue.poll_seconds()):
-                    report(queue.cells[ended.key], queue.record_end(ended))
+                for result in workers.wait(queue.poll_seconds()):
+                    report(queue.cells[result.key], queue.add_result(result))
                 queue.fail_dependants(report)
     finally:
         workers.close()
@@ -87,7 +87,7 @@ def run_all(
 
 
 class _Queue:
-    """The runs of a study in the order they are begun."""
+    """The cells of a study in the order in which they start."""
 
     def __init__(self, cells: Sequence[Cell], store: Store, attempts: int, end: float) -> None:
         self.cells = {cell.key: cell for cell in cells}
@@ -95,68 +95,72 @@ class _Queue:
         self.waiting = store.list_unfinished(cells)
         self.outcome = Outcome(set(self.cells) - set(self.waiting))
         self.running: set[str] = set()
-        self.tried: Counter[str] = Counter()
-        self.later: dict[str, float] = {}
+        self.failures: Counter[str] = Counter()
+        self.not_before: dict[str, float] = {}
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to begin or to wait for."""
+        """Whether a cell is running or can still start."""
         return bool(self.running or (self.waiting and not self.is_closed))
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing new is begun."""
+        """Whether no new cell may start."""
         return self.outcome.full or time.monotonic() > self.end
 
     def take_ready(self, count: int) -> Iterator[Cell]:
-        """Up to so many runs whose needs are met, which count as running from here on."""
+        """Yield up to `count` cells whose dependencies are done, and count them as running from then on."""
         now = time.monotonic()
+        # A copy, as cells leave the list while it is iterated.
         for key in list(self.waiting):
             if count <= 0 or self.is_closed:
                 return
-            if self.later.get(key, 0.0) <= now and self.outcome.done.issuperset(self.cells[key].needs):
+            if self.not_before.get(key, 0.0) <= now and self.outcome.done.issuperset(self.cells[key].needs):
                 self.waiting.remove(key)
                 self.running.add(key)
                 count -= 1
                 yield self.cells[key]
 
     def poll_seconds(self) -> float:
-        """How long to wait for workers before looking again at what others do."""
+        """Return how long to wait for workers before looking at other processes' cells again."""
+        # Only cells of other processes are left: look more often, as no worker will wake this process.
         return POLL_SECONDS if self.running or not self.waiting else POLL_SECONDS / 4
 
-    def record_end(self, ended: CellResult) -> CellResult:
-        """Takes an attempt's end into account; it may count as `failed` where it was the last one."""
-        self.running.discard(ended.key)
-        if ended.status == "done":
-            self.outcome.done.add(ended.key)
-        elif ended.status == "full":
+    def add_result(self, result: CellResult) -> CellResult:
+        """Update the queue with the end of an attempt; return it, as `failed` after the last attempt."""
+        self.running.discard(result.key)
+        if result.status == "done":
+            self.outcome.done.add(result.key)
+        elif result.status == "full":
             self.outcome.full = True
-            self.outcome.failed[ended.key] = ended.message
-        elif ended.status == "busy":
-            self.waiting.append(ended.key)
-            self.later[ended.key] = time.monotonic() + POLL_SECONDS
+            self.outcome.failed[result.key] = result.message
+        elif result.status == "busy":
+            self.waiting.append(result.key)
+            self.not_before[result.key] = time.monotonic() + POLL_SECONDS
         else:
-            self.tried[ended.key] += 1
-            if ended.status == "refused" or self.tried[ended.key] >= self.attempts:
-                self.outcome.failed[ended.key] = ended.message
-                return CellResult(ended.key, "failed", ended.message, ended.seconds)
-            self.waiting.insert(0, ended.key)
-        return ended
+            self.failures[result.key] += 1
+            if result.status == "refused" or self.failures[result.key] >= self.attempts:
+                self.outcome.failed[result.key] = result.message
+                return CellResult(result.key, "failed", result.message, result.seconds)
+            # To the front: its checkpoints are fresh, and its dependants wait for it.
+            self.waiting.insert(0, result.key)
+        return result
 
     def fail_dependants(self, report: Callable[[Cell, CellResult], None]) -> None:
-        """Gives up on runs whose needs have failed."""
+        """Fail the waiting cells that need a failed one."""
         for key in list(self.waiting):
-            broken = next((need for need in self.cells[key].needs if need in self.outcome.failed), None)
-            if broken is not None:
+            failed = next((need for need in self.cells[key].needs if need in self.outcome.failed), None)
+            if failed is not None:
                 self.waiting.remove(key)
-                name = self.cells[broken].title if broken in self.cells else broken
+                name = self.cells[failed].title if failed in self.cells else failed
                 self.outcome.failed[key] = f"needs {name!r}, which failed"
                 report(self.cells[key], CellResult(key, "failed", self.outcome.failed[key]))
 
 
 @contextmanager
 def _raise_on_sigterm() -> Iterator[None]:
-    """SIGTERM as KeyboardInterrupt for the time of the block."""
+    """Raise KeyboardInterrupt on SIGTERM during the block."""
+    # Python allows signal handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
