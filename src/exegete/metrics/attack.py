@@ -33,8 +33,8 @@ class AttackResult:
     """The outcome of the attack on one example.
 
     `text` and `text_pair`: the changed texts of a successful attack, otherwise the original ones. `before` and `after`:
-    the label's probability on the original and on these texts. `words`: words of the original, of which the attack
-    replaced `changed`. `queries`: texts that the model was shown.
+    the label's probability on the original and on these texts. `words`: number of words of the original; `changed`:
+    number of words that the attack replaced. `queries`: texts that the model was shown.
     """
 
     status: Status

@@ -19,7 +19,7 @@ def average_relative_gain(scores: ArrayLike, baseline: ArrayLike, higher_is_bett
         higher_is_better: whether higher scores are better.
 
     Raises:
-        ExegeteError: different numbers of scores, or none.
+        ExegeteError: different numbers of scores, or no scores.
     """
     own, other = np.atleast_1d(np.asarray(scores, float)), np.atleast_1d(np.asarray(baseline, float))
     if own.shape != other.shape or not own.size:

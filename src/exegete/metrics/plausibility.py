@@ -1,6 +1,6 @@
 """Plausibility: do the highest scores agree with what people marked as evidence?
 
-Values are NaN for examples without annotation, and if nothing or everything is marked: no order can then be judged.
+Values are NaN for examples without annotation, and if all or no units are marked: no order can then be judged.
 """
 
 from __future__ import annotations

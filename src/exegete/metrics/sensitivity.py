@@ -84,7 +84,7 @@ def input_consistency(
 
     Each version differs from the example in one random swap of a contraction, name, place or number. Versions with
     another prediction do not count. The value is the Jaccard similarity of the top `fraction` of the unchanged words
-    by the two attributions, averaged over versions. NaN if nothing can be swapped or every swap changes the prediction.
+    by the two attributions, averaged over versions. NaN if no word can be swapped or every swap changes the prediction.
 
     Args:
         model: the explained model.

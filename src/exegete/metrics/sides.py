@@ -18,7 +18,7 @@ from exegete.models import Batch
 class SideAuc(Auc):
     """Area under the ROC curve among the words of one text of a pair (Fernandes et al. 2022, table 6).
 
-    NaN if all or none of its words are marked. `side`: 1 for the first text, 2 for the second.
+    NaN if all or no words of it are marked. `side`: 1 for the first text, 2 for the second.
     """
 
     side: int = 1

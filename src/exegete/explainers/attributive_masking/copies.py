@@ -88,8 +88,8 @@ class BatchedLinear(_CopiedLayer):
         """Return outputs [B, ..., out] for inputs [B, ..., in]."""
         rows = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs[:, None]
         transposed = self.weight.transpose(1, 2)
-        found = rows @ transposed if self.bias is None else torch.baddbmm(self.bias[:, None], rows, transposed)
-        return found.view(*inputs.shape[:-1], -1)
+        outputs = rows @ transposed if self.bias is None else torch.baddbmm(self.bias[:, None], rows, transposed)
+        return outputs.view(*inputs.shape[:-1], -1)
 
 
 class BatchedLowRankLinear(_CopiedLayer):
@@ -109,9 +109,10 @@ class BatchedLowRankLinear(_CopiedLayer):
         """Return outputs [B, ..., out] for inputs [B, ..., in]."""
         rows = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs[:, None]
         whole: Any = self.whole
-        found: Tensor = rows @ whole.T + (rows @ self.down) @ self.up
-        found = found if self.bias is None else found + self.bias[:, None]
-        return found.view(*inputs.shape[:-1], -1)
+        outputs: Tensor = rows @ whole.T + (rows @ self.down) @ self.up
+        if self.bias is not None:
+            outputs = outputs + self.bias[:, None]
+        return outputs.view(*inputs.shape[:-1], -1)
 
 
 class BatchedLayerNorm(_CopiedLayer):

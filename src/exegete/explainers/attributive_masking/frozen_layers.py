@@ -32,7 +32,7 @@ def record_lower_layers(backbone: PreTrainedModel, upper: int, run: Callable[[],
 
     Args:
         backbone: an encoder; it is not changed.
-        upper: number of layers that are still computed; 0: none.
+        upper: number of layers that are still computed, from 0.
         run: a function that runs the backbone; called once, without a graph.
 
     Raises:

@@ -26,7 +26,7 @@ class MaskingNetwork(nn.Module):
         backbone: a pretrained encoder without a head; its input embeddings are not trained.
         tokenizer: the backbone's tokenizer.
         settings: the other settings.
-        refinement: refinement for each example at inference; default: none.
+        refinement: refinement for each example at inference; default: no refinement.
     """
 
     def __init__(

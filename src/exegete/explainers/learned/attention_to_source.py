@@ -62,9 +62,10 @@ class AttentionToSource(LearnedAttention, FittedExplainer):
             )
         weights = self.coefficients.to(outputs.attentions[0])
         # Heads are summed layer by layer before the row is selected: [B, N, H, L, L] is never stacked.
-        layers = zip(weights, outputs.attentions, strict=True)
-        mixed = torch.stack([torch.einsum("h,bhqk->bqk", weight, layer) for weight, layer in layers]).sum(0)
-        return select_readout_row(model, batch, mixed, target)
+        mixed = []
+        for weight, layer in zip(weights, outputs.attentions, strict=True):
+            mixed.append(torch.einsum("h,bhqk->bqk", weight, layer))
+        return select_readout_row(model, batch, torch.stack(mixed).sum(0), target)
 
     def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
         """Return the attention of every head from the readout position to each unit: [B, U, N · H]."""

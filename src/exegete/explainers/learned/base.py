@@ -71,8 +71,8 @@ class FittedExplainer(LearnedExplainer):
     def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
         """Return the factor of each coefficient in the scores of units: φ [B, U, F].
 
-        Coefficients are in the order of `coefficients.flatten()`. `unit` [B, L] is the unit of each position, −1 for
-        none. `outputs` contain what `capture` asks for.
+        Coefficients are in the order of `coefficients.flatten()`. `unit` [B, L] is the unit of each position, or −1.
+        `outputs` contain what `capture` asks for.
         """
 
     def set_coefficients(self, values: Tensor) -> None:
@@ -81,7 +81,7 @@ class FittedExplainer(LearnedExplainer):
 
 
 def load_config(name: str, folder: Path) -> dict[str, Any]:
-    """Return the configuration of a learned method in a folder. Raises ExegeteError if it has none of that method."""
+    """Return the configuration of a learned method in a folder. Raises ExegeteError if it has no such method."""
     try:
         config = json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError) as error:

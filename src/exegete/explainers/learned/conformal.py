@@ -48,7 +48,8 @@ class ConformalLowerBound:
             inside = [drop[own_bin == number] for drop, own_bin in zip(drops, bins_of, strict=True)]
             # Prompts without a source in the bin say nothing about it and must not dilute the weights.
             bounds.append(_conformal_quantile([drop for drop in inside if len(drop)], alpha))
-        return cls(alpha, tuple(value if value > SMALLEST else float("nan") for value in bounds))
+        values = np.array(bounds)
+        return cls(alpha, tuple(np.where(values > SMALLEST, values, np.nan).tolist()))
 
     def lower_bounds(self, scores: Array) -> Array:
         """Return the bound of each source [.., U], given the scores [.., U]; NaN for sources without a bound."""
@@ -73,7 +74,7 @@ def _share_bin(scores: Array, count: int) -> NDArray[np.int64]:
 
 
 def _conformal_quantile(drops: Sequence[Array], alpha: float) -> float:
-    """Return the largest bound that a new prompt's drops are below with probability ≤ alpha; −∞ if none exists."""
+    """Return the largest bound that a new prompt's drops are below with probability ≤ alpha; −∞ if no bound exists."""
     if not drops:
         return -np.inf
     # The new prompt has the same weight as each of the others; its drop is unknown, so it counts as below any bound.

@@ -87,7 +87,7 @@ class HiddenStateProbe(FittedExplainer):
         """
         found = [states.shape[-1] for states in outputs.hidden_states]
         if found != [self.width] * (self.n_layers + 1):
-            widths = "/".join(str(width) for width in sorted(set(found)))
+            widths = "/".join(map(str, sorted(set(found))))
             raise ExegeteError(
                 f"this {self.name} is for {self.n_layers} layers of {self.width} dimensions, the model has "
                 f"{len(found) - 1} layers of {widths}: use one made for this model"

@@ -76,7 +76,7 @@ def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, w
         weights: [H, d], factors of the features in the products; default: 1.
     """
     # [B, L, H, d] is the order in memory of most models: transposing back makes the reductions contiguous.
-    queries, keys = (promote_to_float32(x).transpose(1, 2) for x in (queries, keys))
+    queries, keys = promote_to_float32(queries).transpose(1, 2), promote_to_float32(keys).transpose(1, 2)
     count = attended[:, :, None, None].to(queries.dtype)
     total = queries * count
     if causal:
@@ -114,9 +114,9 @@ def normalise_jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:
 
 def normalise_each(normaliser: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
     """Apply a normaliser over the last axis of several tensors, whose last axes have one length."""
-    return (
-        short_sparsemaxes(values) if normaliser == "sparsemax" else [NORMS[normaliser](value, -1) for value in values]
-    )
+    if normaliser == "sparsemax":
+        return short_sparsemaxes(values)
+    return [NORMS[normaliser](tensor, -1) for tensor in values]
 
 
 def softmax_over(logits: Tensor, places: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ class ParameterisedAttention(LearnedAttention):
     Args:
         n_layers: number of layers of the models to explain.
         n_heads: number of heads of each layer.
-        normaliser: the function from `coefficients` to λ: `sparsemax`, `softmax`, `entmax15`, or `none` for the
-            identity. All heads have equal weight before training.
+        normaliser: the function from `coefficients` to λ: `sparsemax`, `softmax`, `entmax15`, or the
+            identity (`none`). All heads have equal weight before training.
         layers: use the heads of `all` layers or of the `last` one.
         special_tokens: give special tokens scores, as in the paper; otherwise the softmax is over content only.
     """

@@ -26,7 +26,7 @@ class Beam:
         self._candidates: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def extend(self) -> NDArray[np.bool_]:
-        """Return every set [M, n] with one more removed unit; none once all units but one are removed."""
+        """Return every set [M, n] with one more removed unit; M is 0 once all units but one are removed."""
         if self.removed[0].sum() >= self.count - 1:
             self._candidates = None
             return self.removed[:0]

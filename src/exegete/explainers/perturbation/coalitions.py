@@ -37,12 +37,12 @@ class CoalitionMethod(OutputExplainer):
     """Base of the methods that explain the target's probability from its values on many sets of present units.
 
     Args:
-        n_samples: perturbed inputs per example, at most; if 2^n ≤ n_samples, every set of the n units is used once, and
-            nothing is random. Equal inputs are run once.
+        n_samples: perturbed inputs per example, at most; if 2^n ≤ n_samples, every set of the n units is used once,
+            without randomness. Equal inputs are run once.
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
         perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
-        seed: with the example's content it determines the draws; batching and order change nothing.
+        seed: with the example's content it determines the draws; batching and order have no effect.
     """
 
     n_samples: int = 500

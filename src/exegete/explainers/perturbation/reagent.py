@@ -42,7 +42,7 @@ class Reagent(Explainer):
             that is, with all others replaced, every explained token is among the 3 likeliest (a class: the likeliest).
             `auto` runs at most 1,000 steps and takes a second pass per step for the test.
         ratio: probability that a token is replaced.
-        seed: with the example's content it determines the draws; batching and order change nothing.
+        seed: with the example's content it determines the draws; batching and order have no effect.
 
     Raises:
         ExegeteError: a number out of range, foils, or `auto` for a regression, which has no likeliest answer.

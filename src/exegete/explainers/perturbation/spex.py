@@ -46,7 +46,7 @@ class Spex(OutputExplainer):
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens, and an interaction by the pairs of tokens.
         perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
-        seed: with the example's content it determines the sets; batching and order change nothing.
+        seed: with the example's content it determines the sets; batching and order have no effect.
 
     Raises:
         ExegeteError: too few samples, or more units than they allow without the extra.

@@ -25,7 +25,7 @@ class FFidelity(UnitMetric):
 
     This is FFid+ of the paper. The copy is the explained model fine-tuned on inputs with random masks, so that inputs
     with missing words are not out of distribution. Only a part of the top, and never much of the input, is removed, so
-    that the positions of the gaps reveal nothing.
+    that the positions of the gaps carry no information.
 
     Args:
         copy: the copy's folder, as `exegete train baseline --model MODEL --masked-share 1` writes it.
