@@ -179,7 +179,7 @@ def test_gradients_of_the_losses():
 
 @pytest.mark.parametrize("family", ENCODERS)
 @torch.no_grad()
-def test_the_answer_stands_behind_the_last_token_and_its_position_gets_no_score(family):
+def test_the_answer_embedding_follows_the_last_token_and_gets_no_score(family):
     """Against one pass of the backbone on a text alone, the embedding put in by hand."""
     model = shared(family)
     made = masking(model)
@@ -304,7 +304,7 @@ def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
         ("roberta", 0, ("encoder",)),
     ],
 )
-def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(family, upper, fixed):
+def test_refinement_side_by_side_equals_refinement_one_example_at_a_time(family, upper, fixed):
     model = small(family)
     made = masking(model, weights=MaskWeights(0.5, 0.2, 0.5))
     batch = model.encode(uneven(family, 4))
@@ -325,7 +325,7 @@ def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(fa
     assert better, "the premise: some step helped"
 
 
-def test_low_rank_refinement_starts_where_the_model_is_and_lowers_its_loss():
+def test_low_rank_refinement_starts_at_the_model_and_lowers_its_loss():
     model = shared("bert")
     made, batch = masking(model), model.encode(TEXTS)
     plain = made.attribute(model, batch)
@@ -349,7 +349,7 @@ def test_refinement_does_not_depend_on_the_batch(mode):
         torch.testing.assert_close(scores[row, columns], made.attribute(model, own)[0], rtol=0, atol=1e-7)
 
 
-def test_what_does_not_change_runs_once_and_the_explained_model_learns_nothing():
+def test_fixed_layers_run_once_and_the_explained_model_is_not_trained():
     model = small("bert")
     made, batch = masking(model), model.encode(uneven("bert", 3))
     below, above = made.reader.model.encoder.layer
@@ -390,7 +390,7 @@ def test_whole_copies_take_three_forward_and_three_backward_passes_a_step(steps)
 
 
 @pytest.mark.parametrize("spec", ["aopc_comprehensiveness", "log_odds", "consistency"])
-def test_all_maps_are_judged_in_one_call_as_one_by_one_and_no_input_twice(spec):
+def test_all_maps_are_evaluated_in_one_call_without_repeated_inputs(spec):
     model = small("bert")
     batch = model.encode(uneven("bert", 3))
     maps = torch.rand(4, *batch.content.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -409,7 +409,7 @@ def test_all_maps_are_judged_in_one_call_as_one_by_one_and_no_input_twice(spec):
         assert len(rows) == len(set(rows))
 
 
-def test_the_better_map_is_kept_and_no_number_never_wins():
+def test_the_best_map_is_selected_and_nan_never_wins():
     maps = torch.tensor([1.0, 2.0, 3.0])[:, None, None].expand(3, 3, 1)
     values = torch.tensor([[0.5, 0.5, torch.nan], [0.4, torch.nan, 0.1], [0.4, 0.6, 0.1]])
     assert select_best(maps, values, higher_is_better=False).flatten().tolist() == [2.0, 1.0, 2.0]
@@ -497,7 +497,7 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
         exegete.explainer("random", seed=1).with_params(refine_steps=1)
 
 
-def test_examples_of_like_lengths_are_refined_together_each_once_and_padded_by_a_fifth_at_most():
+def test_examples_are_grouped_by_length_with_at_most_a_fifth_of_padding():
     lengths = torch.tensor([20, 3, 21, 9, 20, 22, 10, 19, 20, 40])
     batch = Batch.from_ids(torch.ones(10, 40, dtype=torch.long), torch.arange(40) < lengths[:, None])
     parts = [part.tolist() for part in group_by_length(batch, 3)]

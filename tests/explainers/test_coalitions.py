@@ -69,7 +69,7 @@ def test_all_subsets_give_the_exact_shapley_values(model, kind, granularity, how
         np.testing.assert_allclose(word_scores(model, method, text, 1, granularity), exact, atol=1e-5)
 
 
-def test_sampled_shapley_values_come_close_and_add_up(model):
+def test_sampled_shapley_values_are_close_and_add_up(model):
     text = "the plot is dull , but nobody laughs"
     count, values = subset_values(model, text, 0, "word", "mask")
     exact = word_scores(model, ShapleySampling(256, perturbation="mask"), text, 0, "word")
@@ -107,7 +107,7 @@ def test_lime_names_what_its_parameters_may_be(wrong):
         Lime(**wrong)
 
 
-def test_lime_draws_are_fair_coins_after_the_whole():
+def test_lime_draws_units_with_probability_one_half_after_the_full_input():
     drawn = Lime(n_samples=4000).draw(15, np.random.default_rng(0))
     assert drawn.present[0].all()
     assert abs(drawn.present[1:].mean() - 0.5) < 0.01
@@ -125,7 +125,7 @@ def test_kernel_shap_draws_sizes_from_the_kernel_in_pairs():
 
 @pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.parametrize("how", ["remove", "mask"])
-def test_same_seed_same_scores_whatever_the_batching(model, kind, how):
+def test_scores_depend_on_the_seed_and_not_on_batching(model, kind, how):
     texts = [*SENTENCES, *TEXTS]
     params = {"n_samples": 60, "perturbation": how, "seed": 7}
     whole = exegete.attribute(model, texts, kind.card.name, target=1, **params)

@@ -65,7 +65,7 @@ def test_published_masks_answers_and_weights(asked, numbers):
     np.testing.assert_allclose(answers[:, 0].numpy(), numbers["token_log_probs"].sum(1), rtol=1e-9)
 
 
-def test_weak_penalties_find_the_weights_of_a_sum():
+def test_weak_penalties_recover_the_weights_of_a_sum():
     generator = np.random.default_rng(0)
     masks = ablation_masks(40, 5, 0.5, 120)
     true = generator.normal(size=5)
@@ -81,7 +81,7 @@ def test_weak_penalties_find_the_weights_of_a_sum():
     assert fit_lasso(masks, values, 1, 0.001)[0][2] == 0
 
 
-def test_the_optimum_by_its_conditions():
+def test_the_lasso_solution_satisfies_its_optimality_conditions():
     """At the minimum the residual's correlation with a column is alpha times the weight's sign, or smaller."""
     masks, generator = ablation_masks(64, 6, 0.4, 64), np.random.default_rng(1)
     values = masks @ generator.normal(size=6) * 4 + generator.normal(size=64)
@@ -115,7 +115,7 @@ def test_classifiers_and_batches(family):
     torch.testing.assert_close(scores[0, inside], (torch.from_numpy(weights) / sizes)[unit[0][inside]])
 
 
-def test_log_odds_where_numbers_end():
+def test_log_odds_stay_finite_at_probability_one():
     task = shared("bert").task
     answers = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
     found = log_odds(task, answers, torch.tensor([0, 1]))

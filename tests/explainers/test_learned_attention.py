@@ -157,7 +157,7 @@ def test_a_distribution_over_real_positions_that_padding_does_not_change(family,
 
 
 @torch.no_grad()
-def test_padding_on_either_side_of_a_decoder_is_averaged_over_by_nobody():
+def test_padding_on_either_side_of_a_decoder_does_not_enter_means():
     model = shared("gpt2")
     ids = torch.randint(5, 200, (1, 6), generator=torch.Generator().manual_seed(0))
     padded = torch.cat([ids, torch.zeros(1, 3, dtype=torch.long)], 1)
@@ -171,7 +171,7 @@ def test_padding_on_either_side_of_a_decoder_is_averaged_over_by_nobody():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_low_precision_is_summed_in_high(dtype):
+def test_half_precision_states_are_summed_in_float32(dtype):
     model = shared("bert", dtype=dtype)
     batch = model.encode(uneven("bert", 2))
     for make in VARIANTS.values():
@@ -261,7 +261,7 @@ def test_coefficients_on_logits_by_hand():
     ],
 )
 @torch.no_grad()
-def test_without_special_tokens_content_shares_what_there_is(made):
+def test_without_special_tokens_scores_sum_to_one_over_content(made):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
     whole, inside = drawn(made(model)), drawn(made(model, special_tokens=False))
@@ -279,7 +279,7 @@ def test_without_special_tokens_content_shares_what_there_is(made):
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith("ivra")])
 @torch.no_grad()
-def test_autocast_takes_no_precision_from_what_was_recorded(variant):
+def test_autocast_does_not_reduce_precision(variant):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     single = drawn(VARIANTS[variant](model)).float()
@@ -297,7 +297,7 @@ def test_autocast_takes_no_precision_from_what_was_recorded(variant):
 
 
 @torch.no_grad()
-def test_literal_softmax_is_next_to_uniform_until_calibrated():
+def test_literal_softmax_is_nearly_uniform_until_calibrated():
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
 
@@ -470,7 +470,7 @@ def test_wrong_choices(options, message):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0, 1e4])
-def test_sparsemax_without_sorting_is_the_one_with(scale, dtype):
+def test_short_sparsemax_equals_the_sorted_one(scale, dtype):
     torch.manual_seed(0)
     values = scale * torch.randn(40, 3, 32, dtype=dtype)
     values[0, 0, :5] = values[0, 0].max()
@@ -499,7 +499,7 @@ def test_sparsemax_of_several_tensors_with_rows_that_take_many_steps(dtype):
         assert torch.equal(found > 0, sparsemax(values, -1) > 0)
 
 
-def test_what_is_not_a_number_stays_so_and_other_rows_are_what_they_are():
+def test_nan_rows_stay_nan_and_do_not_change_other_rows():
     rows = torch.randn(4, 8)
     broken = rows.clone()
     broken[1, 3] = torch.nan
@@ -508,7 +508,7 @@ def test_what_is_not_a_number_stays_so_and_other_rows_are_what_they_are():
     torch.testing.assert_close(found[[0, 2, 3]], sparsemax(rows, -1)[[0, 2, 3]])
 
 
-def test_sparsemax_without_sorting_has_both_derivatives():
+def test_short_sparsemax_has_first_and_second_derivatives():
     values = torch.tensor([[0.3, 0.1, -0.4, 0.25], [2.0, -1.0, 0.2, 0.1]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(short_sparsemax, values)
     assert torch.autograd.gradgradcheck(short_sparsemax, values)

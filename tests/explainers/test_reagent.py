@@ -173,7 +173,7 @@ def test_stopping_does_not_depend_on_the_batch(monkeypatch):
         explainer("reagent?steps=auto").attribute(model, batch)
 
 
-def test_how_many_are_likelier():
+def test_target_rank_counts_likelier_answers():
     model = shared("bert", "QuestionAnswering")
     batch = model.encode([("what is small", "a moving film")])
     logits = model(batch).logits

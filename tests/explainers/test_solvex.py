@@ -89,7 +89,7 @@ def test_a_wider_beam_is_no_worse_and_a_beam_of_one_is_greedy(model):
     assert greedy.tolist() == taken
 
 
-def test_the_shift_agrees_with_the_most_signs():
+def test_the_shift_makes_most_signs_agree():
     ranks = np.array([3.0, 0.0, 2.0, 1.0])
     np.testing.assert_array_equal(_shift_ranks(ranks, np.array([0.4, -0.1, 0.2, -0.3])), [1.5, -1.5, 0.5, -0.5])
     np.testing.assert_array_equal(_shift_ranks(ranks, np.full(4, -0.1)), ranks - 3.5)
@@ -116,7 +116,7 @@ def test_bad_choices_are_errors(model):
         exegete.explainer("solvex", objective="log_odds").attribute(regression, batch)
 
 
-def test_many_ranks_stay_apart_in_half_precision(monkeypatch):
+def test_ranks_stay_distinct_in_half_precision(monkeypatch):
     model = exegete.load(tiny("bert", dtype=torch.bfloat16), processor("bert"))
     weights = torch.linspace(0.1, 1, 300, dtype=torch.float64)
     monkeypatch.setattr(solvex, "coalition_values", lambda m, b, t, present, unit, how: present.double() @ weights)

@@ -62,7 +62,7 @@ def test_few_words_are_exact(family):
     assert not found.pairs[1].any()
 
 
-def test_many_words_are_explained_alike_alone_and_in_a_batch():
+def test_many_words_have_equal_scores_alone_and_in_a_batch():
     model, method = shared("bert"), explainer("spex?n_samples=64")
     batch = model.encode(["the plot is dull , but nobody laughs here", "a film"])
     together = method.explain(model, batch, torch.tensor([0, 1]))
@@ -88,7 +88,7 @@ def test_planted_pairs_are_found_among_many():
     assert shapley_values(fit_proxy(lambda sets: np.ones(len(sets)), 12, 64, 0), 12)[0].sum() == 0
 
 
-def test_pairs_are_kept_and_drawn(tmp_path, monkeypatch):
+def test_interactions_are_stored_and_rendered(tmp_path, monkeypatch):
     result = exegete.attribute(shared("bert"), [TEXT], method="spex", n_samples=32)
     (item,) = result
     assert 0 < len(item.pairs) <= 10
@@ -107,7 +107,7 @@ def test_pairs_are_kept_and_drawn(tmp_path, monkeypatch):
     assert Attributions.load(tmp_path / "old")[0].pairs == ()
 
 
-def test_what_cannot_be_found_is_said(monkeypatch):
+def test_too_few_samples_and_a_missing_extra_are_errors(monkeypatch):
     with pytest.raises(ExegeteError, match="at least 4"):
         explainer("spex?n_samples=2")
     with pytest.raises(ExegeteError, match="at least 64 for 12 units"):

@@ -18,7 +18,7 @@ def counted(one, other):
     return sum(a * b for a, b in pairs) / sqrt(untied[0] * untied[1])
 
 
-def test_it_is_the_definition_also_with_ties():
+def test_kendall_tau_equals_its_definition_with_ties():
     generator = np.random.default_rng(0)
     for _ in range(20):
         one, other = generator.integers(0, 5, size=(2, 9)).astype(float)
@@ -26,5 +26,5 @@ def test_it_is_the_definition_also_with_ties():
 
 
 @pytest.mark.parametrize(("one", "other"), [([1.0], [2.0]), ([], []), ([1.0, 1.0], [1.0, 2.0])])
-def test_it_is_undefined_where_nothing_is_ranked(one, other):
+def test_kendall_tau_of_short_or_constant_lists_is_nan(one, other):
     assert np.isnan(kendall_tau(one, other))

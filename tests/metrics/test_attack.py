@@ -76,7 +76,7 @@ def searched(model, text, label, budget=math.inf, **options):
 
 
 @pytest.mark.parametrize(("budget", "seed"), [(None, 0), (None, 3), (12, 3), (6, 0), (1, 0)])
-def test_it_is_the_greedy_search_one_text_at_a_time(model, rows, budget, seed):
+def test_an_attack_equals_greedy_search_on_one_text_at_a_time(model, rows, budget, seed):
     report = attack(model, rows, budget=budget, seed=seed, choices=3)
     for row, outcome in zip(rows, report.examples, strict=True):
         status, text, queries = searched(model, row["text"], row["label"], budget or math.inf, seed=seed, choices=3)
@@ -89,7 +89,7 @@ def test_it_is_the_greedy_search_one_text_at_a_time(model, rows, budget, seed):
     assert ("out of queries" if budget else "succeeded") in found
 
 
-def test_an_attack_that_tries_everything_in_vain_leaves_the_text(model):
+def test_a_failed_attack_leaves_the_text_unchanged(model):
     with torch.no_grad():
         model.model.classifier.bias[0] += 1e3
     try:
@@ -105,7 +105,7 @@ def test_an_attack_that_tries_everything_in_vain_leaves_the_text(model):
     assert report.figures["queries"] > 2
 
 
-def test_it_is_repeatable_and_examples_do_not_see_each_other(model, rows, monkeypatch):
+def test_an_attack_is_repeatable_and_independent_of_other_examples(model, rows, monkeypatch):
     together = attack(model, rows)
     assert attack(model, rows) == together
     monkeypatch.setattr(module, "EXAMPLES_PER_ROUND", 2)
@@ -114,7 +114,7 @@ def test_it_is_repeatable_and_examples_do_not_see_each_other(model, rows, monkey
     assert [one.queries for one in apart.examples[::-1]] == [one.queries for one in together.examples]
 
 
-def test_many_texts_go_through_the_model_in_few_passes(model, rows):
+def test_attacked_texts_share_passes(model, rows):
     sizes = []
     handle = model.model.register_forward_hook(lambda *_: sizes.append(1))
     try:

@@ -31,7 +31,7 @@ def test_by_hand():
     assert float(got) == pytest.approx((2 * 2 / 3 + 7 / 3) / 9)
 
 
-def test_equal_scores_single_tokens_and_empty_maps_are_not_concise():
+def test_constant_scores_count_as_all_important():
     batch = Batch.from_ids(torch.ones(3, 3, dtype=torch.long), torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 1]]))
     scores = torch.tensor([[0.5, 0.5, 0.5], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     got = metric("important_tokens").evaluate(model_of("bert"), batch, scores)["important_tokens"]

@@ -53,7 +53,7 @@ def test_the_mean_over_pairs_of_spearmans_rho_over_tokens(family, pairs):
         assert values[row].item() == pytest.approx(np.mean(own), abs=1e-6) if own else values[row].isnan()
 
 
-def test_one_rho_across_all_pairs():
+def test_consistency_across_pairs_is_one_rho_for_all_pairs():
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
     scores = attribution_for(batch)
@@ -76,7 +76,7 @@ def test_ranks_with_ties_and_what_does_not_count():
     assert found[1:].isnan().all()
 
 
-def test_without_pairs_or_differences_there_is_no_consistency():
+def test_consistency_of_one_example_or_constant_scores_is_nan():
     model = model_of("bert")
     judge = metric("consistency")
     batch = model.encode(["a film", "a dull river and its town", "great acting cannot save it"])
@@ -86,7 +86,7 @@ def test_without_pairs_or_differences_there_is_no_consistency():
         metric("consistency?across=words")
 
 
-def test_a_question_is_kept_where_it_is_asked_for():
+def test_keep_question_erases_tokens_of_the_context_only():
     model = model_of("bert", "QuestionAnswering")
     batch = model.encode(PAIRS)
     question = batch.content & ~batch.erasable
@@ -112,7 +112,7 @@ def test_relative_gain_by_hand(scores, usual, higher, expected):
     assert average_relative_gain(scores, usual, higher) == pytest.approx(expected)
 
 
-def test_relative_gain_where_there_is_none():
+def test_relative_gain_over_a_zero_baseline_is_nan():
     assert np.isnan(average_relative_gain([0.5, 0.1], [0.5, 0.0]))
     with pytest.raises(ExegeteError, match="got 2 and 1"):
         average_relative_gain([0.5, 0.1], [0.5])

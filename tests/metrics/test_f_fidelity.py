@@ -31,7 +31,7 @@ def copy(tmp_path_factory):
 
 
 @pytest.mark.parametrize("how", ["mask", "remove"])
-def test_with_all_of_the_top_gone_it_is_the_copy_s_mean_comprehensiveness(copy, how):
+def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, how):
     model, judge = model_of("bert", dtype=torch.float64), exegete.load(copy, device="cpu")
     batch = model.encode(families.SENTENCES[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
@@ -50,7 +50,7 @@ def test_with_all_of_the_top_gone_it_is_the_copy_s_mean_comprehensiveness(copy, 
         assert float(got[row]) == pytest.approx(sum(drops) / 2, abs=1e-6)
 
 
-def test_no_more_goes_than_alpha_of_the_top_and_beta_of_all(copy):
+def test_at_most_alpha_of_the_top_and_beta_of_all_units_are_removed(copy):
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:3])
     judge = metric("f_fidelity", copy=copy, budgets=(0.2, 0.4, 1.0), alpha=0.5, beta=0.25, draws=6)
@@ -66,7 +66,7 @@ def test_no_more_goes_than_alpha_of_the_top_and_beta_of_all(copy):
     assert torch.equal(judge.draw_removed(batch, ordered), taken.flatten(0, 1))
 
 
-def test_all_methods_throw_the_same_dice(copy):
+def test_all_methods_get_the_same_random_draws(copy):
     model = model_of("bert")
     batch = model.encode([families.SENTENCES[0]])
     judge = metric("f_fidelity", copy=copy, budgets=(1.0,))

@@ -120,7 +120,7 @@ def test_both_divisors_by_hand():
     assert published.aggregate(points).tolist() == pytest.approx([0.225, 0.0])
 
 
-def test_keeping_everything_is_sufficient_and_removing_everything_is_all_there_is():
+def test_full_budgets_give_perfect_normalised_values():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(families.examples("bert"))
     everything = {"budgets": (1.0,)}
@@ -140,7 +140,7 @@ def test_keeping_everything_is_sufficient_and_removing_everything_is_all_there_i
         assert torch.allclose(value("comprehensiveness", k=1.0), drop, atol=1e-6)
 
 
-def test_normalised_values_stay_in_bounds_where_nothing_says_as_much_as_everything():
+def test_normalised_values_stay_in_bounds_if_an_empty_text_has_the_same_answer():
     p = {4: 0.3, 2: 0.1, 0: 0.5}  # p by the number of positions that stay
     for name, expected in (("normalised_comprehensiveness", 1.0), ("normalised_sufficiency", 0.0)):
         value = metric(name).compute_effect(

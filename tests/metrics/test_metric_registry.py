@@ -121,7 +121,7 @@ def test_metrics_are_values_that_cannot_be_changed():
         one.how = "mask"
 
 
-def test_judging_leaves_no_graph_and_no_memory_behind():
+def test_evaluation_leaves_no_graph_and_no_cache():
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
     attribution = attribution_for(batch).requires_grad_()
@@ -131,7 +131,7 @@ def test_judging_leaves_no_graph_and_no_memory_behind():
     assert torch.equal(attribution, attribution_for(batch))
 
 
-def test_the_list_shows_ranges_as_people_write_them(capsys):
+def test_cards_format_their_bounds(capsys):
     assert main(["metrics"]) == 0
     shown = capsys.readouterr().out
     lines = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if line.split()}

@@ -92,7 +92,7 @@ def test_limits_are_those_of_all_orders(count):
         assert wide == pytest.approx([min(everything), max(everything)], abs=1e-12)
 
 
-def test_a_beam_never_reaches_beyond_the_limits_and_a_wide_one_reaches_them():
+def test_beam_limits_are_inside_the_exact_ones_and_equal_with_a_wide_beam():
     random = np.random.default_rng(0)
     values = random.normal(size=(3, 1 << 7))
     exact = exact_limits(table(values), [7, 7, 7])
@@ -127,7 +127,7 @@ def test_agrees_with_all_orders_asked_one_by_one(family, level, how):
             assert -1e-6 <= float(got[name][row]) <= 1 + 1e-6
 
 
-def test_the_best_order_scores_one_and_turned_around_sufficiency_is_comprehensiveness():
+def test_the_best_order_scores_one_and_reversing_it_swaps_the_metrics():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(["the plot is dull"])
     unit = number_units(batch, "word")[0]
@@ -142,7 +142,7 @@ def test_the_best_order_scores_one_and_turned_around_sufficiency_is_comprehensiv
     assert (float(found[0].min()), float(found[0].max())) == pytest.approx((0, 1), abs=1e-6)
 
 
-def test_limits_are_found_once_for_all_methods_and_both_metrics(monkeypatch):
+def test_limits_are_computed_once_for_all_methods_and_both_metrics(monkeypatch):
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:2])
     every = batch.select([0, 1] * 3)
@@ -165,7 +165,7 @@ def test_limits_are_found_once_for_all_methods_and_both_metrics(monkeypatch):
         assert float(alone) == pytest.approx(float(values[0][row]), abs=1e-5)
 
 
-def test_long_texts_can_be_judged_by_stretches():
+def test_max_units_divides_long_texts_into_segments():
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:2])
     judge = metric("naopc_comprehensiveness?max_units=4")
@@ -183,7 +183,7 @@ def test_long_texts_can_be_judged_by_stretches():
     assert torch.equal(metric("naopc_comprehensiveness?max_units=99").units(short), number_units(short, "word"))
 
 
-def test_where_nothing_matters_there_is_no_value():
+def test_naopc_is_nan_if_all_orders_score_the_same():
     bert = families.tiny("bert")
     with torch.no_grad():
         bert.classifier.weight.zero_()

@@ -25,7 +25,7 @@ def batch_of(content, specials=2):
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 10_000))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "er"])
-def test_top_fraction_is_a_sorted_list_s_head(rounding, content, seed):
+def test_top_fraction_selects_the_highest_scores(rounding, content, seed):
     batch = batch_of(content)
     scores = torch.randint(-3, 4, batch.content.shape, generator=torch.Generator().manual_seed(seed)).float()
     chosen = top_fraction(scores, batch, FRACTIONS, rounding)
@@ -51,7 +51,7 @@ def test_equal_scores_are_ranked_by_position_and_signed_zeros_are_equal():
     assert ranks(scores, candidates).tolist() == [[2, 3, 0, 4, 1]]
 
 
-def test_extreme_scores_still_come_before_what_is_no_candidate():
+def test_candidates_with_extreme_scores_rank_before_other_positions():
     scores = torch.tensor([[5.0, -torch.inf, torch.inf, 0.0]])
     candidates = torch.tensor([[False, True, True, True]])
     assert ranks(scores, candidates).tolist() == [[3, 2, 0, 1]]

@@ -44,7 +44,7 @@ def test_jaccard_of_the_top_by_hand(one, other, fraction, expected):
     assert jaccard(other, one, fraction) == pytest.approx(expected)
 
 
-def test_jaccard_is_undefined_for_nothing_and_refuses_other_positions():
+def test_jaccard_of_empty_lists_is_nan_and_other_lengths_are_errors():
     assert np.isnan(jaccard([], []))
     with pytest.raises(ExegeteError, match="same positions"):
         jaccard([1, 2], [1, 2, 3])
@@ -52,7 +52,7 @@ def test_jaccard_is_undefined_for_nothing_and_refuses_other_positions():
         jaccard([1], [1], 0.0)
 
 
-def test_the_matrix_is_every_pair_of_models_on_every_text():
+def test_the_matrix_compares_every_pair_of_models_on_every_text():
     models = {f"init {seed}": bert(seed) for seed in range(3)}
     similarity = model_consistency(models, TEXTS, "input_x_gradient", target=1)
     assert similarity.values.shape == (3, 3, len(TEXTS))
@@ -112,7 +112,7 @@ def test_models_with_other_tokens_or_texts_are_refused():
 
 
 @pytest.mark.parametrize("method", ["saliency", "attention_last", "occlusion", "decompx_linear", "random", "lime"])
-def test_without_a_radius_nothing_moves_and_with_one_something_does(method):
+def test_max_sensitivity_is_zero_only_without_a_radius(method):
     model = bert()
     batch = model.encode(TEXTS)
     chosen = exegete.explainer(method, **FEW.get(method, {}))
@@ -121,7 +121,7 @@ def test_without_a_radius_nothing_moves_and_with_one_something_does(method):
     assert (moved == 0).all() if method == "random" else (moved > 0).all()
 
 
-def test_draws_move_a_word_alike_wherever_it_stands_inside_the_cube_and_special_tokens_not_at_all():
+def test_perturbations_are_equal_for_equal_words_bounded_and_zero_for_special_tokens():
     model = bert(dtype=torch.float64)
     batch = model.encode(["film town film"])
     few, many = (max_sensitivity(model, batch, "input_x_gradient", samples=n, seed=3) for n in (1, 6))
@@ -147,7 +147,7 @@ def test_draws_move_a_word_alike_wherever_it_stands_inside_the_cube_and_special_
     assert not torch.equal(moved[0], moved[1])
 
 
-def test_it_is_the_relative_distance_of_attributions():
+def test_max_sensitivity_equals_the_relative_distance_of_attributions():
     model = bert(dtype=torch.float64)
     batch = model.encode(TEXTS[:1])
     found = max_sensitivity(model, batch, "saliency", target=1, samples=1, radius=0.1)
@@ -175,7 +175,7 @@ def test_batching_changes_nothing_and_the_model_stays_as_it_was():
     assert len(model.embedding._forward_hooks) == hooks
 
 
-def test_what_was_remembered_of_the_words_as_they_are_is_not_said_of_moved_ones():
+def test_cached_answers_are_not_used_for_perturbed_words():
     model = bert()
     batch = model.encode(TEXTS[:2])
     expected = max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1)
@@ -195,7 +195,7 @@ class Broken(type(exegete.explainer("saliency"))):
         return super().compute(model, batch, select_target)
 
 
-def test_what_cannot_be_moved_is_refused():
+def test_max_sensitivity_refuses_images_and_bad_parameters():
     picture = exegete.load(families.tiny("vit"), families.processor("vit"))
     with pytest.raises(ExegeteError, match="images"):
         max_sensitivity(picture, picture.encode(families.examples("vit", 1)), "saliency")

@@ -13,7 +13,7 @@ from small import alone, small
 
 
 @pytest.mark.parametrize(("family", "count"), [("bert", 2), ("gpt2", 2), ("llama", 2), ("albert", 1), ("vit", 2)])
-def test_every_weight_becomes_random_once_from_the_answer_down(family, count):
+def test_the_cascade_randomises_each_weight_once_from_the_head_down(family, count):
     model = small(family)
     before = {name: weight.clone() for name, weight in model.model.named_parameters()}
     stages, lost = [], set()
@@ -55,7 +55,7 @@ def test_similarity_is_that_of_explanations_of_the_same_class():
             assert values[row] == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_does_not_look_at_the_model_stays_the_same_and_gradients_do_not():
+def test_random_scores_pass_the_cascade_unchanged_and_gradients_change():
     model, texts = small("bert"), families.SENTENCES[:4]
     blind, seeing = (randomise_cascade(model, texts, name) for name in ("random", "input_x_gradient"))
     np.testing.assert_allclose(blind.means, 1)

@@ -22,7 +22,7 @@ def test_the_gain_is_the_share_of_what_was_wrong(explained, unexplained, gain):
     assert simulatability_gain(explained, unexplained) == gain
 
 
-def test_where_nothing_was_wrong_there_is_no_gain():
+def test_the_gain_is_nan_if_no_guess_was_wrong():
     assert math.isnan(simulatability_gain(0.9, 1.0))
 
 

@@ -98,7 +98,7 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
         assert float(found["soft_comprehensiveness"][row]) == pytest.approx(share_gone, rel=1e-5, abs=1e-6)
 
 
-def test_keeping_everything_is_enough_and_keeping_nothing_is_not():
+def test_soft_metrics_at_keep_probabilities_of_zero_and_one():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(families.SENTENCES[:3])
     target = model.predict(batch)
@@ -158,7 +158,7 @@ def test_spans_are_compared_by_both_ends_and_regressions_are_refused():
         judge.evaluate(regression, batch, attribution_for(batch))
 
 
-def test_one_label_of_many_is_compared_as_on_or_off():
+def test_soft_metrics_compare_one_label_of_many_as_on_or_off():
     model = model_of("bert", dtype=torch.float64, problem_type="multi_label_classification")
     p, q = torch.tensor([[0.9, 0.2]]).double(), torch.tensor([[0.4, 0.2]]).double()
     judge = metric("soft_sufficiency")

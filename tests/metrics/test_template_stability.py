@@ -18,7 +18,7 @@ def model():
     return chatting()
 
 
-def test_it_is_the_correlation_of_scores_by_hand(model):
+def test_template_stability_equals_the_correlation_by_hand(model):
     def scores(prompt):
         (found,) = exegete.attribute(model, [ROW | {"prompt": prompt}], "occlusion", unit="source")
         return found.to_pandas()[list(SOURCES)].to_numpy()[0]
@@ -40,7 +40,7 @@ def test_chats_and_generated_responses_and_the_prompt_itself(model):
     assert ((found > 0) & (found < 1)).all()
 
 
-def test_one_source_has_no_order(model):
+def test_template_stability_of_one_source_is_nan(model):
     row = ROW | {"sources": {"a": "a moving film"}}
     assert np.isnan(template_stability(model, [row], "saliency")).all()
 

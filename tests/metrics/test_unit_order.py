@@ -47,7 +47,7 @@ def erased(groups):
 
 
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_areas_are_those_of_curves_drawn_point_by_point(family, level, how):
+def test_areas_equal_brute_force_curves(family, level, how):
     model, batch, scores, rows = one_by_one(family, level, how)
     for steps in (50, 3):
         found = {
@@ -65,7 +65,7 @@ def test_areas_are_those_of_curves_drawn_point_by_point(family, level, how):
 
 
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_the_decision_flips_where_it_does_one_by_one(family, level, how):
+def test_decision_flip_equals_brute_force(family, level, how):
     model, batch, scores, rows = one_by_one(family, level, how)
     found = metric("decision_flip", level=level, how=how).evaluate(model, batch, scores)["decision_flip"]
     for row, (order, answer) in enumerate(rows):
@@ -169,7 +169,7 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
 
 
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_ablations_agree_with_one_by_one(family, level, how):
+def test_lds_and_topk_drop_equal_brute_force(family, level, how):
     model, batch, scores, rows = one_by_one(family, level, how)
     unit = number_units(batch, level)
     found = metric("lds", level=level, how=how, n_masks=12).evaluate(model, batch, scores)["lds"]

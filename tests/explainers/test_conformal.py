@@ -1,4 +1,4 @@
-"""What trained citations promise: exact quantiles, coverage of planted falls, and where nothing can be promised."""
+"""Conformal lower bounds: exact quantiles, coverage of planted drops, and cases without a bound."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def held(promise, scores, falls):
     return np.array([(fall >= bound).mean() for fall, bound in pairs if len(bound)])
 
 
-def test_bounds_hold_as_often_as_promised_on_new_prompts_and_not_more_often():
+def test_bounds_on_new_prompts_hold_with_the_calibrated_probability():
     promise = ConformalLowerBound.calibrate(*planted(6000, 0)[:2], ALPHA)
     scores, falls, kinds = planted(3300, 1)
     found = held(promise, scores, falls)
@@ -58,7 +58,7 @@ def test_one_source_a_prompt_gives_the_order_statistic_of_split_conformal(count)
     assert np.isnan(promise.bounds[:-1]).all()
 
 
-def test_coverage_is_at_least_what_is_promised_with_few_prompts():
+def test_coverage_with_few_prompts_is_at_least_one_minus_alpha():
     """The mean over many calibrations on 30 prompts each, of sources that depend on each other within a prompt."""
     rates = []
     for seed in range(300):
@@ -72,14 +72,14 @@ def test_coverage_is_at_least_what_is_promised_with_few_prompts():
     assert np.mean(rates) > 1 - ALPHA - 2 * error
 
 
-def test_nothing_is_said_of_scores_that_are_not_positive():
+def test_scores_that_are_not_positive_have_no_bound():
     promise = ConformalLowerBound(ALPHA, (1.0, 2.0))
     bounds = promise.lower_bounds(np.array([[3.0, 1.0, 0.0, -5.0], [0.0, 0.0, -1.0, 0.0]]))
     np.testing.assert_array_equal(bounds, [[2.0, 1.0, np.nan, np.nan], [np.nan] * 4])
     np.testing.assert_allclose(shares(np.array([3.0, 1.0, -2.0])), [0.75, 0.25, 0])
 
 
-def test_falls_that_are_next_to_nothing_are_no_promise():
+def test_tiny_drops_give_no_bound():
     scores = [np.ones((1, 1))] * 50
     assert np.isnan(ConformalLowerBound.calibrate(scores, [np.full((1, 1), 0.001)] * 50, ALPHA).bounds).all()
     assert np.isnan(ConformalLowerBound.calibrate([], [], ALPHA).bounds).all()
