@@ -44,7 +44,7 @@ def test_order_and_batch_size_change_nothing(family, method):
     assert [item.index for item in usual] == [0, 1, 2, 3, 4]
 
 
-def test_what_is_said_of_an_example():
+def test_attribution_holds_tokens_words_and_prediction():
     model = shared("bert")
     result = attribute(model, TEXTS, "integrated_gradients", n_steps=4, baselines="zero")
     for item in result:
@@ -65,7 +65,7 @@ def test_what_is_said_of_an_example():
     assert result.config["method"] == "integrated_gradients"
 
 
-def test_forms_of_examples():
+def test_texts_pairs_rows_and_datasets_are_accepted():
     model = shared("bert")
     single = scores(attribute(model, "small town", "input_x_gradient"))
     rows = {"text": "small town"}
@@ -89,7 +89,7 @@ def test_pairs_of_mixed_length():
         assert (np.abs(item.word_scores) > 0).all()
 
 
-def test_targets():
+def test_target_by_index_name_label_or_list():
     features = Features({"text": Value("string"), "label": ClassLabel(names=["LABEL_0", "LABEL_1", "LABEL_2"])})
     labelled = Dataset.from_dict({"text": TEXTS, "label": [2, 0, 1, 1, 0]}, features=features)
     model = shared("bert")
@@ -122,7 +122,7 @@ def test_targets():
 @pytest.mark.parametrize(
     "target", [3, -1, "positive", [0, 1], [0, 1, 2, 0, 9], 1.5, {"a": 1}, torch.tensor([0.5] * 5), "label"]
 )
-def test_targets_that_are_none(target):
+def test_invalid_targets_are_refused(target):
     with pytest.raises(ExegeteError):
         attribute(shared("bert"), TEXTS, "input_x_gradient", target)
 
@@ -160,7 +160,7 @@ def test_the_span_that_is_shown_is_the_span_that_is_explained():
         assert item.prediction == item.target
 
 
-def test_answers_of_rows():
+def test_question_answering_rows_are_explained_at_their_answer():
     model = shared("bert", "QuestionAnswering")
     context = PAIRS[0][1]
     start = context.index("small town")
@@ -171,7 +171,7 @@ def test_answers_of_rows():
     assert (item.target, item.target_label) == ((0, 0), "no answer")
 
 
-def test_regression():
+def test_regression_explains_its_value():
     model = small("bert", num_labels=1)
     result = attribute(model, TEXTS, "input_x_gradient")
     values = model.probabilities(model.encode(TEXTS))[:, 0]
@@ -181,7 +181,7 @@ def test_regression():
     assert scores(attribute(model, labelled, "input_x_gradient", "label")) == scores(result)
 
 
-def test_pictures():
+def test_images_have_scores_of_patches():
     model = shared("vit")
     pictures = uneven("vit")
     result = attribute(model, pictures, "input_x_gradient", batch_size=3)
@@ -199,7 +199,7 @@ TEXT = st.text(max_size=40) | st.text(alphabet="aé 日本\n\t\u00a0\u200b'’�
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(TEXT, min_size=1, max_size=3), st.sampled_from(["bert", "roberta", "gpt2"]), st.booleans())
-def test_any_text_or_a_clear_error(texts, family, paired):
+def test_any_text_is_explained_or_refused_with_a_clear_error(texts, family, paired):
     model = shared(family)
     examples = [(text, texts[0]) for text in texts] if paired else texts
     try:
@@ -240,7 +240,7 @@ def test_any_text_or_a_clear_error(texts, family, paired):
         ("small \ud800 town", "cannot be cut"),
     ],
 )
-def test_examples_that_are_none(examples, message):
+def test_invalid_examples_are_refused(examples, message):
     with pytest.raises(ExegeteError, match=message):
         attribute(shared("bert"), examples, "random")
 
@@ -281,7 +281,7 @@ def test_scores_of_another_shape_are_refused_by_name():
         ShortPass().attribute(model, batch)
 
 
-def test_other_errors():
+def test_errors_suggest_the_nearest_name():
     model = shared("bert")
     with pytest.raises(ExegeteError, match="Did you mean 'saliency'"):
         attribute(model, "small", "salience")
@@ -325,7 +325,7 @@ def test_too_long_texts_are_cut_with_a_warning(family, caplog):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.none() | st.integers(1, 7))
-def test_batches_hold_every_row_once_and_keep_the_budget(lengths, size):
+def test_batches_contain_every_example_once_within_the_budget(lengths, size):
     model = shared("bert")
     parts = list(make_batches(model, ["x" * length for length in lengths], size))
     order = [index for part in parts for index in part]

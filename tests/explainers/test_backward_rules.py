@@ -39,7 +39,7 @@ class Ruled(Gim):
 def language_model(folder):
     """A decoder that answers with the next token."""
     made = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
-    decomposable.exact_norms(made)
+    decomposable.replace_rms_norms(made)
     return GeneratingModel(made)
 
 
@@ -55,7 +55,7 @@ def slopes_with_epsilon(monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.usefixtures("slopes_with_epsilon")
 @torch.no_grad()
-def test_published_scores_of_decoders(golden_generation, family, name):
+def test_decoder_scores_equal_published_ones(golden_generation, family, name):
     numbers = {
         k: torch.from_numpy(v) for k, v in np.load(golden_generation / f"{family}-tiny_backward_rules_f64.npz").items()
     }
@@ -87,7 +87,7 @@ def test_a_contrast_is_the_difference_of_two_tokens(golden_generation, spec):
 @pytest.mark.real
 @pytest.mark.parametrize("spec", ["attn_lrp", "cp_lrp", "gim", "generic_attention"])
 @torch.no_grad()
-def test_a_span_is_explained_alike_alone_and_beside_a_longer_one(golden_generation, spec):
+def test_span_scores_do_not_depend_on_the_batch(golden_generation, spec):
     model = language_model(golden_generation / "gpt2-tiny")
     examples = ([1, 20, 31, 42, 17], [9, 14, 30]), ([1, 33, 12], [8, 11])
     method = explainer(spec)
@@ -101,7 +101,7 @@ def test_a_span_is_explained_alike_alone_and_beside_a_longer_one(golden_generati
 @pytest.mark.real
 @pytest.mark.parametrize("target", [0, 1, 2])
 @pytest.mark.usefixtures("slopes_with_epsilon")
-def test_published_scores_of_an_encoder(golden, golden_generation, target):
+def test_encoder_scores_equal_published_ones(golden, golden_generation, target):
     expected = torch.from_numpy(np.load(golden_generation / "bert-tiny_attnlrp_f64.npz")["attnlrp"])[:, target]
     _, model, batch = decomposable.golden_reference(golden)
     for grad in (False, True):
@@ -133,7 +133,7 @@ def test_cp_lrp_is_decompx_linear_from_the_embeddings(family):
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "qwen2"])
-def test_the_baseline_token_scores_nothing_wherever_it_stands(family):
+def test_baseline_token_scores_zero_at_any_position(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     ids = batch.inputs["input_ids"].clone()
@@ -145,7 +145,7 @@ def test_the_baseline_token_scores_nothing_wherever_it_stands(family):
 
 @pytest.mark.parametrize("family", decomposable.FAMILIES)
 @torch.no_grad()
-def test_without_rules_it_is_gradient_times_difference(family):
+def test_without_rules_scores_are_gradient_times_difference(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     with torch.enable_grad():

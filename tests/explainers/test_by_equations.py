@@ -65,7 +65,7 @@ def decoders_agree(family, method, expected, span=SPAN, tolerance=EXACT, **how):
             torch.testing.assert_close(scores[row, batch.content[row]], expected(row)[: len(prompt)], **tolerance)
 
 
-def test_models_written_out_are_the_models():
+def test_written_out_models_equal_the_library_models():
     for family in DECODERS:
         model, written = decoder(family)
         for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
@@ -155,7 +155,7 @@ def test_generic_attention_of_decoders(family):
 
 @pytest.mark.parametrize("family", DECODERS)
 @torch.no_grad()
-def test_flows_of_decoders(family):
+def test_information_flow_of_decoders(family):
     def rollout(row):
         run, place = passed(family, row)
         return equations.flow_rollout(run, [place + SPAN[0]])
@@ -170,7 +170,7 @@ def test_flows_of_decoders(family):
 
 @pytest.mark.parametrize("family", DECODERS)
 @torch.no_grad()
-def test_hops_of_decoders(family):
+def test_flash_trace_hops_of_decoders(family):
     """The answer is the response's last token, its reasoning what was said before."""
     model = decoder(family)[0]
     for row, (prompt, said) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
@@ -262,7 +262,7 @@ def test_context_cite_of_encoders(family):
 
 @pytest.mark.parametrize("family", [*DECODERS, *ENCODERS])
 @torch.no_grad()
-def test_replacements_one_by_one(family, monkeypatch):
+def test_reagent_equals_replacing_tokens_one_by_one(family, monkeypatch):
     """Its own draws, each input run alone, ζ counted up position by position."""
     drawn = []
     own = reagent.sum_steps

@@ -65,7 +65,7 @@ def test_input_times_gradient_on_a_real_model(minilm, sentences):
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "distilbert", "modernbert", "deberta-v2", "big_bird"])
 @pytest.mark.parametrize("rule", ["gausslegendre", "riemann_middle", "riemann_trapezoid"])
-def test_rules_on_tiny_models(family, rule):
+def test_quadrature_rules_equal_captum_on_tiny_models(family, rule):
     model = small(family)
     batch = model.encode(uneven(family))
     target = torch.tensor([0, 1, 2, 0])
@@ -79,7 +79,7 @@ def test_rules_on_tiny_models(family, rule):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "llama", "vit"])
-def test_completeness_of_every_rule(family):
+def test_every_quadrature_rule_is_complete(family):
     model = small(family)
     batch = model.encode(uneven(family, 2))
     with torch.no_grad():

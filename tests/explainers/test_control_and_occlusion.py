@@ -27,7 +27,7 @@ def test_random_scores_depend_on_the_input_and_the_seed_only():
     assert not np.array_equal(usual[0][:5], usual[2][:5])
 
 
-def test_random_pictures():
+def test_random_scores_of_images():
     model = shared("vit")
     pictures = uneven("vit")
     usual = attribute(model, pictures, "random")
@@ -141,7 +141,7 @@ def test_units_and_spread(words, granularity):
                 torch.testing.assert_close(shares.sum(), scores[row, number])
 
 
-def test_unknown_granularity():
+def test_unknown_granularity_is_refused():
     with pytest.raises(ExegeteError, match="token, word"):
         number_units(a_batch([[0, 1]]), "letter")
 

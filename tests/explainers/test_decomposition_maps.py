@@ -37,7 +37,7 @@ def assert_golden(mine, expected, **tolerance):
         (GlobEnc(), "each", "globenc_via_decompx_nenc_layers"),
     ],
 )
-def test_golden(reference, method, layers, name):
+def test_scores_equal_golden_numbers(reference, method, layers, name):
     values, model, batch = reference
     with torch.no_grad():
         said = type(method)(**(method.params | {"layers": layers})).explain(model, batch, torch.zeros(6).long())
@@ -47,7 +47,7 @@ def test_golden(reference, method, layers, name):
 
 
 @pytest.mark.parametrize(("method", "name"), [(Alti(), "alti_layers"), (GlobEnc(), "globenc_nenc_layers")])
-def test_golden_maps_in_full(reference, method, name):
+def test_full_maps_equal_golden_numbers(reference, method, name):
     values, model, batch = reference
     with torch.no_grad():
         for row, trace in enumerate(trace_examples(model, batch)):
@@ -55,7 +55,7 @@ def test_golden_maps_in_full(reference, method, name):
             assert_golden(torch.stack(method.compute_maps(trace)), values[name][row, :, :count, :count])
 
 
-def test_golden_shares(reference):
+def test_shares_equal_golden_numbers(reference):
     """What the maps are made of: attention alone, with the residual, with the first norm; and ALTI's distances."""
     values, model, batch = reference
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_golden_shares(reference):
                 )
 
 
-def test_golden_in_single_precision(golden, reference):
+def test_single_precision_is_close_to_golden_numbers(golden, reference):
     values, _, batch = reference
     model = decomposable.golden_model(golden, torch.float32)
     for method, name in ((Alti(), "alti"), (GlobEnc(), "globenc")):
@@ -167,7 +167,7 @@ def test_padding_and_chunks_change_nothing(family, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_causal_model_gives_nothing_to_what_comes_later(method):
+def test_causal_models_give_later_positions_zero(method):
     model = decomposable.shared_model("gpt2")
     with torch.no_grad():
         for trace in trace_examples(model, decomposable.batch(model)):
@@ -200,7 +200,7 @@ def test_alti_has_derivatives():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_is_left_after_an_error(method):
+def test_model_is_restored_after_an_error(method):
     model = decomposable.shared_model("bert")
     batch = decomposable.batch(model)
     model.model.train()

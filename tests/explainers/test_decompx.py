@@ -57,7 +57,7 @@ def compute_contributions(model, batch, method):
 
 
 @pytest.mark.parametrize("name", CLASSIFIER)
-def test_golden_classifier(reference, their_slopes, name):
+def test_classifier_contributions_equal_golden_numbers(reference, their_slopes, name):
     values, model, batch = reference
     expected = torch.tensor(values[f"decompx_c_{name}"])
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_padding_and_chunks_change_nothing(family, method):
 
 @pytest.mark.parametrize("bias", ["absdot", "token", "equal", "none"])
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
-def test_one_matrix_a_position_is_both_projections(family, bias):
+def test_folded_matrix_equals_both_projections(family, bias):
     model = decomposable.shared_model(family)
     state = next(iter(trace_examples(model, decomposable.batch(model)))).layers[0]
     point = torch.randn(4, 32, dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_without_feed_forwards_and_biases_it_measures_what_globenc_does():
     torch.testing.assert_close(one.layers[:, 0], two.layers[:, 0], rtol=0, atol=1e-12)
 
 
-def test_a_layer_at_a_time_is_globenc_only_in_the_first():
+def test_lengths_with_feed_forwards_differ_from_globenc():
     model = decomposable.shared_model("bert")
     batch = decomposable.batch(model)
     with torch.no_grad():
@@ -228,7 +228,7 @@ def test_a_bias_token_is_reported_apart():
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_spans(family):
+def test_span_contributions_sum_to_start_plus_end_logit(family):
     model = decomposable.model(family, "QuestionAnswering", num_labels=2)
     batch = decomposable.batch(model)
     target = torch.tensor([[7, 8], [7, 7], [8, 8]]) if model.is_decoder else torch.tensor([[2, 4], [1, 3], [0, 0]])

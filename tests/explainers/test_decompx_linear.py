@@ -17,7 +17,7 @@ TARGET = torch.tensor([0, 1, 2])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_belongs_to_no_position_is_the_answer_of_the_linear_network_to_nothing(family):
+def test_bias_is_the_linear_networks_output_for_zero_input(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def test_what_belongs_to_no_position_is_the_answer_of_the_linear_network_to_noth
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_from_the_embeddings_too(family):
+def test_contributions_from_embeddings_sum_to_the_logit(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_padding_changes_nothing(family, start):
 
 @pytest.mark.parametrize("keep_graph", [True, False])
 @pytest.mark.parametrize("start", ["hidden", "embeddings"])
-def test_blocks_that_the_model_fills_up_itself_get_no_score(start, keep_graph):
+def test_padding_of_block_sparse_attention_gets_no_score(start, keep_graph):
     model = shared("big_bird")
     batch = Batch.from_ids(torch.randint(5, 200, (2, 37), generator=torch.Generator().manual_seed(0)))
     with torch.set_grad_enabled(keep_graph):
@@ -116,7 +116,7 @@ def test_blocks_that_the_model_fills_up_itself_get_no_score(start, keep_graph):
 
 @pytest.mark.parametrize("gate", ["value", "both"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "modernbert"])
-def test_both_rules_for_gates_add_up(family, gate):
+def test_contributions_sum_to_the_logit_with_both_gate_rules(family, gate):
     model = decomposable.model(family)
     decomposable.zero_biases(model)
     batch = decomposable.batch(model)
@@ -134,7 +134,7 @@ def test_the_rules_for_gates_differ():
     assert (one - two).abs().max() > 1e-3
 
 
-def test_spans():
+def test_span_contributions_sum_to_start_plus_end_logit():
     model = decomposable.model("bert", "QuestionAnswering", num_labels=2)
     batch = decomposable.batch(model)
     target = torch.tensor([[2, 4], [1, 3], [0, 0]])
@@ -152,7 +152,7 @@ BOTH = [("llama", "hidden", "both"), ("qwen2", "embeddings", "both")]
 
 
 @pytest.mark.parametrize(("family", "start", "gate"), [(*case, "value") for case in HIDDEN + EMBEDDINGS] + BOTH)
-def test_derivatives_of_the_scores_are_those_of_the_scores(family, start, gate):
+def test_score_derivatives_equal_finite_differences(family, start, gate):
     """Along a random direction in the space of all weights, against a central difference."""
     model = decomposable.model(family)
     batch = decomposable.batch(model)

@@ -138,7 +138,7 @@ def test_no_graph_without_gradients_nor_from_methods_without_derivative(method):
 
 
 @pytest.mark.parametrize("method", DIFFERENTIABLE)
-def test_spans(method):
+def test_span_scores_have_derivatives(method):
     model = small("bert", "QuestionAnswering")
     batch = model.encode(PAIRS)
     loss_of(made(method).attribute(model, batch)).backward()

@@ -37,7 +37,7 @@ def test_which_methods_have_dimensions():
 
 @quiet
 @pytest.mark.parametrize("name", BY_DIMENSION)
-def test_all_three_are_of_the_same_contributions(name, monkeypatch):
+def test_sum_l2_and_abs_aggregate_the_same_contributions(name, monkeypatch):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
     monkeypatch.setattr(
@@ -91,7 +91,7 @@ def test_norms_guide_training(name):
     torch.testing.assert_close((ends[0] - ends[1]) / 2, (slope * step).sum(), rtol=1e-5, atol=0)
 
 
-def test_bad_choices_are_named():
+def test_unknown_aggregates_are_refused():
     with pytest.raises(ExegeteError, match="Valid choices: abs, l2, sum"):
         explainer("gim?aggregate=max")
     with pytest.raises(ExegeteError, match="give n_steps"):
@@ -126,7 +126,7 @@ def test_a_contrast_of_logarithms_is_one_of_logits(output):
 
 
 @pytest.mark.parametrize("name", REFUSING)
-def test_methods_without_a_difference_say_so(name):
+def test_methods_without_contrasts_refuse_them(name):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     with pytest.raises(ExegeteError, match=f"{name} does not explain a difference of outputs"):
@@ -149,7 +149,7 @@ def test_contrasts_by_name_for_one_and_for_all():
     assert described.probability == pytest.approx(float(model.probabilities(batch)[0, 2]))
 
 
-def test_a_number_has_no_contrast():
+def test_regression_has_no_contrast():
     model = small("bert", num_labels=1)
     with pytest.raises(ExegeteError, match=r"expected a target of integers \[1\]"):
         model.resolve_target(model.encode(uneven("bert", 1)), (0, 0))

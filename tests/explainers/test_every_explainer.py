@@ -96,7 +96,7 @@ def test_inference_mode_is_answered_or_refused_by_name(method):
 
 @pytest.mark.parametrize("method", NATIVE)
 @pytest.mark.parametrize("head", ["regression", "multi_label", "bfloat16", "mean pooling"])
-def test_other_heads_and_types(head, method):
+def test_every_method_explains_other_heads_and_dtypes(head, method):
     if head == "bfloat16":
         model = shared("bert", dtype=torch.bfloat16)
     elif head == "mean pooling":
@@ -132,7 +132,7 @@ def counted(model, call):
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
 @torch.no_grad()
-def test_cost_is_at_most_what_is_registered(family, method):
+def test_passes_run_are_at_most_those_announced(family, method):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
     target = torch.tensor([0, 1, 2])
@@ -178,7 +178,7 @@ def passes_on_the_card(method, length):
 
 @pytest.mark.parametrize("method", [name for name in NATIVE if EXPLAINERS[name].card.cost[0] not in "≈≤"])
 @pytest.mark.parametrize("length", [3, 12])
-def test_the_formula_on_the_card_is_the_number_of_passes(method, length):
+def test_cost_on_the_card_equals_the_number_of_passes(method, length):
     assert passes_on_the_card(method, length) == explainer(method).passes(length)
 
 
@@ -272,7 +272,7 @@ def test_scaled_attention_by_hand():
         (EXPLAINERS["saliency"](), {"norm": "l2"}, "made already"),
     ],
 )
-def test_wrong_names_and_parameters(spec, params, message):
+def test_unknown_names_and_parameters_are_refused(spec, params, message):
     with pytest.raises(ExegeteError, match=message):
         explainer(spec, **params)
 

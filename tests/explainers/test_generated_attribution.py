@@ -138,7 +138,7 @@ def test_all_rows_share_the_passes(model, method, passes):
     assert (foreseen.rows, foreseen.units, foreseen.response_tokens) == (10, 2, 24)
 
 
-def test_plans_of_what_was_not_said_yet(model):
+def test_plans_for_responses_that_are_not_generated_yet(model):
     asked = {key: value for key, value in CHAT.items() if key != "response"}
     chosen, unit = resolve_unit("integrated_gradients", None, {"n_steps": 20})
     found = plan_work(model, asked, chosen, "words", unit, 12)
@@ -147,7 +147,7 @@ def test_plans_of_what_was_not_said_yet(model):
     assert plan_work(model, asked, chosen, "sentences", unit, 12).rows == 1
 
 
-def test_nothing_is_left_behind():
+def test_model_is_restored():
     model = chatting()
     simulate_use(model)
     before = snapshot(model)
@@ -159,14 +159,14 @@ def test_nothing_is_left_behind():
     assert snapshot(model) == before
 
 
-def test_what_is_not_answered_is_answered_first(model):
+def test_missing_responses_are_generated_first(model):
     (found,) = exegete.attribute(model, ["a moving film"], "random", "tokens")
     (row,) = model.respond(["a moving film"])
     assert len(found.exchange.tokens) == len(row["response"])
     assert found.response == model.tokenizer.decode(row["response"], skip_special_tokens=True)
 
 
-def test_rows_of_a_response():
+def test_spans_of_a_response_by_kind():
     exchange = said(0, 1)
     assert exchange.spans("response") == [(0, 5)]
     assert exchange.spans("sentences") == [(0, 3), (3, 5)]
@@ -179,7 +179,7 @@ def test_rows_of_a_response():
 
 
 @pytest.mark.parametrize("target", [(2, 2), (0, 99), [(0, 1, 2)], 1.5, [("a", "b")], -1])
-def test_targets_that_are_no_rows(model, target):
+def test_invalid_targets_are_refused(model, target):
     with pytest.raises(ExegeteError, match="spans \\(start, end\\) within the 24 response tokens"):
         exegete.attribute(model, [CHAT], "random", target)
 
@@ -222,7 +222,7 @@ def test_citations_name_the_best_sources_of_each_sentence():
     assert attribution(sources=(False,) * 3).citations(5)[0].sources == [("doc 1", 3.0), ("user", 0.5), ("doc 2", -1.0)]
 
 
-def test_views_of_one_attribution():
+def test_text_html_and_table_views():
     item = attribution()
     assert item.places == ((3, 6), (7, 10), (11, 16))
     pd.testing.assert_frame_equal(
@@ -250,7 +250,7 @@ def test_views_of_one_attribution():
     assert highlight_generated(item).best[1] == "It is so.: one +3, three +0.5, two -1"
 
 
-def test_what_is_kept_comes_back(tmp_path):
+def test_saved_attributions_are_loaded_unchanged(tmp_path):
     items = Attributions([attribution(), attribution(params={"n": 3}, truncated=True, index=1)], {"seed": 1})
     items.save(tmp_path / "kept")
     assert Attributions.load(tmp_path / "kept") == items

@@ -94,7 +94,7 @@ def test_a_pass_keeps_what_torch_saves_and_a_mask(tmp_path, family):
     assert 0.98 <= share <= (1.5 if model.is_encoder_decoder else 1.15), share
 
 
-def test_what_experts_keep_is_not_known(tmp_path):
+def test_saved_memory_of_experts_is_unknown(tmp_path):
     hf.AutoConfig.for_model("mixtral", **families.SIZE | CAUSAL["mixtral"]).save_pretrained(tmp_path)
     families.tokenizer("roberta").save_pretrained(tmp_path)
     assert count_saved_bytes(load_without_weights(str(tmp_path)), 24, 6) is None

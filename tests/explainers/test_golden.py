@@ -102,7 +102,7 @@ def test_riemann_trapezoid(model, batch, captum_numbers, target):
 
 
 @pytest.mark.parametrize("target", [0, 1, 2])
-def test_in_full_precision(model, batch, captum_numbers, target):
+def test_double_precision_equals_golden_numbers(model, batch, captum_numbers, target):
     for rule, name, factor in (("gausslegendre", "", 1), ("riemann_trapezoid", "_riemann_trapezoid", 50 / 49)):
         method = explainer("integrated_gradients", baselines="zero", rule=rule)
         expected = factor * expected_scores(captum_numbers, f"ig50_zero{name}", target, batch)
@@ -112,14 +112,14 @@ def test_in_full_precision(model, batch, captum_numbers, target):
 
 @pytest.mark.usefixtures("single_precision_weights")
 @pytest.mark.parametrize("target", [0, 1, 2])
-def test_convergence_delta(model, batch, captum_numbers, target):
+def test_convergence_delta_equals_captum(model, batch, captum_numbers, target):
     with torch.no_grad():
         delta = explainer("integrated_gradients?baselines=zero").explain(model, batch, [target] * 6).delta
     torch.testing.assert_close(delta, captum_numbers["ig50_zero_delta"][target], rtol=1e-6, atol=1e-10)
 
 
 @pytest.mark.parametrize("target", [0, 1, 2])
-def test_saliency_norms(model, batch, captum_numbers, target):
+def test_saliency_norms_equal_captum(model, batch, captum_numbers, target):
     gradient = captum_numbers["saliency_signed"][target].masked_fill(~batch.content[..., None], 0)
     for norm, expected in {"l2": gradient.norm(dim=-1), "mean_absolute": gradient.abs().mean(-1)}.items():
         scores = explainer("saliency", norm=norm).attribute(model, batch, [target] * 6)
@@ -127,7 +127,7 @@ def test_saliency_norms(model, batch, captum_numbers, target):
 
 
 @torch.no_grad()
-def test_rollout(model, batch, reference_numbers):
+def test_rollout_equals_reference_numbers(model, batch, reference_numbers):
     scores = explainer("attention_rollout").attribute(model, batch)
     for row, theirs in enumerate(reference_numbers["rollout"]):
         real, content = batch.attended[row], batch.content[row]

@@ -36,7 +36,7 @@ def numbers(golden_generation):
 @pytest.fixture(scope="module")
 def model(golden_generation):
     made = AutoModelForCausalLM.from_pretrained(golden_generation / "llama-tiny", dtype=torch.float64).eval()
-    decomposable.exact_norms(made)
+    decomposable.replace_rms_norms(made)
     return GeneratingModel(made)
 
 
@@ -62,7 +62,7 @@ def past_only(attention, residual):
 @pytest.mark.real
 @pytest.mark.parametrize(("suffix", "threshold"), [("", 0.0), ("_t003", 0.03)])
 @torch.no_grad()
-def test_published_shares(numbers, trace, suffix, threshold):
+def test_shares_equal_published_ones(numbers, trace, suffix, threshold):
     expected = past_only(numbers[f"ifr_attention{suffix}"], numbers[f"ifr_residual_attention{suffix}"])
     for number, state in enumerate(trace.layers):
         attention, residual = compute_shares(state, HeadVectors(state), torch.arange(16), threshold)
@@ -144,7 +144,7 @@ def test_rollouts_sum_to_one(family):
 
 
 @torch.no_grad()
-def test_where_everything_is_dropped_nothing_is_left():
+def test_a_threshold_above_all_shares_leaves_zero():
     model = decomposable.shared_model("bert")
     scores = explainer("information_flow?threshold=0.99").attribute(model, decomposable.batch(model), TARGET)
     assert not scores.any()
@@ -189,6 +189,6 @@ def test_hops_lead_through_the_response_before_the_span(model, batch):
         ("flash_trace?sinks=all", "own, predicting"),
     ],
 )
-def test_unknown_choices(spec, message):
+def test_unknown_choices_are_refused(spec, message):
     with pytest.raises(ExegeteError, match=message):
         explainer(spec)

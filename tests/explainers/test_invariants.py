@@ -62,7 +62,7 @@ def test_shares_of_a_layer_sum_to_one_and_the_future_has_none(family):
 
 @pytest.mark.parametrize("family", FLOWS)
 @torch.no_grad()
-def test_a_trace_gives_all_away_and_nothing_to_the_future(family):
+def test_flash_trace_shares_sum_to_one_without_the_future(family):
     model = decomposable.shared_model(family)
     for trace in trace_examples(model, decomposable.batch(model)):
         length = len(trace.positions)
@@ -114,7 +114,7 @@ def test_uniform_coefficients_are_the_mean_of_all_heads():
     torch.testing.assert_close(scores, expected, **TIGHT)
 
 
-def test_a_head_that_says_the_same_under_all_masks_learns_nothing():
+def test_a_constant_head_learns_nothing():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(3, 16, 5, generator=generator).double()
     inputs[..., 2] = 0.7

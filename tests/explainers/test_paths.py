@@ -125,7 +125,7 @@ def test_adaptive_integrated_gradients_keeps_a_graph(bert):
     assert slope.abs().max() > 0
 
 
-def test_adaptive_points_are_asked_once_and_go_where_the_function_bends():
+def test_adaptive_points_are_evaluated_once_and_placed_where_the_function_bends():
     asked: list[tuple[int, float]] = []
     steepness = (2.0, 60.0)
 
@@ -151,7 +151,7 @@ def test_adaptive_points_are_asked_once_and_go_where_the_function_bends():
         assert abs(sum(path.errors()) - (integral - rise)) < 1e-12
 
 
-def test_adaptive_points_stop_at_the_most():
+def test_adaptive_refinement_stops_at_max_steps():
     noise = np.random.default_rng(0)
     paths = integrate(lambda p, x: [Value(float(noise.normal()), 0.0) for _ in p], 1, 1e-9, 40)
     assert 40 <= len(paths[0].values) <= 80

@@ -93,7 +93,7 @@ def test_every_method_that_scores_tokens_scores_those_that_are_read(method):
 
 
 @torch.no_grad()
-def test_attention_to_what_was_said_is_the_models():
+def test_attention_to_the_response_equals_the_models_attention():
     model = chatting()
     item = explained(model, CHAT, "attention_last", [(3, 4)])
     prompt, whole = (
@@ -117,7 +117,7 @@ def test_paths_from_a_baseline_are_complete_over_both_sides():
     np.testing.assert_allclose(total, float(ends[0] - ends[1]), rtol=2e-3)
 
 
-def test_it_is_seen_and_kept(tmp_path):
+def test_prefix_scores_are_shown_and_saved(tmp_path):
     item = explained(chatting(), CHAT, spans=[(0, 3), (3, 9)])
     kept = Attributions([item])
     kept.save(tmp_path / "kept")
@@ -138,7 +138,7 @@ def test_it_is_seen_and_kept(tmp_path):
         bare.to_pandas("response")
 
 
-def test_who_has_none_says_so():
+def test_methods_without_token_scores_refuse():
     model = chatting()
     for method in ("occlusion", "lime", "random"):
         with pytest.raises(ExegeteError, match="no scores to a response's own tokens: choose one of attention"):
@@ -149,7 +149,7 @@ def test_who_has_none_says_so():
         exegete.attribute(classifying(), "a film", "saliency", attribute_target=True)
 
 
-def test_the_plan_knows_of_it():
+def test_plan_counts_prefix_scores():
     model = chatting()
     chosen, unit = resolve_unit("input_x_gradient", "source", {})
     ways = [plan_work(model, CHAT, chosen, "tokens", unit, 8, attribute_target=own).way for own in (False, True)]

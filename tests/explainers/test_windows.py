@@ -117,7 +117,7 @@ def means_over_windows(model, method, target, example, short):
     assert (other.index, item.truncated) == (1, False)
 
 
-def test_what_is_removed_makes_windows_of_what_stays(model):
+def test_windows_are_made_of_the_remaining_tokens(model):
     windowed = WindowedModel(model, 4)
     batch = windowed.encode([LONG])
     keep = torch.ones(3, 1, batch.length, dtype=torch.bool)
@@ -176,7 +176,7 @@ def test_a_comparison_explains_by_windows_and_asks_about_whole_texts(model, tmp_
         exegete.compare(model, rows, output_dir=tmp_path, **given | {"stride": 5})
 
 
-def test_what_windows_are_not_for_is_told(model):
+def test_unsupported_uses_of_windows_are_refused(model):
     refused = "nothing parts its texts" if model.config.model_type == "gpt2" else "both texts of a pair are long"
     with pytest.raises(ExegeteError, match=refused):
         exegete.attribute(model, [(LONG, LONG)], "saliency", stride=4)

@@ -27,7 +27,7 @@ def agree(model, batch, parts, method, tolerance):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_methods(family, method):
+def test_forward_sums_equal_sums_of_backward_scores(family, method):
     """transformers computes RMSNorm and rotations in float32, and rounds forward another way than back."""
     model = causal(family)
     batch, parts = two(model)
@@ -35,25 +35,25 @@ def test_methods(family, method):
 
 
 @pytest.mark.parametrize("family", [name for name in CAUSAL if "experts" not in str(CAUSAL[name])])
-def test_families(family):
+def test_forward_sums_work_for_every_family(family):
     model = causal(family)
     batch, parts = two(model)
     agree(model, batch, parts, explainer("input_x_gradient"), 5e-6)
 
 
-def test_contrasts_and_logits():
+def test_forward_sums_of_contrasts_and_logits():
     model = causal("gpt2")
     batch, parts = two(model, foils=[[9, 9, 9], [8, 7]])
     agree(model, batch, parts, explainer("input_x_gradient"), 1e-12)
     agree(model, *two(model), explainer("input_x_gradient", output="logit"), 1e-12)
 
 
-def test_experts_go_backward():
+def test_models_with_experts_fall_back_to_backward_passes():
     model = causal("mixtral", torch.float32)
     assert sum_scores_forward(explainer("input_x_gradient"), model, two(model)[0], TARGETS, two(model)[1]) is None
 
 
-def test_when_it_pays():
+def test_forward_mode_is_chosen_when_it_takes_fewer_passes():
     assert is_forward_cheaper(explainer("input_x_gradient"), 32, 8)
     assert not is_forward_cheaper(explainer("input_x_gradient"), 8, 8)
     for method in ("saliency", "occlusion", "input_x_gradient?aggregate=l2", "input_x_gradient?output=prob"):

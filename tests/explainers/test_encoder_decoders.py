@@ -112,7 +112,7 @@ def test_relevance_adds_up_where_there_are_no_biases():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", ["bart", "t5"])
 @torch.no_grad()
-def test_padding_and_company_change_nothing(family, method):
+def test_scores_do_not_depend_on_the_batch(family, method):
     model = two_sided(family)
     alike_alone_and_padded(model, made(method), padded_right(model))
 
@@ -128,7 +128,7 @@ def padded_right(model):
 
 
 @pytest.mark.parametrize("method", REFUSED)
-def test_what_follows_hidden_states_says_what_to_take(method):
+def test_decomposition_methods_refuse_encoder_decoders(method):
     model = two_sided("bart")
     with pytest.raises(ExegeteError, match="take a method of gradients, backward rules, attention or perturbation"):
         explainer(method).attribute(model, model.batch(PROMPTS, RESPONSES))

@@ -32,7 +32,7 @@ KINDS = ["bert", "big_bird", "deberta-v2", "gpt2", "mistral", "vit"]
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
-def test_after_success(family, method, grad):
+def test_model_is_restored_after_success(family, method, grad):
     model = simulate_use(small(family))
     before = snapshot(model)
     with torch.set_grad_enabled(grad):
@@ -42,7 +42,7 @@ def test_after_success(family, method, grad):
 
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "random"])
-def test_after_a_model_that_raises(family, method):
+def test_model_is_restored_after_its_error(family, method):
     model = simulate_use(small(family))
     batch = model.encode(uneven(family, 2))
     for at in (1, 2, 3):
@@ -56,7 +56,7 @@ def test_after_a_model_that_raises(family, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_after_a_wrong_target(method):
+def test_model_is_restored_after_a_wrong_target(method):
     model = simulate_use(small("bert"))
     before = snapshot(model)
     for target in (7, "nobody knows", torch.tensor([0, 9]), torch.tensor([0]), [0, 1, 2], "label"):
@@ -68,7 +68,7 @@ def test_after_a_wrong_target(method):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_after_attribute_and_everything_the_model_offers(family):
+def test_model_is_restored_after_attribute_and_model_calls(family):
     model = simulate_use(small(family))
     before = snapshot(model)
     attribute(model, uneven(family), "input_x_gradient")
@@ -84,7 +84,7 @@ def test_after_attribute_and_everything_the_model_offers(family):
 
 @pytest.mark.parametrize("how", ["remove", "mask"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
-def test_after_a_perturbed_pass_that_raises(family, how):
+def test_model_is_restored_after_a_failed_perturbed_pass(family, how):
     model = simulate_use(small(family))
     batch = model.encode(uneven(family))
     hook = failing(model, 1)
@@ -100,7 +100,7 @@ def test_after_a_perturbed_pass_that_raises(family, how):
 )
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_after_a_captured_pass(family, capture):
+def test_model_is_restored_after_a_captured_pass(family, capture):
     model = small(family)
     batch = model.encode(uneven(family))
     before = snapshot(model)
@@ -147,7 +147,7 @@ def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_after_explaining_spans(family):
+def test_model_is_restored_after_explaining_spans(family):
     model = simulate_use(small(family, "QuestionAnswering"))
     before = snapshot(model)
     for method in METHODS:
@@ -155,7 +155,7 @@ def test_after_explaining_spans(family):
     assert snapshot(model) == before
 
 
-def test_what_is_compared_does_see_changes():
+def test_the_comparison_detects_changes():
     model = small("big_bird")
     before = snapshot(model)
     model.model(torch.tensor([[5, 6, 7]]))
@@ -170,7 +170,7 @@ def test_what_is_compared_does_see_changes():
 
 
 @pytest.mark.parametrize("method", ["saliency", "integrated_gradients", "decompx_linear", "generic_attention"])
-def test_a_pass_keeps_nothing_for_gradients_of_weights_unless_a_graph_to_them_is_wanted(method):
+def test_weight_gradients_are_saved_only_if_a_graph_is_needed(method):
     model = small("bert")
     batch, asked = model.encode(uneven("bert", 2)), []
     hook = model.model.base_model.register_forward_pre_hook(

@@ -42,7 +42,7 @@ def model():
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_it_is_said_which_method_type_and_example(model, value):
+def test_error_names_method_type_and_example(model, value):
     for call in (
         lambda: Breaking(value).attribute(model, model.encode(TEXTS)),
         lambda: exegete.attribute(model, TEXTS, Breaking(value)),
@@ -63,7 +63,7 @@ def test_numbers_at_padding_and_special_tokens_may_be_anything(model):
     assert Outside().attribute(model, model.encode(TEXTS)).isfinite().all()
 
 
-def test_asked_to_go_on_it_counts(model, caplog):
+def test_allow_nan_counts_nonfinite_examples(model, caplog):
     found = exegete.attribute(model, TEXTS, Breaking(), allow_nan=True)
     assert [np.isfinite(item.scores).all() for item in found] == [True, False, True]
     assert "breaking: 1 of 3 examples have scores that are no finite numbers" in caplog.text
@@ -84,7 +84,7 @@ def test_a_comparison_that_goes_on_has_no_figures_where_there_are_no_scores(mode
     assert gone["value"].isna().all()
 
 
-def test_what_does_not_break_is_judged_as_if_nothing_had(model):
+def test_finite_examples_are_judged_as_usual(model):
     both = exegete.compare(model, TEXTS, [Breaking(), "random"], METRICS[:2], allow_nan=True).results
     one = exegete.compare(model, TEXTS, [Breaking("0.5"), "random"], METRICS[:2]).results
     fine = ~((both["method"] == "breaking") & (both["example"] == 1))
