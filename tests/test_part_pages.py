@@ -95,3 +95,13 @@ def test_supported_architectures_are_listed():
     text = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
     section = text.partition("## Supported architectures")[2].partition("\n## ")[0]
     assert set(FAMILIES.native) <= set(re.findall(r"`([\w-]+)`", section))
+
+
+def test_every_objective_and_recipe_has_an_equation_and_says_when_to_use_it(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    parts = importlib.import_module("parts")
+    for kind in parts.KINDS:
+        if kind.folder in ("objectives", "recipes"):
+            notes = parts.notes(kind)
+            assert notes.keys() == set(kind.registry.native)
+            assert all(note["equation"] and note["use"] for note in notes.values())

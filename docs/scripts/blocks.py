@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import exegete
 from exegete.explainers import EXPLAINERS
@@ -29,7 +29,9 @@ def missing(folder: Path = REFERENCE) -> Iterator[str]:
     for package in sorted(_public() | pages.keys()):
         parts = re.split(rf"^::: {re.escape(package)}\.(\w+)$", pages.get(package, ""), flags=re.MULTILINE)[1:]
         shown = dict(zip(parts[::2], parts[1::2], strict=True))
-        names = set(import_module(package).__all__) - PARTS
+        public = import_module(package)
+        # rooms of the library are attributes of the package, with pages of their own
+        names = {name for name in public.__all__ if not isinstance(getattr(public, name), ModuleType)} - PARTS
         yield from (f"{package}.{name} is public and on no page" for name in sorted(names - shown.keys()))
         yield from (f"{package}.{name} is on a page and not public" for name in sorted(shown.keys() - names))
         yield from (f"{package}.{name} has no example" for name, rest in shown.items() if not BLOCK.search(rest))

@@ -1,25 +1,23 @@
-"""A page for every method, metric, objective, recipe and dataset, made of cards, docstrings and the YAML files here."""
+"""A page for every method, metric, objective, recipe and dataset, made of cards and docstrings."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import examples
 import parameters
 import scores
-import yaml
 from latex2mathml.converter import convert
 
 from exegete.data import READERS
 from exegete.data.cards import DataCard, MethodCard, MetricCard
 from exegete.data.registry import Registry
+from exegete.data.source import read_source
 from exegete.explainers import EXPLAINERS
 from exegete.metrics.registry import METRICS, cards
 from exegete.objectives import OBJECTIVES
@@ -61,6 +59,17 @@ def pages(pictures: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]
             yield f"{kind.folder}/{name}.md", page(kind, name, facts[name], said.get(name, {}), picture)
 
 
+RESULTS = {
+    "baseline": ("Baseline", "er"),
+    "er_joint": ("ER + ATT", "er"),
+    "er_constrained": ("ER-C + ATT", "er"),
+    "er_bound": ("", "er"),
+    "regex": ("", "regex"),
+    "smat": ("Attention (SMaT)", "smat"),
+    "ivra": ("", "ivra"),
+    "aml": ("", "aml"),
+}
+"""Of recipes: their name in tables of results, and the results page that has them."""
 HEADINGS = {
     "computed": "What is computed",
     "read": "Reading a value",
@@ -116,24 +125,28 @@ def _model(kind: Kind, name: str, said: Mapping[str, str]) -> list[str]:
 
 
 def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
-    """Each native part's texts: of methods and metrics from their cards, of others from the YAML file of their kind.
-
-    Parts without texts are named on stderr. Raises ValueError for a text of a part that is not in the registry.
-    """
+    """Return each part's texts, from its card or its own file; datasets have none."""
     if kind.folder == "methods":
         return {name: _method_notes(name) for name in kind.registry.native}
+    if kind.folder == "objectives":
+        return {name: _filled_notes(vars(part)) for name, part in OBJECTIVES.items() if name in OBJECTIVES.native}
+    if kind.folder == "recipes":
+        return {name: _recipe_notes(name) for name in RECIPES.native}
     if kind.folder == "metrics":
         return {name: _metric_notes(name, card) for name, card in cards().items()}
-    file = Path(__file__).with_name(f"{kind.folder}.yaml")
-    if not file.exists():
-        return {}
-    said: dict[str, Mapping[str, str]] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    known = set(kind.registry.native)
-    if said.keys() - known:
-        raise ValueError(f"{file.name}: not in the registry: {sorted(said.keys() - known)}")
-    if known - said.keys():
-        sys.stderr.write(f"{file.name} has no equation and use of: {', '.join(sorted(known - said.keys()))}\n")
-    return said
+    return {}
+
+
+def _recipe_notes(name: str) -> Mapping[str, str]:
+    """Return the constants EQUATION, USE and AVOID of the recipe's module, and where results pages show the recipe."""
+    source = read_source(RECIPES.native[name].module)
+    texts = {key: source.constant(key.upper(), "") for key in ("equation", "use", "avoid")}
+    called, results_page = RESULTS.get(name, ("", ""))
+    return _filled_notes({**texts, "called": called, "page": results_page})
+
+
+def _filled_notes(texts: Mapping[str, Any]) -> Mapping[str, str]:
+    return {key: texts[key] for key in ("equation", "use", "avoid", "called", "page") if texts.get(key)}
 
 
 def _method_notes(name: str) -> Mapping[str, str]:

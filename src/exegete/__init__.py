@@ -1,4 +1,4 @@
-"""exegete: language models that explain themselves well, and the numbers that prove it."""
+"""exegete: train transformers whose explanations are good, attribute their outputs, and measure the attributions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 from exegete.lazy import lazy
 
+# nothing is imported here: `import exegete` takes milliseconds, torch is imported when a name needs it
 if TYPE_CHECKING:
+    from exegete import data, explainers, metrics, models, objectives, recipes
     from exegete.data import load_data
     from exegete.errors import ExegeteError
     from exegete.explainers import Explainer, attribute, explainer, list_methods
-    from exegete.metrics import Metric, metric
+    from exegete.metrics import Metric, list_metrics, metric
     from exegete.models import Batch, ExplainedModel, load
+    from exegete.objectives import Objective, list_objectives, objective
+    from exegete.recipes import Recipe, list_recipes, recipe
+    from exegete.recipes.train import train
     from exegete.reports.attributions import Attribution, Attributions
     from exegete.reports.generated import GeneratedAttribution
     from exegete.studies.compare.compare import compare
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from exegete.studies.corpus.engines import explain_corpus
     from exegete.studies.corpus.job import CorpusJob
     from exegete.studies.corpus.summary import summarise
+    from exegete.training import TrainResult
 else:
     __getattr__, __dir__ = lazy(__name__)
 
@@ -33,13 +39,28 @@ __all__ = [
     "Explainer",
     "GeneratedAttribution",
     "Metric",
+    "Objective",
+    "Recipe",
+    "TrainResult",
     "attribute",
     "compare",
+    "data",
     "explain_corpus",
     "explainer",
+    "explainers",
     "list_methods",
+    "list_metrics",
+    "list_objectives",
+    "list_recipes",
     "load",
     "load_data",
     "metric",
+    "metrics",
+    "models",
+    "objective",
+    "objectives",
+    "recipe",
+    "recipes",
     "summarise",
+    "train",
 ]

@@ -97,8 +97,8 @@ def assert_derivative(module, batch):
 def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypatch):
     model, batch = saying()
     made, asked = AblationFidelity(lifetime=2, granularity="source"), []
-    perturbed = type(model).perturbed
-    monkeypatch.setattr(GeneratingModel, "perturbed", lambda *given: asked.append(1) or perturbed(*given))
+    predict_perturbed = type(model).predict_perturbed
+    monkeypatch.setattr(GeneratingModel, "predict_perturbed", lambda *args: asked.append(1) or predict_perturbed(*args))
     module = TrainingModule(model, [made]).eval()
     values = [float(module(batch, StepContext(number=n, epoch=n))["terms"]) for n in range(4)]
     assert len(asked) == 2

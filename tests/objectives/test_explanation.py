@@ -31,7 +31,7 @@ def two_tokens(marked=(True, False), looked=True) -> Batch:
     return Batch(
         {"input_ids": torch.tensor([[2, 5, 6, 3]]), "attention_mask": attended.long()}, attended, content,
         torch.tensor([[-1, 0, 1, -1]]), rationale_mask=torch.tensor([[False, *marked, False]]),
-        has_rationale_mask=torch.tensor([looked]), labels=torch.tensor([1]),
+        has_rationale=torch.tensor([looked]), labels=torch.tensor([1]),
     )  # fmt: skip
 
 

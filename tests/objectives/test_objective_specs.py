@@ -33,7 +33,7 @@ def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
         ("attribution_entropy?explainer=occlusion", "occlusion cannot guide a model"),
         ("attribution_entropy?weight=-1", "weight of attribution_entropy is at least 0"),
         ("explanation_guided?memory=1", "unknown parameter of explanation_guided 'memory'"),
-        ("cross_entropy,cross_entropy?weight=2", "cross_entropy is there twice"),
+        ("cross_entropy,cross_entropy?weight=2", "cross_entropy occurs twice"),
         (",", "expected ids"),
     ],
 )

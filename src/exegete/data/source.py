@@ -25,7 +25,8 @@ class Source:
 
     def __init__(self, module: str) -> None:
         # found by its path, since looking for the module itself would import the packages that it lies in
-        path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        path = PACKAGE.joinpath(*module.split(".")[1:])
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         tree = ast.parse(path.read_text(encoding="utf-8"))
         self.module = module
         self.definitions: dict[str, ast.ClassDef | ast.FunctionDef] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import fields
+from collections.abc import Callable, Collection
+from dataclasses import fields, is_dataclass
 from functools import cache
+from inspect import signature
 from itertools import chain
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -47,22 +48,28 @@ def split_ids(names: str) -> list[str]:
     return specs
 
 
-def parse_params(name: str, cls: type, given: dict[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
-    """Check the names of parameters, and convert text values to the types of the dataclass's fields.
+def parse_params(
+    name: str, part: Callable[..., Any], given: dict[str, Any], fixed: Collection[str] = ()
+) -> dict[str, Any]:
+    """Check the names of parameters, and convert text values to the types that the part's annotations name.
 
     Text for a tuple is split at commas. Values that are no text are kept.
 
     Args:
-        name: what errors call the class.
-        cls: a dataclass.
+        name: what errors call the part.
+        part: a dataclass, or a function with annotated parameters.
         given: the parameters by name.
-        fixed: fields that a spec cannot set.
+        fixed: parameters that a spec cannot set.
 
     Raises:
-        ExegeteError: the class has no such parameter, or a value does not have its field's type.
+        ExegeteError: the part has no such parameter, or a value does not have its type.
     """
-    hints = _get_hints(cls)
-    valid = [field.name for field in fields(cls) if field.init and field.name not in fixed]
+    hints = _get_hints(part)
+    if is_dataclass(part):
+        names = [field.name for field in fields(part) if field.init]
+    else:
+        names = list(signature(part).parameters)
+    valid = [each for each in names if each not in fixed]
     for key in given:
         if key not in valid and not valid:
             raise ExegeteError(f"{name} takes no parameter, got {key!r}")
@@ -72,8 +79,8 @@ def parse_params(name: str, cls: type, given: dict[str, Any], fixed: Collection[
 
 
 @cache
-def _get_hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+def _get_hints(part: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(part)
 
 
 def _parse_value(what: str, value: Any, hint: Any) -> Any:

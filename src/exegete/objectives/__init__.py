@@ -7,18 +7,19 @@ from exegete.lazy import lazy
 if TYPE_CHECKING:
     from exegete.objectives.ablation_fidelity import AblationFidelity
     from exegete.objectives.attribution_entropy import AttributionEntropy
-    from exegete.objectives.base import AdaptiveObjective, Objective, StepContext, TrainingStep
+    from exegete.objectives.attribution_objective import AttributionObjective
+    from exegete.objectives.base import AdaptiveObjective, LabelledObjective, Objective, StepContext, TrainingStep
     from exegete.objectives.clustering_consistency import ClusteringConsistencyLoss
     from exegete.objectives.comprehensiveness import ComprehensivenessLoss
-    from exegete.objectives.consistency import ConsistencyLoss
-    from exegete.objectives.criterion import Criterion
+    from exegete.objectives.consistency import ConsistencyLoss, PairCriterion
+    from exegete.objectives.criterion import Criterion, ErasureCriterion
     from exegete.objectives.cross_entropy import CrossEntropy, task_losses
     from exegete.objectives.explanation import ExplanationLoss
     from exegete.objectives.explanation_guided import ExplanationGuidedLoss
     from exegete.objectives.gradient_penalty import GradientPenalty
     from exegete.objectives.kl_to_original import KlToOriginal
     from exegete.objectives.rank_consistency import RankConsistencyLoss
-    from exegete.objectives.registry import OBJECTIVES, objective, parse_objectives
+    from exegete.objectives.registry import OBJECTIVES, list_objectives, objective, parse_objectives
     from exegete.objectives.sufficiency import SufficiencyLoss
     from exegete.objectives.virtual_adversarial import VirtualAdversarialLoss
 else:
@@ -29,21 +30,26 @@ __all__ = [
     "AblationFidelity",
     "AdaptiveObjective",
     "AttributionEntropy",
+    "AttributionObjective",
     "ClusteringConsistencyLoss",
     "ComprehensivenessLoss",
     "ConsistencyLoss",
     "Criterion",
     "CrossEntropy",
+    "ErasureCriterion",
     "ExplanationGuidedLoss",
     "ExplanationLoss",
     "GradientPenalty",
     "KlToOriginal",
+    "LabelledObjective",
     "Objective",
+    "PairCriterion",
     "RankConsistencyLoss",
     "StepContext",
     "SufficiencyLoss",
     "TrainingStep",
     "VirtualAdversarialLoss",
+    "list_objectives",
     "objective",
     "parse_objectives",
     "task_losses",

@@ -1,4 +1,4 @@
-"""Scores shall foretell the answer when parts of the input are missing."""
+"""Ablation fidelity: attributions should predict the answer when parts of the input are removed."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ from exegete.objectives.teacher_memory import TeacherMemory, hash_examples
 
 DEFAULT_EXPLAINER = InputXGradient()
 MIN_LOG_PROBABILITY = -104.0
-"""The logarithm of the smallest number in single precision: an answer cannot become less likely than that."""
+"""The logarithm of the smallest positive number in single precision, in place of log 0."""
 
 
 @dataclass(frozen=True)
 class AblationFidelity(AttributionObjective):
     """−Pearson_m(Σ_{u in m} score_u, f_m) over random sets m of units u, mean over examples; from −1 to 1.
 
-    f_m is the log-odds of the prediction (a generated response: of the whole of it) where only the units of m are there
-    (see `ContextCite`), measured without a graph: what is trained is the explanation, and through it the model. A
-    unit's score is the sum of its positions'. Where all answers or all sums are equal the correlation counts as 0.
+    f_m is the log-odds of the prediction (of the whole response for generated text) if only the units of m are kept
+    (see `ContextCite`). It is computed without a graph: the explanation is trained to follow it, and through the
+    explanation the model. A unit's score is the sum over its positions. The correlation counts as 0 if all answers or
+    all sums are equal.
 
     Args:
-        explainer: any differentiable method; if it has parameters they are trained with the model.
-        weight: λ.
-        masks: sets of units, drawn for each example and step.
+        explainer: any differentiable explainer; its parameters, if it has any, are trained with the model.
+        weight: λ, the factor of the term in the total loss.
+        masks: the number of sets of units drawn for each example and step.
         keep: the probability that a unit is in a set.
-        granularity: the units; default: sentences (or what `Batch.unit_of` says) of a prompt, words elsewhere.
-        perturbation: what happens to the others: `remove`, `mask`, `pad` or `zero`.
+        granularity: the units; default: sentences of a prompt (or those of `Batch.unit_of`), words of other texts.
+        perturbation: what happens to units outside the set: `remove`, `mask`, `pad` or `zero`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
         lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.
-        interval: in training the term is there in every so-manieth step, so many times as heavy.
+        interval: compute the term in every `interval`-th training step, with `interval` times its weight.
 
     Raises:
-        ExegeteError: a method that is not differentiable, a number out of its range.
+        ExegeteError: an explainer that is not differentiable, or a number out of range.
     """
 
     explainer: Explainer = DEFAULT_EXPLAINER
@@ -63,74 +64,86 @@ class AblationFidelity(AttributionObjective):
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "ablation_fidelity"
     exact_gradient: ClassVar[bool] = False
+    equation: ClassVar[str] = r"-\text{Pearson}_m \left( \sum_{u \in m} s_u, \log \frac{p(x_m)}{1 - p(x_m)} \right)"
+    use: ClassVar[str] = "Scores should predict the answer when units (sources of a prompt, words) are missing."
+    avoid: ClassVar[str] = "Alone with a large weight: the answers change too; hold them by `kl_to_original`."
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # ContextCite checks masks, keep and perturbation
         _ = self._ablation_method
         if self.lifetime < 0 or self.interval < 1:
             raise ExegeteError(f"expected lifetime ≥ 0 and interval ≥ 1, got {self.lifetime} and {self.interval}")
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters and the explainer's."""
+        """The parameters, with the explainer's parameters and without the memory."""
         return {name: value for name, value in super().params.items() if name != "memory"}
 
     @property
     def learned(self) -> nn.Module | None:
-        """The memory where answers are kept, the explainer where it has parameters; else None."""
-        own: list[nn.Module] = [self.memory] if self.lifetime else []
-        own += [self.explainer] if isinstance(self.explainer, nn.Module) else []
-        return nn.ModuleList(own) if len(own) > 1 else next(iter(own), None)
+        """The memory of answers and the explainer's parameters, or the one of both that is used; else None."""
+        explainer = self.explainer if isinstance(self.explainer, nn.Module) else None
+        if not self.lifetime:
+            return explainer
+        # the memory is a module so that checkpoints contain it
+        return self.memory if explainer is None else nn.ModuleList([self.memory, explainer])
 
     @property
     def _ablation_method(self) -> ContextCite:
         return ContextCite(self.masks, self.granularity, self.perturbation, self.keep, output=self.output)
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The negative correlation, a scalar: a mean over the batch."""
+        """Return the mean negative correlation over the batch, a scalar."""
         if step.model.modality != "text":
             raise ExegeteError(f"{self.name} takes words away: it does not apply to images")
-        model, batch, often = step.model, step.batch, self.interval if step.context.training else 1
-        if step.context.number % often:
+        model, batch = step.model, step.batch
+        interval = self.interval if step.context.training else 1
+        if step.context.number % interval:
+            # a 0 with a graph: backward() fails on a constant
             return 0.0 * step.task_losses.sum()
         target = model.resolve_target(batch, "predicted", step.outputs.logits)
         unit = self._find_units(batch)
-        present, answers = self._measure_ablations(step, target, unit)
+        sets, answers = self._measure_ablations(step, target, unit)
         scores = self.compute_attribution(step, target)
-        foretold = torch.einsum("bmu,bu->bm", present.to(scores), sum_by_unit(scores, unit))
-        return -often * compute_pearson(foretold, answers.to(scores)).mean()
+        predicted = torch.einsum("bmu,bu->bm", sets.to(scores), sum_by_unit(scores, unit))
+        return -interval * compute_pearson(predicted, answers.to(scores)).mean()
 
     def _find_units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)
         return number_units(removable, self.granularity or default_granularity(removable))
 
     def _measure_ablations(self, step: TrainingStep, target: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """Sets [B, M, U] of units [B, L] and the answers [B, M] to them, new or some epochs old."""
+        """Return sets [B, M, U] of units [B, L] and the answers [B, M] to them, computed now or kept in memory."""
 
-        def ask(batch: Batch, target: Tensor) -> list[Tensor]:
-            asked = self._find_units(batch)
-            sets = self._draw_sets(step.context, batch, target, (asked.amax(1) + 1).tolist())
-            there = pad_sequence([own.T for own in sets], batch_first=True).permute(2, 0, 1).to(batch.device)
+        def compute(batch: Batch, target: Tensor) -> list[Tensor]:
+            unit = self._find_units(batch)
+            sets = self._draw_sets(step.context, batch, target, (unit.amax(1) + 1).tolist())
+            padded = pad_sequence([example_sets.T for example_sets in sets], batch_first=True)
+            masks = padded.permute(2, 0, 1).to(batch.device)
             with torch.no_grad(), step.model.evaluation_mode():
-                found = self._ablation_method.evaluate_masks(step.model, batch, target, there, asked).clamp(
-                    min=MIN_LOG_PROBABILITY
-                )
-            rows = zip(sets, found.T.cpu(), strict=True)
-            return [torch.cat([own.to(each), each[:, None]], 1).flatten() for own, each in rows]
+                answers = self._ablation_method.evaluate_masks(step.model, batch, target, masks, unit)
+            rows = []
+            for example_sets, row in zip(sets, answers.clamp(min=MIN_LOG_PROBABILITY).T.cpu(), strict=True):
+                # one flat row per example, since the memory keeps vectors: M sets of U entries, each with its answer
+                rows.append(torch.cat([example_sets.to(row), row[:, None]], 1).flatten())
+            return rows
 
         if self.lifetime and step.context.training:
-            known = self.memory.get_or_compute(step.batch, target, step.context.epoch, self.lifetime, ask)
+            rows = self.memory.get_or_compute(step.batch, target, step.context.epoch, self.lifetime, compute)
         else:
-            known = ask(step.batch, target)
-        tables = [each.view(self.masks, -1).T for each in known]
-        present = pad_sequence([table[:-1] for table in tables], batch_first=True).transpose(1, 2)
-        return present.to(unit.device), torch.stack([table[-1] for table in tables]).to(unit.device)
+            rows = compute(step.batch, target)
+        tables = [row.view(self.masks, -1).T for row in rows]
+        sets = pad_sequence([table[:-1] for table in tables], batch_first=True).transpose(1, 2)
+        return sets.to(unit.device), torch.stack([table[-1] for table in tables]).to(unit.device)
 
     def _draw_sets(self, context: StepContext, batch: Batch, target: Tensor, counts: list[int]) -> list[Tensor]:
-        """Each example's sets [M, U] of its units; in evaluation the same ones each time."""
-        place = context if context.training else StepContext(context.seed, training=False)
-        found = []
+        """Return sets [M, U] of each example's units, as booleans."""
+        # the same sets in every evaluation, so that epochs can be compared
+        context = context if context.training else StepContext(context.seed, training=False)
+        sets = []
         for name, count in zip(hash_examples(batch, target), counts, strict=True):
-            random = place.generator(f"ablations of {name}")
-            found.append(torch.rand(self.masks, count, generator=random) < self.keep)
-        return found
+            # the seed belongs to the example, so that neither order nor batch size changes its sets
+            generator = context.generator(f"ablations of {name}")
+            sets.append(torch.rand(self.masks, count, generator=generator) < self.keep)
+        return sets

@@ -1,4 +1,4 @@
-"""Explanations that few words carry."""
+"""An objective for sparse explanations: the entropy of attributions."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ ROLLOUT = AttentionRollout()
 
 @dataclass(frozen=True)
 class AttributionEntropy(AttributionObjective):
-    """−Σ p log p of the attribution's magnitudes as shares p of 1 over content, in nats; mean over examples.
+    """The entropy −Σ p log p of attributions in nats, where p are magnitudes divided by their sum; mean over examples.
 
-    0 where one token has everything, log n where n tokens have alike. What is explained is the prediction.
+    It is 0 if one token has the whole attribution, and log n if n tokens have equal scores. The prediction is
+    explained.
 
     Args:
-        explainer: any differentiable method.
-        weight: of the term in the sum.
+        explainer: any differentiable explainer.
+        weight: the factor of the term in the total loss.
     """
 
     explainer: Explainer = ROLLOUT
     weight: float = 1.0
     name: ClassVar[str] = "attribution_entropy"
+    equation: ClassVar[str] = r"-\sum_i p_i \log p_i, \; p_i = |s_i| / \sum_j |s_j|"
+    use: ClassVar[str] = "Explanations should be short."
+    avoid: ClassVar[str] = "Alone with a large weight: one word gets everything."
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The entropy, a scalar: a mean over the batch; 0 for an example without content."""
+        """Return the mean entropy over the batch, a scalar; an example without content has entropy 0."""
         content = step.batch.content
         target = step.model.resolve_target(step.batch, "predicted", step.outputs.logits)
         shares = to_distribution(self.compute_attribution(step, target).abs(), content)
+        # entr(1) = 0, and unlike entr(0) it has a finite derivative
         entropies: Tensor = torch.special.entr(shares.masked_fill(~content, 1.0)).sum(1)
         return entropies.mean()

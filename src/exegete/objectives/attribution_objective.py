@@ -1,4 +1,4 @@
-"""The shared part of objectives on attributions, which come from the step's own pass where one is enough."""
+"""The base of objectives on attributions, which reuse the step's forward pass if the explainer needs only one pass."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from exegete.objectives.base import Objective, TrainingStep
 
 
 class AttributionObjective(Objective):
-    """An objective on attributions.
+    """An objective on attributions of the model that is trained.
 
-    A method that needs one forward pass takes the step's own, with its dropout; the others make their own passes,
+    A `SinglePass` explainer uses the step's own forward pass, with its dropout; other explainers run their own passes,
     without dropout.
     """
 
     @property
     @abstractmethod
     def explainer(self) -> Explainer:
-        """The method; differentiable."""
+        """The explainer; differentiable."""
 
     def __post_init__(self) -> None:
         if not self.explainer.differentiable:
@@ -36,23 +36,25 @@ class AttributionObjective(Objective):
 
     @property
     def capture(self) -> Capture:
-        """The parts of the shared pass that the explainer needs; none if it runs passes of its own."""
+        """What the explainer needs of the shared pass; nothing if it runs its own passes."""
         if not isinstance(self.explainer, SinglePass):
             return Capture()
+        # the loss differentiates the attribution: a gradient in it is differentiated a second time
         return replace(self.explainer.capture, differentiable_twice=self.needs_embeddings)
 
     @property
     def needs_embeddings(self) -> bool:
-        """Where the explainer takes a gradient in the step's own pass."""
+        """Whether the explainer takes a gradient in the step's own pass."""
         return isinstance(self.explainer, SinglePass) and self.explainer.passes(1)[1] > 0
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters and the explainer's."""
+        """The objective's parameters, with the explainer's id and parameters."""
         return super().params | {"explainer": describe_explainer(self.explainer)}
 
     def compute_attribution(self, step: TrainingStep, target: Tensor) -> Tensor:
-        """[B, L] Scores for a target, special tokens included, in float32 at least; anything at padding."""
+        """Return scores [B, L] for a target, special tokens included, in float32 or higher; arbitrary at padding."""
+        # no graph in evaluation: it would keep the activations of a whole split in memory
         keep_graph = step.context.training and torch.is_grad_enabled()
         if isinstance(self.explainer, SinglePass):
             scores = self.explainer.scores_from_outputs(

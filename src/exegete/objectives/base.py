@@ -1,4 +1,4 @@
-"""The interface of the terms of a training loss, and the step that they are computed on."""
+"""The interface of the terms of a training loss, and the training step that they are computed on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """When and where a step happens; all that randomness inside it may depend on.
+    """The position of a step in a training run; all randomness inside the step depends on it alone.
 
-    `number`: optimizer steps before it; `part`: which batch of an accumulated step (in evaluation: which batch).
-    `epoch`: passes over the data before it; what is drawn does not depend on it.
+    `number`: optimizer steps before this one. `part`: the index of the batch within an accumulated step, in
+    evaluation the index of the batch. `rank`: the process. `epoch`: passes over the data before this one; random
+    numbers do not depend on it.
     """
 
     seed: int = 0
@@ -29,19 +30,24 @@ class StepContext:
     epoch: int = 0
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """A fresh generator: the same context and purpose draw the same numbers, also after a resumed run."""
+        """Return a new generator that draws the same numbers for the same context and purpose.
+
+        A resumed run therefore draws what the uninterrupted run would have drawn.
+        """
+        # field names are part of the hash: renaming a field would change every random number of a run
         place = {name: value for name, value in asdict(self).items() if name != "epoch"}
         key = f"{sorted(place.items())} {purpose}".encode()
+        # torch takes seeds of 63 bits; Python's own hash() differs from process to process
         seed = int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1
         return torch.Generator(device).manual_seed(seed)
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One batch on its way through the model; `outputs` is the pass that all objectives share.
+    """One batch in training or evaluation: what every objective of the step is computed from.
 
-    `task_losses` [B]: each example's loss against its label, with its graph; `has_label` [B] bool: the examples that
-    have a usable label (an answer that was cut off has none).
+    `outputs`: the forward pass that all objectives share. `task_losses` [B]: the loss of each example against its
+    label, with its graph. `has_label` [B] bool: the examples with a usable label, see `has_usable_label`.
     """
 
     model: ExplainedModel
@@ -53,99 +59,98 @@ class TrainingStep:
 
     @property
     def labels(self) -> Tensor | None:
-        """[B] or [B, 2], see `Batch.labels`."""
+        """The labels [B] or [B, 2], see `Batch.labels`."""
         return self.batch.labels
 
     @property
-    def rationale(self) -> Tensor | None:
-        """[B, L] bool, see `Batch.rationale`."""
-        return self.batch.rationale_mask
-
-    @property
     def embeddings(self) -> Tensor | None:
-        """The input embeddings [B, L, d] the pass ran on; there when an objective has `needs_embeddings`."""
+        """The input embeddings [B, L, d] of the shared pass; None unless an objective has `needs_embeddings`."""
         return self.outputs.embeddings
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Randomness for one purpose in this step, on the batch's device."""
+        """Return a generator for one purpose in this step, on the device of the batch."""
         return self.context.generator(purpose, self.batch.device)
 
 
 class Objective(ABC):
     """One term of a training loss; subclasses are frozen dataclasses with a `weight`, registered by `name`.
 
-    An objective keeps no state and no generator: what it learns is a module it shows as `learned`, what it draws comes
-    from `step.generator`. It returns its term unweighted. `exact_gradient`: whether its gradient is its derivative, and
-    no estimate that leaves parts of it still. `separable`: whether a batch's term is the mean of its examples', and no
-    comparison of them, or a matter of noise drawn for all of them.
+    An objective keeps no state: its trainable parameters are in the module `learned`, and its random numbers come from
+    `step.generator`. Calling it returns the unweighted term.
+
+    `exact_gradient`: whether the gradient of the term is its exact derivative (False if parts of it are detached).
+    `separable`: whether the term of a batch is the mean of the terms of its examples (False if it compares examples, or
+    draws noise for the whole batch). `equation`: the term in LaTeX. `use`, `avoid`: when to use it and when not; these
+    three are shown on its page of the documentation.
     """
 
     name: ClassVar[str]
     exact_gradient: ClassVar[bool] = True
     separable: ClassVar[bool] = True
+    equation: ClassVar[str] = ""
+    use: ClassVar[str] = ""
+    avoid: ClassVar[str] = ""
 
     @property
     @abstractmethod
     def weight(self) -> float:
-        """The factor of the term in the sum."""
+        """The factor of the term in the total loss."""
 
     @property
     def needs_rationale(self) -> bool:
-        """Whether it teaches nothing where no row of the data has a rationale."""
+        """Whether the term needs rationales in the data; a recipe refuses data without any."""
         return False
 
     @property
     def share(self) -> float:
-        """The share, above 0, of a training batch's examples that the term is estimated on: random ones each time.
+        """The fraction, above 0, of a training batch's examples that the term is estimated on, drawn in each step.
 
-        Terms with one share see the same examples, in a pass of their own; in evaluation all see everything.
+        Objectives with the same fraction below 1 see the same examples, in a separate pass; in evaluation all
+        objectives see all examples.
         """
         return 1.0
 
     @property
     def capture(self) -> Capture:
-        """The quantities that the shared forward pass has to record for it."""
+        """The quantities that the shared forward pass has to record for this objective."""
         return Capture()
 
     @property
     def needs_embeddings(self) -> bool:
-        """Whether the shared pass has to run on input embeddings that a gradient can be taken at."""
+        """Whether the shared pass has to run on input embeddings, so that a gradient can be taken at them."""
         return False
 
     def prepare(self, model: ExplainedModel) -> Self:
-        """The objective for a training that begins with this model; for those that look back at how it was."""
+        """Return the objective for a training run that starts from this model; most objectives return themselves."""
         return self
 
     @property
     def learned(self) -> nn.Module | None:
-        """Parameters of its own, trained and saved with the model; a property that gives the same module each time."""
+        """A module whose parameters are trained and saved with the model, the same one at each access; None if none."""
         return None
 
     @property
     def companion(self) -> nn.Module | None:
-        """A module that the objective trains in its own way: saved with the model, its weights want no gradient."""
+        """A module that the objective trains by itself: it is saved with the model and gets no gradient of the loss."""
         return None
 
     @property
     def lr_multiplier(self) -> float:
-        """How many times the model's learning rate `learned` has."""
+        """The learning rate of `learned`, as a multiple of the model's."""
         return 1.0
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters by name, as plain values, for the record of a run."""
+        """The parameters by name, as plain values, for the record of a run."""
         return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
 
     @abstractmethod
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The term, a scalar: a mean over the batch."""
+        """Return the unweighted term, a scalar: a mean over the batch."""
 
     def size(self, batch: Batch) -> Tensor:
-        """The number [] of equal parts that the mean over this batch is of; by default its examples.
-
-        Means over the parts of an accumulated step, over processes and over a dataset are weighted by it, so that they
-        are what one large batch would give.
-        """
+        """Return the number [] of items that the mean over this batch is taken of; by default its examples."""
+        # means over accumulated parts, processes and datasets are weighted by it: the result is that of one large batch
         return torch.tensor(float(len(batch)), device=batch.device)
 
 
@@ -153,31 +158,32 @@ class LabelledObjective(Objective):
     """An objective that is a mean over the examples with a usable label, see `has_usable_label`."""
 
     def size(self, batch: Batch) -> Tensor:
-        """The number of examples with a usable label."""
+        """Return the number of examples with a usable label."""
         return has_usable_label(batch).sum().float()
 
     @staticmethod
     def mean_over_labelled(step: TrainingStep, values: Tensor) -> Tensor:
-        """Of values [B] over the examples that count; 0 where none does."""
+        """Return the mean of values [B] over the examples with a usable label; 0 if the batch has no such example."""
         return (values * step.has_label).sum() / step.has_label.sum().clamp(min=1)
 
 
 def has_usable_label(batch: Batch) -> Tensor:
-    """[B] bool: whose label can be learned from; an answer that was cut off can't."""
+    """Return which examples have a label to learn from [B] bool; a span outside the truncated text is no label."""
     if batch.labels is None or batch.labels.ndim == 1:
         return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+    # spans outside the text that the model sees are encoded as -1
     return (batch.labels >= 0).all(1)
 
 
 class AdaptiveObjective(Objective):
     """An objective that changes after every optimizer step without a gradient of the loss.
 
-    What changes lies in buffers of `learned`, so that checkpoints hold it.
+    What changes is in buffers of `learned`, so that checkpoints contain it.
     """
 
     @abstractmethod
     def adapt(self, value: float, number: int, total: int) -> None:
-        """Called after the backward pass of step `number` (from 0) of `total`.
+        """Update the objective after the backward pass of step `number` (from 0) of `total`.
 
         `value`: the term over the whole step, all of its parts and processes.
         """
@@ -185,4 +191,4 @@ class AdaptiveObjective(Objective):
     @property
     @abstractmethod
     def logged_values(self) -> dict[str, float]:
-        """The figures that are worth logging, by name."""
+        """The values to log, by name."""

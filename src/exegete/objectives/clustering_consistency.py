@@ -1,4 +1,4 @@
-"""Inputs of one class shall be explained alike, those of different classes differently."""
+"""IvRA's clustering consistency: explanations should be similar within a class and differ between classes."""
 
 from __future__ import annotations
 
@@ -16,29 +16,34 @@ from exegete.objectives.criterion import Criterion
 
 @dataclass(frozen=True)
 class ClusteringConsistencyLoss(Criterion):
-    """Mean ‖r_i − r_j‖² over others of the same label − the mean over those of other labels (IvRA, eq. 20).
+    """The mean ‖r_i − r_j‖² over examples of the same label minus the mean over other labels (IvRA, eq. 20).
 
-    Mean over the examples i of a batch; one without others of a kind lacks that part. The equation prints min and max
-    beside the two sums; the second is what is to grow, so that it is subtracted. Explanations are compared position by
-    position, each from its own first one on.
+    Mean over the examples i of a batch; a part is left out for an example whose batch has no other example of the same
+    label, or of another one. Explanations are compared position by position, each from its first real position on.
 
     Args: see `Criterion`.
     """
 
     name: ClassVar[str] = "clustering_consistency"
     separable: ClassVar[bool] = False
+    equation: ClassVar[str] = (
+        r"\overline{\lVert r_i - r_j \rVert^2}_{y_i = y_j} - \overline{\lVert r_i - r_j \rVert^2}_{y_i \ne y_j}"
+    )
+    use: ClassVar[str] = "Explanations of a class should be similar."
+    avoid: ClassVar[str] = "Texts of different lengths; positions are compared one by one."
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The mean over the batch, a scalar; needs labels of classes."""
+        """Return the mean over the batch, a scalar. Raises ExegeteError without class labels."""
         if step.model.task.name != "classification" or step.labels is None:
             raise ExegeteError("clustering consistency compares explanations by class: it needs labels of classes")
         scores = align_left(self.explain_prediction(step), step.batch.attended)
-        squares = (scores[:, None] - scores[None]).square().sum(-1)
-        same = step.labels[:, None] == step.labels[None]
-        other, alike = ~same, same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)
-        return (_mean(squares, alike) - _mean(squares, other)).mean()
+        distances = (scores[:, None] - scores[None]).square().sum(-1)
+        same_label = step.labels[:, None] == step.labels[None]
+        is_self = torch.eye(len(same_label), dtype=torch.bool, device=same_label.device)
+        # the equation prints min and max beside the two sums: the second is to grow, so it is subtracted
+        return (_row_mean(distances, same_label & ~is_self) - _row_mean(distances, ~same_label)).mean()
 
 
-def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """[B] Over the chosen entries of each row; 0 where there is none."""
-    return (values * chosen).sum(1) / chosen.sum(1).clamp(min=1)
+def _row_mean(values: Tensor, selected: Tensor) -> Tensor:
+    """Return the mean of the selected entries of each row [B]; 0 if a row has none."""
+    return (values * selected).sum(1) / selected.sum(1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""How far attributions are from what people marked."""
+"""Explanation regularisation: the distance of attributions from human rationales."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ ROLLOUT = AttentionRollout()
 PAPER_NORMALISATIONS: dict[str, Normalisation] = {"attention_last": "softmax", "attention_rollout": "none"}
 SOFTMAX_SCALE = 100.0
 MIN_PROBABILITY = 1e-7
+MIN_NORM = 1e-12
 
 
 @dataclass(frozen=True)
 class ExplanationLoss(AttributionObjective):
-    """Distance of the guided attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
+    """The distance of normalised attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
 
-    Over all positions but padding: special tokens are unmarked ones. A method that needs one forward pass takes the
-    step's own, with its dropout; the others make their own passes, without dropout.
+    The sum of the distances over all positions but padding is divided by the number of positions of the examples that
+    count, with `kl` by the number of these examples; it is 0 if none counts. Special tokens are positions without
+    rationale. A `SinglePass` explainer uses the step's own forward pass, with its dropout; other explainers run their
+    own passes, without dropout.
 
-    The sum of the distances is divided by the number of positions of the examples that count, with `kl` by the number
-    of those examples. It is 0 where none counts.
+    The rationale is a distribution over its positions for most normalisations, and an example without any rationale
+    position (or with all of them cut off by truncation) does not count. For `l2` the rationale is 0 or 1 at each
+    position, and every example that an annotator looked at counts.
 
     Args:
-        explainer: any differentiable method.
-        score: `mae` |e − t|, `mse` (e − t)², `bce` binary cross-entropy, `kl` KL(t ‖ e).
-        weight: λ.
+        explainer: any differentiable explainer.
+        score: the distance of an attribution e from a rationale t at each position: `mae` |e − t|, `mse` (e − t)²,
+            `bce` binary cross-entropy, `kl` KL(t ‖ e).
+        weight: λ, the factor of the term in the total loss.
         target: explain the gold `label` or the `predicted` one.
-        normalisation: `softmax` of 100 times the scores; `none`; `l2`: divided by their L2 norm, then magnitudes;
-            `sum`: magnitudes divided by their sum. Default: as in the paper (`softmax` for `attention_last`, `none` for
-            `attention_rollout`, `l2` for signed methods), `sum` for other unsigned ones.
-
-    The goal t is 1 at marked positions where scores are normalised by `l2`: every example that somebody looked at
-    counts. Else t shares 1 equally among the marked positions, and examples without any (also: with all of them cut
-    off) do not count.
+        normalisation: `softmax` of 100 times the scores; `none`; `l2`: magnitudes divided by their L2 norm; `sum`:
+            magnitudes divided by their sum. Default: as in the paper (`softmax` for `attention_last`, `none` for
+            `attention_rollout`, `l2` for signed explainers), and `sum` for other unsigned ones.
 
     Raises:
-        ExegeteError: a method that is not differentiable, an unknown choice, a weight below 0, or a gold target where
-            there is none.
+        ExegeteError: an explainer that is not differentiable, an unknown choice, a weight below 0, or a gold target for
+            a task without one.
     """
 
     explainer: Explainer = ROLLOUT
@@ -58,6 +59,9 @@ class ExplanationLoss(AttributionObjective):
     target: Literal["label", "predicted"] = "label"
     normalisation: Normalisation | None = None
     name: ClassVar[str] = "explanation"
+    equation: ClassVar[str] = r"d(e(x), t), \; d \in \{ \text{MAE}, \text{MSE}, \text{BCE}, \text{KL} \}"
+    use: ClassVar[str] = "The data has human rationales, and attributions should follow them."
+    avoid: ClassVar[str] = "Rationales are noisy or of another task; the model then follows them, too."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,57 +75,60 @@ class ExplanationLoss(AttributionObjective):
 
     @property
     def needs_rationale(self) -> bool:
-        """It compares explanations with rationales."""
+        """True: explanations are compared with rationales."""
         return True
 
     @property
     def normalisation_in_use(self) -> Normalisation:
-        """The normalisation in use: the one given, or else the usual one of the explainer."""
+        """The given normalisation, or else the default for the explainer."""
         usual = PAPER_NORMALISATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
         return self.normalisation or usual
 
     @property
     def compares_distributions(self) -> bool:
-        """Whether the goal is a distribution over the marked positions."""
+        """Whether the rationale is a distribution over its positions; otherwise it is 0 or 1 at each position."""
         return self.normalisation_in_use != "l2" or self.score == "kl"
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters and the method's."""
+        """The parameters, with the normalisation in use and the explainer's parameters."""
         return super().params | {"normalisation": self.normalisation_in_use}
 
     def size(self, batch: Batch) -> Tensor:
-        """The number [] of positions of the examples that count; with `kl` of those examples."""
-        counting = self.select_examples(batch)
+        """Return the number [] of positions of the examples that count; with `kl` the number of these examples."""
+        counted = self.select_examples(batch)
         if self.score == "kl":
-            return counting.sum().float()
-        return (batch.attended & counting[:, None]).sum().float()
+            return counted.sum().float()
+        # special tokens are counted too: the paper's loss values (.03) and bounds are relative to this number
+        return (batch.attended & counted[:, None]).sum().float()
 
     def select_examples(self, batch: Batch) -> Tensor:
-        """Which examples count, [B] bool: those with a rationale and, if labels are explained, a usable label."""
+        """Return which examples count [B] bool: those with a rationale and, if labels are explained, a usable label."""
         if self.compares_distributions:
-            counting = get_rationale_mask(batch).any(1)
+            counted = get_rationale_mask(batch).any(1)
+        elif batch.has_rationale is None:
+            counted = torch.zeros_like(batch.attended[:, 0])
         else:
-            counting = torch.zeros_like(batch.attended[:, 0]) if batch.has_rationale is None else batch.has_rationale
+            counted = batch.has_rationale
         if self.target == "label":
-            counting = counting & has_usable_label(batch)
-        return counting
+            counted = counted & has_usable_label(batch)
+        return counted
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The distance between explanations and rationales, a scalar: a mean over what counts, see `size`."""
+        """Return the distance between explanations and rationales, a scalar: a mean over what counts, see `size`."""
         batch = step.batch
         counted = batch.attended & self.select_examples(batch)[:, None]
         scores = NORMALISATIONS[self.normalisation_in_use](self._explain(step), batch.attended)
-        goal = get_rationale_mask(batch).to(scores.dtype)
+        rationale = get_rationale_mask(batch).to(scores.dtype)
         if self.compares_distributions:
-            goal = goal / goal.sum(1, keepdim=True).clamp(min=1)
+            # §3: the target of attention is t = e / Σe, that of input × gradient the mask itself
+            rationale = rationale / rationale.sum(1, keepdim=True).clamp(min=1)
         if self.score == "kl":
             scores = _normalise_sum(scores, batch.attended)
-        distances = DISTANCES[self.score](scores, goal).masked_fill(~counted, 0.0)
+        distances = DISTANCES[self.score](scores, rationale).masked_fill(~counted, 0.0)
         return distances.sum() / self.size(batch).clamp(min=1)
 
     def _explain(self, step: TrainingStep) -> Tensor:
-        """[B, L] in float32 at least, anything at padding."""
         model, batch = step.model, step.batch
         if self.target == "label" and model.task.name == "multi_label":
             raise ExegeteError("with several labels at once there is no gold target to guide: use target='predicted'")
@@ -130,11 +137,12 @@ class ExplanationLoss(AttributionObjective):
 
 
 def get_rationale_mask(batch: Batch) -> Tensor:
-    """[B, L] What people marked, as far as it can carry attribution; nothing where nobody looked."""
+    """Return the rationale mask [B, L] at content positions; False for examples without an annotated rationale."""
     return torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask & batch.content
 
 
 def _normalise_softmax(scores: Tensor, attended: Tensor) -> Tensor:
+    # attention weights are close to each other: without the factor 100 their softmax is nearly uniform
     return (SOFTMAX_SCALE * scores).masked_fill(~attended, -torch.inf).softmax(1)
 
 
@@ -144,21 +152,24 @@ def _keep_scores(scores: Tensor, attended: Tensor) -> Tensor:
 
 def _normalise_l2(scores: Tensor, attended: Tensor) -> Tensor:
     scores = scores.masked_fill(~attended, 0.0)
-    return (scores / (scores.square().sum(1, keepdim=True) + 1e-24).sqrt()).abs()
+    # MIN_NORM² inside the root: the derivative of a root is infinite at 0
+    return (scores / (scores.square().sum(1, keepdim=True) + MIN_NORM**2).sqrt()).abs()
 
 
 def _normalise_sum(scores: Tensor, attended: Tensor) -> Tensor:
-    sizes = scores.masked_fill(~attended, 0.0).abs()
-    return sizes / sizes.sum(1, keepdim=True).clamp(min=1e-12)
+    magnitudes = scores.masked_fill(~attended, 0.0).abs()
+    return magnitudes / magnitudes.sum(1, keepdim=True).clamp(min=MIN_NORM)
 
 
-def _binary_cross_entropy(scores: Tensor, goal: Tensor) -> Tensor:
-    likely = scores.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
-    return -goal * likely.log() - (1 - goal) * (1 - likely).log()
+def _binary_cross_entropy(scores: Tensor, rationale: Tensor) -> Tensor:
+    probability = scores.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    return -rationale * probability.log() - (1 - rationale) * (1 - probability).log()
 
 
-def _pointwise_kl(scores: Tensor, goal: Tensor) -> Tensor:
-    return torch.xlogy(goal, goal.clamp(min=MIN_PROBABILITY)) - goal * scores.clamp(min=MIN_PROBABILITY).log()
+def _pointwise_kl(scores: Tensor, rationale: Tensor) -> Tensor:
+    # xlogy is 0 at 0 · log 0, so positions without rationale contribute nothing
+    entropy = torch.xlogy(rationale, rationale.clamp(min=MIN_PROBABILITY))
+    return entropy - rationale * scores.clamp(min=MIN_PROBABILITY).log()
 
 
 NORMALISATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -168,8 +179,8 @@ NORMALISATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": _normalise_sum,
 }
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mae": lambda scores, goal: (scores - goal).abs(),
-    "mse": lambda scores, goal: (scores - goal).square(),
+    "mae": lambda scores, rationale: (scores - rationale).abs(),
+    "mse": lambda scores, rationale: (scores - rationale).square(),
     "bce": _binary_cross_entropy,
     "kl": _pointwise_kl,
 }

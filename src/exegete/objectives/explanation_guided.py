@@ -1,4 +1,4 @@
-"""Attention that learns from an attribution of the same model."""
+"""REGEX's explanation guided training: attention follows an attribution of the same model."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ LAST = Capture(attentions=True, last_only=True)
 class ExplanationGuidedLoss(LabelledObjective):
     """KL(att(x) ‖ s) + KL(att(x̃) ‖ s), mean over examples (Li et al. 2023, REGEX, eq. 6 and 7).
 
-    s: what the teacher says of the gold label on the clean input, without dropout and without a graph. x̃: x with the
-    mask token in place of the least important content positions. att: the last layer's attention, mean over heads, from
-    where the answer is read (an encoder's first position). All of them are distributions over content: neither special
-    tokens nor padding have a share. Examples without a usable label do not count.
+    s: the teacher's attribution of the gold label on the unmasked input, without dropout and without a graph. x̃: x
+    with the mask token in place of the least important content positions. att: the last layer's attention from the
+    position where the answer is read (an encoder's first one), mean over heads. All three are distributions over
+    content: special tokens and padding have no share. Examples without a usable label do not count.
 
     Args:
-        explainer: the teacher, any method; it need not be differentiable.
+        explainer: the teacher, any explainer; it need not be differentiable.
         mask_ratio: from 0 to 1; of l content positions max(1, ⌈mask_ratio · l⌉) are masked.
-        weight: λ4.
-        aggregation: of a position's embedding dimensions, `l2` (any method with an `aggregate`) or `mean` (see
+        weight: λ4, the factor of the term in the total loss.
+        aggregation: of a position's embedding dimensions, `l2` (any explainer with an `aggregate`) or `mean` (see
             `compute_importance`). Default: `l2` for integrated_gradients, input_x_gradient and deep_lift, as in the
             paper, else `mean`.
-        direction: what comes first in KL, the `attention` (the paper's order) or the `teacher`.
+        direction: the first argument of KL, the `attention` (the paper's order) or the `teacher`.
         share: see `Objective.share`.
-        lifetime: epochs for which the teacher's answer about an example is kept; 0: it is asked anew in every step. An
-            example comes once an epoch, so that the teacher costs less only from a lifetime of two epochs on.
+        lifetime: epochs for which the teacher's scores of an example are kept; 0: they are computed in every step. An
+            example occurs once per epoch, so only lifetimes from 2 on save time.
 
     Raises:
-        ExegeteError: a choice or a ratio out of range; images; several labels at once, of which none is the gold one.
+        ExegeteError: a choice or a ratio out of range, images, or a task with several labels at once.
     """
 
     explainer: Explainer = DEFAULT_TEACHER
@@ -64,6 +64,9 @@ class ExplanationGuidedLoss(LabelledObjective):
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "explanation_guided"
     exact_gradient: ClassVar[bool] = False
+    equation: ClassVar[str] = r"\text{KL}(\text{att}(x) \Vert s) + \text{KL}(\text{att}(\tilde{x}) \Vert s)"
+    use: ClassVar[str] = "Attention should follow an attribution, without rationales of people."
+    avoid: ClassVar[str] = "The teacher's attributions are at chance on your model; compare first."
 
     def __post_init__(self) -> None:
         if not 0 <= self.mask_ratio <= 1:
@@ -78,7 +81,7 @@ class ExplanationGuidedLoss(LabelledObjective):
 
     @property
     def aggregation_in_use(self) -> Aggregation:
-        """The aggregation in use: the one given, or else the explainer's usual one."""
+        """The given aggregation, or else the default for the explainer."""
         return self.aggregation or default_aggregation(self.explainer)
 
     @property
@@ -88,7 +91,7 @@ class ExplanationGuidedLoss(LabelledObjective):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Its parameters and the teacher's."""
+        """The parameters, with the aggregation in use and the teacher's parameters."""
         own = {name: value for name, value in super().params.items() if name != "memory"}
         return own | {"explainer": describe_explainer(self.explainer), "aggregation": self.aggregation_in_use}
 
@@ -98,22 +101,25 @@ class ExplanationGuidedLoss(LabelledObjective):
         return self.memory if self.lifetime else None
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """Divergence of attention and teacher on whole and masked input, a scalar: a mean over labelled examples."""
+        """Return the divergence of attention from the teacher, a scalar: a mean over labelled examples."""
         model, batch = step.model, step.batch
         target = self._get_gold_target(step)
         scores = self._ask_teacher(step, target)
-        changed = _mask_tokens(batch, select_least_important(scores, batch.content, self.mask_ratio), model.mask_id)
+        least_important = select_least_important(scores, batch.content, self.mask_ratio)
+        masked_outputs = model(_mask_tokens(batch, least_important, model.mask_id), capture=LAST)
         teacher = to_distribution(scores, batch.content)
-        passes = (step.outputs, model(changed, capture=LAST))
-        whole, cut = (self._compare(_attention_distribution(step, outputs, target), teacher) for outputs in passes)
-        return self.mean_over_labelled(step, whole + cut)
+        divergence = self._compare(_attention_distribution(step, step.outputs, target), teacher)
+        # eq. 7: the masked input is compared with the scores of the unmasked one
+        divergence = divergence + self._compare(_attention_distribution(step, masked_outputs, target), teacher)
+        return self.mean_over_labelled(step, divergence)
 
     def _ask_teacher(self, step: TrainingStep, target: Tensor) -> Tensor:
-        """[B, L] What the teacher says, now or some epochs ago."""
+        """Return the teacher's scores [B, L], computed now or taken from the memory."""
 
         def ask(batch: Batch, target: Tensor) -> Tensor:
             return compute_importance(self.explainer, step.model, batch, target, self.aggregation_in_use)
 
+        # evaluation shows the model as it is now, whatever training remembers
         if not self.lifetime or not step.context.training:
             return ask(step.batch, target)
         return self.memory.get_scores(step.batch, target, step.context.epoch, self.lifetime, ask)
@@ -128,23 +134,27 @@ class ExplanationGuidedLoss(LabelledObjective):
         return step.model.resolve_target(step.batch, "label")
 
     def _compare(self, attention: Tensor, teacher: Tensor) -> Tensor:
-        """KL divergence [B] between the model's attention and the teacher's scores, in the chosen direction."""
-        pair = (attention, teacher) if self.direction == "attention" else (teacher, attention)
-        return _compute_kl(*pair)
+        """Return the KL divergence [B] of attention and teacher in the chosen direction."""
+        if self.direction == "attention":
+            return _compute_kl(attention, teacher)
+        return _compute_kl(teacher, attention)
 
 
-def _mask_tokens(batch: Batch, lost: Tensor, mask_id: int) -> Batch:
-    return replace(batch, inputs=batch.inputs | {"input_ids": batch.inputs["input_ids"].masked_fill(lost, mask_id)})
+def _mask_tokens(batch: Batch, positions: Tensor, mask_id: int) -> Batch:
+    return replace(
+        batch, inputs=batch.inputs | {"input_ids": batch.inputs["input_ids"].masked_fill(positions, mask_id)}
+    )
 
 
 def _attention_distribution(step: TrainingStep, outputs: Outputs, target: Tensor) -> Tensor:
-    """[B, L] The last layer's, a distribution over content."""
+    """Return the last layer's attention from the readout position as a distribution over content [B, L]."""
     row = select_readout_row(step.model, step.batch, outputs.attentions[-1].mean(1), target)
     return to_distribution(row, step.batch.content)
 
 
-def _compute_kl(one: Tensor, other: Tensor) -> Tensor:
-    """[B] KL(one ‖ other) of distributions that are 0 at the same positions, outside content."""
-    outside = other <= 0
-    ratio = one.masked_fill(outside, 1.0).log() - other.masked_fill(outside, 1.0).log()
-    return (one * ratio).sum(1)
+def _compute_kl(p: Tensor, q: Tensor) -> Tensor:
+    """Return KL(p ‖ q) [B] of distributions that are 0 at the same positions, outside content."""
+    outside = q <= 0
+    # log 1 = 0 there: masking 0 · log 0 afterwards would leave NaN in the gradient
+    log_ratio = p.masked_fill(outside, 1.0).log() - q.masked_fill(outside, 1.0).log()
+    return (p * log_ratio).sum(1)

@@ -1,4 +1,4 @@
-"""How steeply the task's loss rises around the input."""
+"""A penalty on the gradient of the task's loss at the input embeddings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exegete.objectives.cross_entropy import task_losses
 
 @dataclass(frozen=True)
 class GradientPenalty(LabelledObjective):
-    """Norm of the task loss's gradient at the input embeddings, mean over examples (Li et al. 2023, REGEX, eq. 4).
+    """The norm of the task loss's gradient at the input embeddings, mean over examples (Li et al. 2023, REGEX, eq. 4).
 
     ‖∂ℓ_b/∂E_b‖₂ over the positions and dimensions of each example, without padding. The norm of the weights, which
     the equation adds, is left to the optimizer's weight decay. Examples without a usable label do not count.
@@ -28,36 +28,41 @@ class GradientPenalty(LabelledObjective):
     weight: float = 0.01
     share: float = 1.0
     name: ClassVar[str] = "gradient_penalty"
+    equation: ClassVar[str] = r"\frac{1}{B} \sum_b \lVert \partial \ell_b / \partial E_b \rVert_2"
+    use: ClassVar[str] = "The answer should hardly move with the input."
+    avoid: ClassVar[str] = "Step time is short: it takes a second derivative (`share` takes it on a part of the batch)."
 
     @property
     def capture(self) -> Capture:
-        """Attention with a second derivative."""
+        """Attention kernels with a second derivative: fused kernels have none."""
         return Capture(differentiable_twice=True)
 
     @property
     def needs_embeddings(self) -> bool:
-        """A gradient is taken there."""
+        """True: the gradient is taken at the input embeddings."""
         return True
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The norm of the loss's gradient at the embeddings, a scalar: a mean over labelled examples."""
+        """Return the mean gradient norm over the labelled examples, a scalar."""
         keep_graph = step.context.training and torch.is_grad_enabled()
-        slope = _loss_gradient(step) if keep_graph else _separate_loss_gradient(step)
-        slope = slope.masked_fill(~step.batch.attended[..., None], 0.0)
-        precise = slope.to(torch.promote_types(slope.dtype, torch.float32))
-        norms: Tensor = torch.linalg.vector_norm(precise, dim=(1, 2))
+        gradient = _loss_gradient(step) if keep_graph else _separate_loss_gradient(step)
+        gradient = gradient.masked_fill(~step.batch.attended[..., None], 0.0)
+        # squares of half-precision gradients underflow
+        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        norms: Tensor = torch.linalg.vector_norm(gradient, dim=(1, 2))
         return self.mean_over_labelled(step, norms)
 
 
 def _loss_gradient(step: TrainingStep) -> Tensor:
-    """∂ℓ_b/∂E_b [B, L, d] with its graph."""
+    """Return ∂ℓ_b/∂E_b [B, L, d] with its graph."""
     if step.embeddings is None:
         raise ExegeteError("the gradient penalty needs a pass that ran on input embeddings")
     return compute_gradient(step.task_losses, step.embeddings, keep_graph=True)
 
 
 def _separate_loss_gradient(step: TrainingStep) -> Tensor:
-    """The same without a graph, by a pass of its own: the shared one's graph may serve other terms."""
+    """Return ∂ℓ_b/∂E_b [B, L, d] without a graph."""
+    # a separate pass: a backward pass here would free the graph of the shared one, which other terms may need
     with torch.enable_grad():
         embeddings = embed_with_gradient(step.model, step.batch, keep_graph=False)
         losses, _ = task_losses(step.model, step.batch, step.model(step.batch, embeddings).logits)

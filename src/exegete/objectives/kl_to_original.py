@@ -1,4 +1,4 @@
-"""The trained model shall still answer as the one that training began with."""
+"""The divergence of the trained model's answers from those of the model that training started from."""
 
 from __future__ import annotations
 
@@ -22,59 +22,66 @@ CAPTURE = Capture(distribution=True)
 class KlToOriginal(Objective):
     """KL(p_original ‖ p) of the answers to whole inputs, in nats; mean over examples.
 
-    Over classes; of start and end, or of all tokens of a response over the vocabulary, the mean. The original is a copy
-    that stays as it is, without dropout; of a model with adapters the model without them.
+    The distributions are over classes; for spans it is the mean over start and end, for generated text the mean over
+    the tokens of the response. The original is a frozen copy of the model before training, without dropout; for a model
+    with adapters, the model with its adapters disabled.
 
     Args:
-        weight: of the term in the sum.
+        weight: the factor of the term in the total loss.
 
     Raises:
-        ExegeteError: a task without probabilities over choices; a step outside of training, where nothing is original.
+        ExegeteError: a task without probabilities over choices, or a step outside of a training run.
     """
 
     weight: float = 1.0
     original: ExplainedModel | None = field(default=None, init=False, repr=False, compare=False)
     name: ClassVar[str] = "kl_to_original"
+    equation: ClassVar[str] = r"\text{KL}(p_{\text{original}}(\cdot \mid x) \Vert p(\cdot \mid x))"
+    use: ClassVar[str] = "Beside another term, so that the model still answers as it did."
+    avoid: ClassVar[str] = "Training from scratch; the original knows nothing."
 
     @property
     def params(self) -> dict[str, Any]:
-        """The weight."""
+        """The weight: the copy of the model is not part of the record."""
         return {"weight": self.weight}
 
     @property
     def capture(self) -> Capture:
-        """The scores of all choices."""
+        """The scores of all choices, over the vocabulary for generated text."""
         return CAPTURE
 
     def prepare(self, model: ExplainedModel) -> Self:
-        """The objective with a copy of the model, or with itself where it has adapters."""
-        made = replace(self)
-        kept = model if hasattr(model.model, "disable_adapter") else deepcopy(model).requires_grad_(False)
-        object.__setattr__(made, "original", kept)
-        return made
+        """Return the objective with a frozen copy of the model; a model with adapters is used itself."""
+        prepared = replace(self)
+        # the weights under adapters do not change, which saves the memory of a copy
+        has_adapters = hasattr(model.model, "disable_adapter")
+        original = model if has_adapters else deepcopy(model).requires_grad_(False)
+        object.__setattr__(prepared, "original", original)
+        return prepared
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The divergence, a scalar: a mean over the batch."""
+        """Return the mean divergence over the batch, a scalar."""
         original, choices = self.original, step.outputs.distribution
         if original is None or choices is None or step.model.task.name in ("regression", "multi_label"):
             raise ExegeteError(f"{self.name} compares the probabilities of choices in a training, and there are none")
-        adapted: Any = getattr(original.model, "disable_adapter", nullcontext)
-        without: AbstractContextManager[None] = adapted()
-        with torch.no_grad(), original.to(step.batch.device).evaluation_mode(), without:
+        disable_adapter: Any = getattr(original.model, "disable_adapter", nullcontext)
+        without_adapters: AbstractContextManager[None] = disable_adapter()
+        with torch.no_grad(), original.to(step.batch.device).evaluation_mode(), without_adapters:
             before = _log_probabilities(cast(Tensor, original(step.batch, capture=CAPTURE).distribution))
         after = _log_probabilities(choices)
-        each = F.kl_div(after, before, log_target=True, reduction="none").sum(-1)
-        return _mean_per_example(each, step.batch).mean()
+        # kl_div(q, p) is KL(p ‖ q): the original comes first in the divergence
+        divergences = F.kl_div(after, before, log_target=True, reduction="none").sum(-1)
+        return _mean_per_example(divergences, step.batch).mean()
 
 
 def _log_probabilities(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
 
-def _mean_per_example(each: Tensor, batch: Batch) -> Tensor:
-    """[B] Means over the tokens of each response, [B, R]; over start and end, [B, 2]; or as it is."""
+def _mean_per_example(values: Tensor, batch: Batch) -> Tensor:
+    """Return the mean [B] over response tokens [B, R] or over start and end [B, 2]; values [B] are returned as such."""
     if batch.response is None:
-        return each if each.ndim == 1 else each.mean(1)
+        return values if values.ndim == 1 else values.mean(1)
     count = batch.response.sum(1, keepdim=True)
-    real = torch.arange(each.shape[1], device=each.device) < count
-    return each.masked_fill(~real, 0.0).sum(1) / count[:, 0]
+    real = torch.arange(values.shape[1], device=values.device) < count
+    return values.masked_fill(~real, 0.0).sum(1) / count[:, 0]

@@ -1,4 +1,4 @@
-"""The objectives of a model that learns to mask another model's input (Barkan et al. 2024, eq. 4 to 7)."""
+"""The objectives of a model that learns to mask another model's input (Barkan et al. 2024, AML, eq. 4 to 7)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from exegete.objectives.base import Objective, TrainingStep
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingStep(TrainingStep):
-    """A step of a masking model. `model` is the one that is explained; its `outputs` are those without a mask.
+    """A training step of a masking model G; `model` is the explained model F, `outputs` is its pass on whole inputs.
 
-    `answer` [B, C]: what it answers, without a graph. `scores` [B, L']: how much of each token is kept, in the masking
-    model's own tokens; `own_content` [B, L']: which of them are content. `kept` and `without` [B, C]: the explained
-    model's logits under the mask and under its inverse.
+    `answer` [B, C]: probabilities of F on whole inputs, without a graph. `scores` [B, L']: the share of each token that
+    the mask keeps, in the tokens of G; `own_content` [B, L']: which of them are content. `kept` and `without` [B, C]:
+    logits of F under the mask and under the inverse mask.
     """
 
     answer: Tensor
@@ -33,20 +33,20 @@ class MaskingStep(TrainingStep):
 
 @dataclass(frozen=True)
 class PredictionPreservation(Objective):
-    """Cross-entropy of the answer under the mask against the answer without it (eq. 5)."""
+    """Cross-entropy between the answer under the mask and the answer to the whole input (eq. 5)."""
 
     weight: float = 0.5
     name: ClassVar[str] = "prediction_preservation"
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The unweighted term of this step, a scalar: a mean over the examples."""
+        """Return the mean over the examples, a scalar."""
         step = require_masking_step(step, self.name)
         return losses.preservation(step.kept, step.answer).mean()
 
 
 @dataclass(frozen=True)
 class InverseMasking(Objective):
-    """A loss of the answer under the inverse mask: the predicted class should be unlikely (eq. 6).
+    """A loss that makes the predicted class unlikely under the inverse mask (eq. 6).
 
     Args:
         weight: λ_inv.
@@ -62,14 +62,14 @@ class InverseMasking(Objective):
             raise unknown("form of inverse masking", self.form, get_args(Inverse))
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The unweighted term of this step, a scalar: a mean over the examples."""
+        """Return the mean over the examples, a scalar."""
         step = require_masking_step(step, self.name)
         return losses.inverse(step.without, step.answer, self.form).mean()
 
 
 @dataclass(frozen=True)
 class MaskSparsity(Objective):
-    """How much the mask keeps, a mean over each example's tokens (eq. 7); padding and special tokens do not count.
+    """The share of the input that the mask keeps, mean over each example's content tokens (eq. 7).
 
     Args:
         weight: λ_a.
@@ -85,13 +85,15 @@ class MaskSparsity(Objective):
             raise unknown("form of sparsity", self.form, get_args(Sparsity))
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The unweighted term of this step, a scalar: a mean over the examples."""
+        """Return the mean over the examples, a scalar."""
         step = require_masking_step(step, self.name)
+        # the authors' code also counts padding and special tokens, so that λ_a depends on the padding
         return losses.sparsity(step.scores, step.own_content, self.form).mean()
 
 
 def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
-    """The three terms with these weights, those of weight 0 too: their figures are worth seeing."""
+    """Return the three terms of eq. 4 with these weights."""
+    # terms of weight 0 are kept: their values are logged
     return (
         PredictionPreservation(weights.preservation),
         MaskSparsity(weights.sparsity, weights.sparsity_form),
@@ -100,17 +102,17 @@ def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
 
 
 def require_masking_step(step: TrainingStep, name: str) -> MaskingStep:
-    """The step, which has to be one of a masking model."""
+    """Return the step as a `MaskingStep`. Raises ExegeteError for a step of another trainer."""
     if not isinstance(step, MaskingStep):
         raise ExegeteError(f"{name} trains a model that masks another one's input: use it with a MaskingTrainer")
     return step
 
 
 def repeat_batch(batch: Batch) -> Batch:
-    """The batch for both masks in one pass."""
+    """Return the batch twice in one batch, so that the mask and its inverse take one pass."""
     return batch.select([*range(len(batch))] * 2)
 
 
 def concat_inverse(scores: Tensor) -> Tensor:
-    """A mask and its inverse, [2B, L]."""
+    """Return a mask and its inverse below it [2B, L]."""
     return torch.cat([scores, 1 - scores])

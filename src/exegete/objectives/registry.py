@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.registry import Registry
@@ -10,6 +12,8 @@ from exegete.errors import ExegeteError
 from exegete.explainers.registry import explainer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from exegete.objectives.base import Objective
 
 OBJECTIVES: Registry[type[Objective]] = Registry(
@@ -33,31 +37,70 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
 )
 
 
-def objective(spec: str, **params: Any) -> Objective:
-    """An objective by id, as `cross_entropy` or `attribution_entropy?weight=0.1&explainer=attention_all`.
+def objective(spec: str | Objective, **params: Any) -> Objective:
+    """Return the objective of an id with these parameters, as `objective("explanation", explainer=Alti(), weight=10)`.
 
-    Parameters of its explainer stand behind another question mark, with semicolons between them:
-    `explanation?explainer=integrated_gradients?n_steps=8;baselines=zero&score=kl`.
+    Args:
+        spec: an id, or an id with parameters, as `attribution_entropy?weight=0.1&explainer=attention_all`. Parameters
+            of the explainer follow a second question mark, with semicolons between them:
+            `explanation?explainer=integrated_gradients?n_steps=8;baselines=zero&score=kl`. An `Objective` is returned
+            unchanged.
+        params: parameters of the objective; they override those of the spec. `explainer` is an `Explainer` or a spec.
 
     Raises:
-        ExegeteError: an unknown id or parameter, or a value that is none of its field's type.
+        ExegeteError: an unknown id or parameter, or a value of the wrong type.
     """
-    name, given = parse_spec(spec)
+    if not isinstance(spec, str):
+        if params:
+            raise ExegeteError(f"{spec.name} is an Objective already: pass {', '.join(params)} when you create it")
+        return spec
+    name, texts = parse_spec(spec)
+    given: dict[str, Any] = dict(texts)
     if "explainer" in given:
-        params = {"explainer": explainer(given.pop("explainer").replace(";", "&"))} | params
-    made: Objective = OBJECTIVES.make(name, **given | params)
+        # a spec is split at &, so the parameters of an explainer inside it are separated by semicolons
+        given["explainer"] = given["explainer"].replace(";", "&")
+    given |= params
+    if isinstance(given.get("explainer"), str):
+        given["explainer"] = explainer(given["explainer"])
+    made: Objective = OBJECTIVES.make(name, **given)
     return made
 
 
 def parse_objectives(specs: str) -> tuple[Objective, ...]:
-    """The objectives between commas, each once.
+    """Return the objectives of a list of specs with commas between them.
 
     Raises:
-        ExegeteError: none, or one twice; else as `objective`.
+        ExegeteError: an empty list, or the same objective twice; else as `objective`.
     """
-    made = tuple(map(objective, split_ids(specs)))
-    names = [each.name for each in made]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ExegeteError(f"the objective {twice} is there twice: give it once, with a weight")
-    return made
+    return check_objectives([objective(spec) for spec in split_ids(specs)])
+
+
+def check_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
+    """Return the objectives as a tuple. Raises ExegeteError if one occurs twice: logs know them by their name."""
+    names = [objective.name for objective in objectives]
+    for name in names:
+        if names.count(name) > 1:
+            raise ExegeteError(f"the objective {name} occurs twice: use it once, with a weight")
+    return tuple(objectives)
+
+
+def list_objectives() -> pd.DataFrame:
+    """Return a table of the objectives: id, parameters with their defaults, equation in LaTeX, and what each one is."""
+    import pandas as pd
+
+    rows = []
+    for name, part in OBJECTIVES.items():
+        params = []
+        for key, value in part().params.items():
+            # an explainer is recorded as a dict of its id and parameters
+            params.append(f"{key}={value['method'] if isinstance(value, dict) else value}")
+        summary = inspect.getdoc(part) or ""
+        rows.append(
+            {
+                "name": name,
+                "parameters": ", ".join(params),
+                "equation": part.equation,
+                "summary": " ".join(summary.split("\n\n")[0].split()),
+            }
+        )
+    return pd.DataFrame(rows)

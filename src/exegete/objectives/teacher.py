@@ -1,4 +1,4 @@
-"""Teacher scores: the importance of each position in an explanation of the gold label, without a graph."""
+"""Teacher scores of REGEX: the importance of each position for the gold label, without a graph."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ MIN_PROBABILITY = 1e-8
 
 
 def default_aggregation(explainer: Explainer) -> Aggregation:
-    """`l2` for the paper's teachers: integrated gradients of a number of points, input × gradient and DeepLift."""
-    paths = type(explainer) is IntegratedGradients and explainer.n_steps != "auto"
-    if (paths or type(explainer) in (InputXGradient, DeepLift)) and explainer.signed:
+    """Return `l2` for the paper's teachers (integrated gradients, input × gradient, DeepLift), else `mean`."""
+    # adaptive points are not among the paper's teachers
+    has_fixed_steps = type(explainer) is IntegratedGradients and explainer.n_steps != "auto"
+    if (has_fixed_steps or type(explainer) in (InputXGradient, DeepLift)) and explainer.signed:
         return "l2"
     return "mean"
 
 
 def set_aggregation(explainer: Explainer, aggregation: Aggregation) -> Explainer:
-    """The teacher as it is asked; raises ExegeteError for `l2` of a method that has one score a position."""
+    """Return the explainer with this aggregation. Raises ExegeteError for `l2` of an explainer without dimensions."""
     if aggregation == "mean":
         return explainer
     if not isinstance(explainer, DimensionwiseExplainer):
@@ -40,13 +41,13 @@ def set_aggregation(explainer: Explainer, aggregation: Aggregation) -> Explainer
 def compute_importance(
     explainer: Explainer, model: ExplainedModel, batch: Batch, target: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """[B, L] at least 0, without a graph and without dropout; 0 outside content.
+    """Return importances [B, L], at least 0 and 0 outside content, computed without a graph and without dropout.
 
-    `l2`: the norm of the contributions of a position's embedding dimensions; `mean`: the magnitude of their mean, up to
-    a factor, which is that of the method's own score.
+    `l2`: the L2 norm of the contributions of a position's embedding dimensions; `mean`: the magnitude of the
+    explainer's own score, which is their mean up to a constant factor.
 
     Raises:
-        ExegeteError: `l2` of a method that has one score a position.
+        ExegeteError: `l2` of an explainer that has one score per position.
     """
     teacher = set_aggregation(explainer, aggregation)
     with torch.no_grad(), model.evaluation_mode():
@@ -56,16 +57,18 @@ def compute_importance(
 
 
 def select_least_important(scores: Tensor, content: Tensor, ratio: float) -> Tensor:
-    """[B, L] bool: the max(1, ⌈ratio · l⌉) lowest of each example's l content positions; equal ones: the first."""
+    """Return the max(1, ⌈ratio · l⌉) lowest of each example's l content scores [B, L] bool; of equal ones the first."""
     count = content.sum(1, keepdim=True)
+    # without the subtraction 0.07 · 100 = 7.000000000000001 would be rounded up to 8
     size = (ratio * count.double() - 1e-9).ceil().clamp(min=1)
     order = scores.masked_fill(~content, torch.inf).argsort(dim=1, stable=True)
     return (order.argsort(dim=1) < size) & content
 
 
 def to_distribution(scores: Tensor, content: Tensor) -> Tensor:
-    """[B, L] Scores of at least 0 as shares of 1 over content, none of them 0; evenly spread where all are 0."""
+    """Return scores of at least 0, normalised to sum to 1 over content [B, L]; uniform if all scores are 0."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~content, 0.0)
     shares = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    # eq. 6: the constant keeps the logarithms of KL finite
     shares = (shares + MIN_PROBABILITY).masked_fill(~content, 0.0)
     return shares / shares.sum(1, keepdim=True).clamp(min=MIN_PROBABILITY)

@@ -1,4 +1,4 @@
-"""How far the answer moves under the small perturbation of the input that moves it most."""
+"""Virtual adversarial training: how far the answer moves under the worst small perturbation of the input."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ MIN_NORM = 1e-30
 class VirtualAdversarialLoss(Objective):
     """max_δ ℓ(f(E + δ), f(E)), mean over examples (Li et al. 2023, REGEX, eq. 3; Jiang et al. 2020, SMART).
 
-    δ starts as N(0, `deviation`²) and climbs `steps` times along g = ∇_δ ℓ(f(E + δ), f(E)), where f(E) is held still.
-    It is zero at padding and is itself held still in the term, whose gradient goes through both answers. No labels are
+    δ starts as N(0, `deviation`²) and takes `steps` ascent steps along g = ∇_δ ℓ(f(E + δ), f(E)), with a constant f(E).
+    It is zero at padding, and a constant in the term itself, whose gradient goes through both answers. No labels are
     needed. ℓ is `answer_divergence`.
 
-    All passes are the objective's own, with the same kernels and the same dropout: before each of them the global
-    generators (of the CPU and of every CUDA device) are seeded with one number that `step.generator` draws, and put
-    back after it. Otherwise the term would measure dropout.
+    All passes are the objective's own, with the same attention kernels and the same dropout mask.
 
     Args:
-        weight: λ3.
-        form: `literal`: δ ← clamp(δ + η · g / ‖g‖∞, −ε, ε), so that any η well above ε leaves little but signs;
-            `smart`: δ ← u / (‖u‖∞ + ε) with u = δ + η · g, as the authors' code of SMART, where ε only keeps the
-            division stable and δ may grow to 1. Norms are each position's, over d.
-        steps: of ascent; 0 leaves the noise.
+        weight: λ3, the factor of the term in the total loss.
+        form: `literal`: δ ← clamp(δ + η · g / ‖g‖∞, −ε, ε), as printed; `smart`: δ ← u / (‖u‖∞ + ε) with
+            u = δ + η · g, as in the code of SMART, where ε only stabilises the division and |δ| may grow to 1. Norms
+            are over the d dimensions of each position.
+        steps: the number of ascent steps; 0 leaves the noise.
         step_size: η.
         radius: ε.
         deviation: σ.
         share: see `Objective.share`.
 
-    The paper's ε vanishes in half-precision embeddings; mixed precision keeps them in float32.
+    The default ε is too small for half-precision embeddings; mixed precision keeps them in float32.
 
     Raises:
         ExegeteError: an unknown form, or a number out of range.
@@ -57,17 +55,19 @@ class VirtualAdversarialLoss(Objective):
     name: ClassVar[str] = "virtual_adversarial"
     exact_gradient: ClassVar[bool] = False
     separable: ClassVar[bool] = False
+    equation: ClassVar[str] = r"\max_{\lVert \delta \rVert \le \epsilon} \ell(f(E + \delta), f(E))"
+    use: ClassVar[str] = "Robustness without labels."
+    avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`share`, `steps`)."
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
             raise unknown("form of virtual adversarial training", self.form, get_args(Form))
-        least = {"steps": self.steps, "deviation": self.deviation, "step_size": self.step_size, "radius": self.radius}
-        low = next((name for name, value in least.items() if value < 0), None)
-        if low is not None:
-            raise ExegeteError(f"{low} is at least 0, got {least[low]}")
+        for name in ("steps", "deviation", "step_size", "radius"):
+            if getattr(self, name) < 0:
+                raise ExegeteError(f"{name} is at least 0, got {getattr(self, name)}")
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """Divergence between the answers at clean and perturbed embeddings, a scalar: a mean over the batch."""
+        """Return the divergence between answers at clean and perturbed embeddings, a scalar: a mean over the batch."""
         embeddings = step.model.embed(step.batch)
         answer = _make_answer_function(step)
         clean = answer(embeddings)
@@ -77,55 +77,63 @@ class VirtualAdversarialLoss(Objective):
     def find_perturbation(
         self, step: TrainingStep, embeddings: Tensor, clean: Tensor, answer: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """δ [B, L, d], without a graph."""
-        real = step.batch.attended[..., None]
+        """Return δ [B, L, d], without a graph.
+
+        `clean`: logits at the embeddings; `answer`: a function from embeddings to logits.
+        """
+        attended = step.batch.attended[..., None]
         noise = torch.randn(
             embeddings.shape,
             generator=step.generator("virtual adversarial noise"),
             device=embeddings.device,
             dtype=embeddings.dtype,
         )
-        delta = self.deviation * noise * real
+        delta = self.deviation * noise * attended
         for _ in range(self.steps):
             with torch.enable_grad():
-                at = delta.requires_grad_()
-                (slope,) = torch.autograd.grad(answer_divergence(step, answer(embeddings + at), clean).sum(), at)
-            delta = self.update_perturbation(delta.detach(), slope) * real
+                variable = delta.requires_grad_()
+                divergence = answer_divergence(step, answer(embeddings + variable), clean)
+                (gradient,) = torch.autograd.grad(divergence.sum(), variable)
+            delta = self.update_perturbation(delta.detach(), gradient) * attended
         return delta
 
-    def update_perturbation(self, delta: Tensor, slope: Tensor) -> Tensor:
-        """δ after one step along the slope; both [B, L, d]."""
+    def update_perturbation(self, delta: Tensor, gradient: Tensor) -> Tensor:
+        """Return δ after one ascent step along the gradient; both [B, L, d]."""
         if self.form == "smart":
-            aim = delta + self.step_size * slope
-            return aim / (_max_norm(aim) + self.radius).clamp(min=MIN_NORM)
-        aim = delta + self.step_size * slope / _max_norm(slope).clamp(min=MIN_NORM)
-        return aim.clamp(-self.radius, self.radius)
+            moved = delta + self.step_size * gradient
+            return moved / (_max_norm(moved) + self.radius).clamp(min=MIN_NORM)
+        # with η well above ε, as in the paper, the projection leaves little but the signs of the gradient
+        moved = delta + self.step_size * gradient / _max_norm(gradient).clamp(min=MIN_NORM)
+        return moved.clamp(-self.radius, self.radius)
 
 
-def answer_divergence(step: TrainingStep, one: Tensor, other: Tensor) -> Tensor:
-    """[B] How different two answers (logits) to one batch are; at least 0, 0 for the same answer.
+def answer_divergence(step: TrainingStep, logits: Tensor, other_logits: Tensor) -> Tensor:
+    """Return the symmetric divergence of two answers to one batch [B]: at least 0, and 0 for equal answers.
 
-    KL(P ‖ Q) + KL(Q ‖ P) = Σ (p − q)(log p − log q): over classes; of start and end, mean of both; of each label being
-    on or off, mean over the labels. Regression: squared difference.
+    KL(P ‖ Q) + KL(Q ‖ P) over classes; for spans the mean over start and end; for several labels the mean over the
+    labels, each on or off. Regression: squared difference.
     """
-    precise = torch.promote_types(one.dtype, torch.float32)
-    one, other = one.to(precise), other.to(precise)
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logits, other_logits = logits.to(dtype), other_logits.to(dtype)
     task = step.model.task.name
     if task == "regression":
-        return (one - other).square().mean(-1)
+        return (logits - other_logits).square().mean(-1)
+    # KL(P ‖ Q) + KL(Q ‖ P) = Σ (p − q)(log p − log q); for on or off the second factor is the difference of logits
     if task == "multi_label":
-        return ((one.sigmoid() - other.sigmoid()) * (one - other)).mean(-1)
-    one, other = F.log_softmax(one, -1), F.log_softmax(other, -1)
-    each = ((one.exp() - other.exp()) * (one - other)).sum(-1)
-    return each.mean(-1) if task == "span" else each
+        return ((logits.sigmoid() - other_logits.sigmoid()) * (logits - other_logits)).mean(-1)
+    log_p, log_q = F.log_softmax(logits, -1), F.log_softmax(other_logits, -1)
+    divergences = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
+    return divergences.mean(-1) if task == "span" else divergences
 
 
 def _make_answer_function(step: TrainingStep) -> Callable[[Tensor], Tensor]:
-    """Logits at input embeddings, with the same dropout in every call."""
+    """Return a function from input embeddings to logits that applies the same dropout mask in every call."""
     generator = step.generator("virtual adversarial dropout")
     seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
 
     def answer(embeddings: Tensor) -> Tensor:
+        # equal dropout in both passes, otherwise the term would measure dropout; dropout draws from the global
+        # generators, which are therefore seeded, and restored afterwards
         with step.model.lock(), isolate_random_state():
             torch.manual_seed(seed)
             logits: Tensor = step.model(step.batch, embeddings).logits
@@ -135,6 +143,6 @@ def _make_answer_function(step: TrainingStep) -> Callable[[Tensor], Tensor]:
 
 
 def _max_norm(values: Tensor) -> Tensor:
-    """Each position's largest magnitude [B, L, 1]."""
+    """Return the largest magnitude of each position [B, L, 1]."""
     largest: Tensor = values.abs().amax(-1, keepdim=True)
     return largest

@@ -1,11 +1,11 @@
-"""A model that learns which words another model's predictions need (AML)."""
+"""AML (attributive masking): a model that learns which words another model's predictions need."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from datasets import Dataset
 
@@ -26,6 +26,9 @@ from exegete.training.masking.search import WeightSearch
 
 SEARCH = "search"
 TRIALS = 30
+EQUATION = r"\text{CE}(F(x \odot a), F(x)) + \lambda_{inv} \ldots + \lambda_a \ldots"
+USE = "Many texts, one pass each; any model, prompted ones too."
+AVOID = "A handful of texts."
 DEPARTURES = (
     "Validation rows are never training rows; the authors' IMDB validation set can overlap.",
     "y is encoded as the paper's sum over classes; the authors' code takes a mean, and never trains one class.",
@@ -38,11 +41,13 @@ DEPARTURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class AmlRecipe(Recipe):
-    """Attributive masking (Barkan et al. 2024): trains G for a fine-tuned F, which stays as it is.
+    """Attributive masking (Barkan et al. 2024): a masking model G is trained for a fine-tuned model F that is fixed.
 
-    `selection`: the metric that chooses the weights, the epoch and, at inference, the refined map. `weights`: None
-    searches them first by `search`.
+    `selection`: the metric that chooses the weights, the epoch and, at inference, the refined map. `weights`: the
+    weights of the terms; None: `search` finds them first.
     """
+
+    keeps_model: ClassVar[bool] = True
 
     selection: str
     weights: MaskWeights | None
@@ -54,74 +59,73 @@ class AmlRecipe(Recipe):
     dev_rows: int | None = 200
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Trains a masking model into a folder; see `train_masking`. The model is the one that is explained.
+        """Train a masking model, see `train_masking`; `model` is the model that is explained.
 
         Raises:
             ExegeteError: a model from scratch, or options that are about training the model itself.
         """
-        resolve_options = self.resolve_options(options, model, train)
-        explained = load_explained_model(self.name, model, resolve_options)
-        shared: dict[str, Any] = {
-            "backbone": self.backbone,
-            "masking_settings": self.choices,
-            "options": resolve_options,
-        }
+        resolved = self.resolve_options(options, model, train)
+        explained = load_explained_model(self.name, model, resolved)
+        shared: dict[str, Any] = {"backbone": self.backbone, "masking_settings": self.choices, "options": resolved}
         weights = self.weights
         if weights is None:
             beside = folder.with_name(f"{folder.name}-{SEARCH}")
             weights = self.search.run(explained, train, dev, beside, self.selection, **shared)
-        rows = (
-            sample_stratified(train, self.train_rows, options.seed),
-            sample_stratified(dev, self.dev_rows, options.seed),
-        )
-        return train_masking(explained, *rows, folder, selection=self.selection, weights=weights, **shared)
+        # §4.5 trains on 1,000 and selects on 200 examples, with the classes in their proportions
+        train = sample_stratified(train, self.train_rows, options.seed)
+        dev = sample_stratified(dev, self.dev_rows, options.seed)
+        return train_masking(explained, train, dev, folder, selection=self.selection, weights=weights, **shared)
 
 
 def aml(
     metric: Annotated[
-        str, "What explanations shall be good by: any id of `exegete metrics`; with the paper's rounding unless given."
+        str,
+        "Metric that explanations are trained for; any id of `exegete metrics`, with the paper's rounding by default.",
     ] = "aopc_comprehensiveness",
     backbone: Annotated[
-        str | None, "The encoder that learns to mask. Default: the explained model's own weights, if it is one."
+        str | None, "Encoder that learns to mask. Default: the explained model, if it is an encoder."
     ] = None,
-    preservation_weight: Annotated[float | None, "λ_p; with --trials the λ that are not given are searched."] = None,
+    preservation_weight: Annotated[float | None, "λ_p; with --trials, the λ that are not given are searched."] = None,
     sparsity_weight: Annotated[float | None, "λ_a."] = None,
     inverse_weight: Annotated[float | None, "λ_inv."] = None,
     trials: Annotated[
-        int | None, "Search the weights first, in so many trials (the paper's: 30). Default: the weights as they are."
+        int | None, "Search the weights first, in this number of trials (the paper's: 30). Default: no search."
     ] = None,
     storage: Annotated[
-        str | None, "URL of the search's storage, for several machines. Default: SQLite beside the output."
+        str | None, "URL of the search's storage, for several machines. Default: SQLite beside the output folder."
     ] = None,
-    masking: Annotated[Mode, "What takes the place of masked tokens."] = "mask",
-    predictor: Annotated[str | None, "The masked language model of --masking predicted."] = None,
+    masking: Annotated[Mode, "Embedding that replaces masked tokens."] = "mask",
+    predictor: Annotated[str | None, "Masked language model of --masking predicted."] = None,
     inverse_form: Annotated[Inverse, "Form of the inverse masking term."] = "log",
     sparsity_form: Annotated[Sparsity, "Form of the sparsity term."] = "bce",
-    aggregation: Annotated[Aggregation, "Of scores where tokenizers differ."] = "max",
-    train_rows: Annotated[int, "Examples to learn from, spread over the classes."] = 1000,
-    dev_rows: Annotated[int, "Examples to choose on."] = 200,
+    aggregation: Annotated[Aggregation, "Aggregation of scores if the tokenizers differ."] = "max",
+    train_rows: Annotated[int, "Number of training examples, in the proportions of the classes."] = 1000,
+    dev_rows: Annotated[int, "Number of dev examples that choose weights and epoch."] = 200,
 ) -> Recipe:
-    """Train a model that masks what another model does not need, and so explains it in one pass (AML).
+    """Train a model that masks the words another model does not need, and so explains it in one pass (AML).
 
-    --model is the fine-tuned classifier that is explained; it stays as it is. The result is an explainer:
+    --model is the fine-tuned classifier that is explained; it is not changed. The result is an explainer:
     exegete compare --methods attributive_masking:OUTPUT, or attributive_masking:OUTPUT?refine_steps=10.
 
     Example: exegete train aml --model runs/sst --data sst:data/sst --metric aopc_comprehensiveness
     --output-dir runs/aml
     """
     forms = MaskWeights(inverse_form=inverse_form, sparsity_form=sparsity_form)
-    given = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
-    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    params = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
+    given: dict[str, Any] = {name: value for name, value in params.items() if value is not None}
     if storage is not None and trials is None:
-        raise ExegeteError("storage is for the search of the weights: say how many trials, for instance --trials 30")
-    weights = replace(forms, **known) if trials is None or len(known) == len(given) else None
+        raise ExegeteError(
+            "storage is for the search of the weights: set the number of trials, for instance --trials 30"
+        )
+    needs_search = trials is not None and len(given) < len(params)
+    weights = None if needs_search else replace(forms, **given)
     return AmlRecipe(
         name="aml",
         paper="Barkan et al. 2024",
         selection=add_paper_rounding(metric),
         weights=weights,
         forms=forms,
-        search=WeightSearch(trials=trials or TRIALS, storage=storage, weights=forms, fixed=known),
+        search=WeightSearch(trials=trials or TRIALS, storage=storage, weights=forms, fixed=given),
         backbone=backbone,
         choices={"mode": masking, "predictor": predictor, "aggregation": aggregation},
         train_rows=train_rows,
@@ -131,9 +135,11 @@ def aml(
 
 
 def add_paper_rounding(spec: str) -> str:
-    """The metric's spec, with the paper's rounding and divisor where a bare id says nothing of them."""
+    """Return the metric's spec; a bare id gets the paper's rounding and divisor. ExegeteError if it is unknown."""
     if "?" not in spec and spec in METRICS:
+        # the authors' code rounds the number of tokens down and divides AOPC by the number of fractions plus one
         params = PRESETS["aml"].get(spec, FLOORED.get(spec, {}))
-        spec = spec + "".join(f"{'&' if n else '?'}{name}={value}" for n, (name, value) in enumerate(params.items()))
+        query = "&".join(f"{name}={value}" for name, value in params.items())
+        spec = f"{spec}?{query}" if query else spec
     metric_of(spec)
     return spec

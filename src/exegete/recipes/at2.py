@@ -1,4 +1,4 @@
-"""Attention, or a probe, that learns from ablations what another model's answers come from (AT2)."""
+"""AT2: attention, or a probe of hidden states, fitted to the effects of ablations on another model's answers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ LEARNERS: Mapping[str, type[FittedExplainer]] = {
     "hidden_state_probe": HiddenStateProbe,
 }
 ARGUMENTS = ("max_steps", "learning_rate", "per_device_train_batch_size", "disable_tqdm", "use_cpu")
+EQUATION = r"\min_w \sum_s \ell ( f(x_S), \sum_{k \in S} \sum_h w_h A^h[q, k] )"
+USE = "One model answers many prompts or texts; after fitting, one forward pass cites."
+AVOID = "Few texts; `context_cite` asks the model itself."
 DEPARTURES = (
     "Units that are taken away leave no gap, or another token takes their place; the paper hides them from attention.",
     "Features and answers keep their precision; the authors' program stores half of it.",
@@ -37,48 +40,49 @@ PROBED = "Products of hidden states take the place of attention."
 
 @dataclass(frozen=True, kw_only=True)
 class At2Recipe(Recipe):
-    """Fits `attention_to_source` (Cohen-Wang et al. 2025) or a probe to a model, which stays as it is."""
+    """A fit of `attention_to_source` (Cohen-Wang et al. 2025) or of a probe to a model that is not changed."""
 
     ablated: ContextCite
     learner: Learner = "attention_to_source"
     task: Literal["generation"] | None = None
     uses_trainer_defaults: ClassVar[bool] = False
+    keeps_model: ClassVar[bool] = True
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Measures ablations and fits coefficients; see `train_source_attention`.
+        """Measure the effects of ablations and fit the coefficients, see `train_source_attention`.
 
         Raises:
             ExegeteError: a model from scratch, or options that are about training the model itself.
         """
-        given = {**self.arguments, **options.arguments}
-        wrong = next((name for name in given if name not in ARGUMENTS), None)
-        if wrong is not None:
-            raise unknown("argument of at2", wrong, ARGUMENTS)
+        arguments = {**self.arguments, **options.arguments}
+        for name in arguments:
+            if name not in ARGUMENTS:
+                raise unknown("argument of at2", name, ARGUMENTS)
         options.forbid_model_options()
         if options.early_stopping_patience:
-            raise ExegeteError("at2 fits in so many steps as it is told: early stopping does not apply")
-        fit = FitOptions(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
+            raise ExegeteError("at2 always fits max_steps steps: early stopping does not apply")
+        fit = FitOptions(arguments["max_steps"], arguments["learning_rate"], arguments["per_device_train_batch_size"])
         explained = load_explained_model(self.name, model, options, self.task)
         learner = LEARNERS[self.learner].for_model(explained)
         return train_source_attention(explained, train, dev, folder, self.ablated, fit, options, learner)
 
 
 def at2(
-    ablations: Annotated[int, "Of each example.", {"min": 2}] = 32,
+    ablations: Annotated[int, "Number of ablations per example.", {"min": 2}] = 32,
     granularity: Annotated[
-        Granularity | None, "What is taken away. Default: words; sentences of a prompt where an answer is generated."
+        Granularity | None, "Unit that is removed. Default: words; sentences of a prompt for generated answers."
     ] = None,
-    perturbation: Annotated[RemovalMethod, "What happens to it."] = "remove",
-    keep: Annotated[float, "The probability that a unit stays."] = 0.5,
-    task: Annotated[Literal["generation"] | None, "generation: explain what a language model says."] = None,
+    perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
+    keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
+    task: Annotated[Literal["generation"] | None, "generation: explain the responses of a language model."] = None,
     learner: Annotated[
-        Learner, "What is fitted: AT2's attention of all heads, or a probe of hidden states to compare it with."
+        Learner, "Explainer that is fitted: AT2's attention of all heads, or a probe of hidden states as a baseline."
     ] = "attention_to_source",
 ) -> Recipe:
-    """Fit attention to the effects of ablations, so that one pass says what an answer comes from (AT2).
+    """FitOptions attention to the effects of ablations: one pass then attributes an answer to its sources (AT2).
 
-    --model is what is explained, and stays as it is. --set max_steps=1000, --learning-rate and --batch-size are those
-    of the fit. The result is an explainer: exegete explain --methods attention_to_source:OUTPUT,
+    --model is the model that is explained; it is not changed. --set max_steps=1000, --learning-rate and --batch-size
+    are those of the fit. The result is an explainer: exegete explain --methods attention_to_source:OUTPUT,
     or hidden_state_probe:OUTPUT.
 
     Example: exegete train at2 --model runs/sst --data sst:data/sst --limit 500 --output-dir runs/at2

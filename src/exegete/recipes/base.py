@@ -26,13 +26,23 @@ from exegete.training.loop.starting_model import Source, is_from_scratch, label_
 class Recipe:
     """A training method of a paper, with the paper's values.
 
-    `arguments`: of transformers' Trainer; `from_scratch`: those of a model from scratch, on top; `patience` and
-    `threshold`: of early stopping; `max_length`: tokens a text may have (None: what the model takes); `head_rate`: the
-    head's learning rate as a multiple of the encoder's, for a pretrained one; `head_dropout`: before the output (None:
-    the model's own); `head_activation`: of a head that would have its encoder's; `departures`: what is done in another
-    way than in the paper, a sentence each; `trains_language_models`: whether it also trains what language models say;
-    `uses_trainer_defaults`: whether the Trainer's own defaults count.
-    Where the data has no classes, a figure of classes chooses nothing: the task's usual one does.
+    Attributes:
+        name: the id in the registry.
+        paper: authors and year.
+        objectives: the terms of the loss.
+        trainer: the training loop.
+        arguments: arguments of transformers' Trainer.
+        from_scratch: arguments for a model from scratch, which override `arguments`.
+        patience: evaluations without improvement before early stopping; None: no early stopping.
+        threshold: how much counts as an improvement.
+        max_length: the largest number of tokens of a text; None: what the model takes.
+        head_rate: the learning rate of the head of a pretrained model, as a multiple of the encoder's.
+        head_dropout: dropout before the output layer; None: the model's own.
+        head_activation: the activation of a head that otherwise has its encoder's.
+        trains_language_models: whether data with prompts and responses can be trained on.
+        departures: one sentence for each difference from the paper.
+        uses_trainer_defaults: whether the defaults of the training loop apply to arguments that the recipe leaves open.
+        keeps_model: whether the model is only explained, and stays as it is.
     """
 
     name: str
@@ -50,6 +60,7 @@ class Recipe:
     trains_language_models: bool = False
     departures: tuple[str, ...] = ()
     uses_trainer_defaults: ClassVar[bool] = True
+    keeps_model: ClassVar[bool] = False
 
     def train(
         self,
@@ -58,23 +69,32 @@ class Recipe:
         dev: Dataset,
         output_dir: str | Path,
         options: RunOptions | None = None,
-        **given: Any,
+        **params: Any,
     ) -> TrainResult:
-        """Trains a model into a folder, see `fine_tune`; options, and single ones by name, on top of the recipe's own.
+        """Train a model and save it in a folder, see `fine_tune`. `exegete.train` is the shorter way.
 
-        The folder's record names the recipe, its paper and its departures from it.
-        A model from scratch gets that kind of model's learning rate and epochs unless told otherwise.
+        The folder's record names the recipe, its paper and its departures. A model from scratch has its own default
+        learning rate and number of epochs.
+
+        Args:
+            model: see `starting_model`.
+            train: the data to train on, with the columns of `exegete.load_data`.
+            dev: the data to choose the best checkpoint on.
+            output_dir: the folder.
+            options: options of the run; they override the recipe's values.
+            params: single options of the run by name, on top of `options`.
 
         Raises:
-            ExegeteError: there is no rationale in the data of a method that needs some, or there are responses where
-                none are trained; else as `fine_tune`.
+            ExegeteError: data without rationales for a recipe that needs them, data with responses for a recipe that
+                cannot train on them; else as `fine_tune`.
         """
         if is_generation_data(train) and not self.trains_language_models:
             raise ExegeteError(f"{self.name} trains no language model: give data with labels, or train baseline")
         if any(objective.needs_rationale for objective in self.objectives):
             for name, data in (("train", train), ("dev", dev)):
                 _require_rationales(name, data)
-        result = self.run(model, train, dev, Path(output_dir), RunOptions.with_overrides(options, given))
+        result = self.run(model, train, dev, Path(output_dir), RunOptions.with_overrides(options, params))
+        # with several processes, one writes
         if PartialState().is_main_process:
             add_to_record(
                 result.folder, {"recipe": self.name, "paper": self.paper, "departures": list(self.departures)}
@@ -82,7 +102,7 @@ class Recipe:
         return result
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """The run itself, for recipes that do more, or another thing, to override; options as they were given."""
+        """Train the model with options as the user gave them; overridden by recipes that do more than fine-tuning."""
         return fine_tune(
             model,
             train,
@@ -94,33 +114,39 @@ class Recipe:
         )
 
     def resolve_options(self, options: RunOptions, model: Source, train: Dataset) -> RunOptions:
-        """The options with the recipe's own values where nothing else was asked for."""
+        """Return the options, with the recipe's values for those that the user left open."""
         new, own = self.from_scratch if is_from_scratch(model) else {}, dict(self.arguments)
+        # without classes, a metric such as macro F1 does not exist: the task's default metric chooses the checkpoint
         if label_names(train) is None and own.get("metric_for_best_model") in HIGHER_IS_BETTER["classification"]:
             del own["metric_for_best_model"]
+        # early stopping needs evaluations
+        patience = None if options.arguments.get("eval_strategy") == "no" else self.patience
         return options.fill_defaults(
             {**own, **new},
-            early_stopping_patience=None if options.arguments.get("eval_strategy") == "no" else self.patience,
+            early_stopping_patience=patience,
             early_stopping_threshold=self.threshold,
             max_length=self.max_length,
+            # a model from scratch has no pretrained encoder that would need a lower rate than the head
             head_rate=1.0 if new else self.head_rate,
             head_dropout=self.head_dropout,
             head_activation=self.head_activation,
         )
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
-        """The terms of one run's loss, for the model that it starts from; nothing in them is shared with other runs."""
+        """Return the terms of one run's loss, for the model that the run starts from."""
+        # a copy: objectives hold explainers with parameters and memories, which runs must not share
         return deepcopy(self.objectives)
 
 
 RecipeFactory: TypeAlias = Callable[..., Recipe]
-"""Makes a recipe of its parameters; registries hold these."""
+"""A function from parameters to a recipe; the registry contains these."""
 
 
 def _require_rationales(name: str, data: Dataset) -> None:
-    columns = [column for column in ("rationale", "rationale_pair") if column in data.column_names]
-    if not any(spans for column in columns for spans in data[column][:]):
-        raise ExegeteError(
-            f"no row of the {name} data has a rationale, so there is nothing to guide the model by: "
-            "use data with rationales, or train baseline"
-        )
+    for column in ("rationale", "rationale_pair"):
+        if column in data.column_names and any(data[column][:]):
+            return
+    raise ExegeteError(
+        f"no row of the {name} data has a rationale, so there is nothing to guide the model by: "
+        "use data with rationales, or train baseline"
+    )

@@ -1,4 +1,4 @@
-"""Ordinary fine-tuning, which every other method is compared with."""
+"""Ordinary fine-tuning, the baseline of every other training method."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from exegete.recipes.base import Recipe
 from exegete.training import RunOptions
 from exegete.training.loop.starting_model import Source
 
+EQUATION = r"\text{CE}"
+USE = "First, and as the row that every other recipe is compared with."
+
 
 def baseline() -> Recipe:
-    """Fine-tune a model in the ordinary way: the baseline of every other training method.
+    """Fine-tune a model on the task's own loss: the baseline of every other training method.
 
-    Texts, pairs, regressions, questions on a context and images: the data says which.
+    The data decides the task: texts, pairs, regressions, questions on a context, images, or prompts with responses.
 
     Example: exegete train baseline --model bert-base-uncased --data sst:data/sst --epochs 2 --max-length 64
     --output-dir runs/sst
@@ -27,11 +30,12 @@ def baseline() -> Recipe:
 def train_companion(
     folder: Path, role: str, model: Source, train: Dataset, dev: Dataset, options: RunOptions
 ) -> ExplainedModel:
-    """A baseline from the same start, in a folder beside a recipe's own whose name ends with its role.
+    """Return a baseline trained from the same start, saved beside the recipe's folder under that name plus its role.
 
     Raises:
-        Stopped: a signal came during its training.
+        Stopped: a signal stopped its training.
     """
+    # a copy: the recipe trains the same model object afterwards
     result = baseline().train(deepcopy(model), train, dev, folder.with_name(f"{folder.name}-{role}"), options)
     result.require_finished(f"the {role}'s training")
     return load(result.folder, device=result.model.device)

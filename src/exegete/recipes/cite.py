@@ -1,4 +1,4 @@
-"""Citations that are trained to foretell what happens to an answer when its sources go."""
+"""Training of citations: attributions that predict how an answer changes when its sources are removed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,17 @@ from exegete.training.loop.starting_model import Source
 
 LEARNED_METHOD = AttentionToSource.card.name
 
+EQUATION = r"\text{CE} - \lambda \, \text{Pearson}_m ( \sum_{u \in m} s_u, f_m ) + \mu \, \text{KL}(p_0 \Vert p)"
+USE = "A language model's answers are cited often, one pass each, and what a citation says about removal must hold."
+AVOID = "The model may not change; fit `at2`, or ask `context_cite`."
+
 
 @dataclass(frozen=True, kw_only=True)
 class CiteRecipe(LoraRecipe):
-    """The task's loss, λ times the disagreement of citations and ablations, and how far answers went from the original.
+    """The task's loss, ablation fidelity of the citations, and the divergence of answers from the original model's.
 
-    `rank` 0: all weights are trained.
+    `citation`: the explainer's spec. `fidelity`: the objective that trains it. `drift`: the weight of the divergence.
+    `alpha`: how often a calibrated lower bound may be violated. `rank`: of LoRA adapters; 0: all weights are trained.
     """
 
     citation: str = "decompx_linear"
@@ -49,6 +54,7 @@ class CiteRecipe(LoraRecipe):
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the model, then choose the sparsity of citations and calibrate their lower bounds."""
+        # without adapters this is ordinary fine-tuning, the run of LoraRecipe's base class
         run = super().run if self.rank else super(LoraRecipe, self).run
         result = run(model, train, dev, folder, options)
         if result.finished and not (result.reused and (folder / TrainedCitation.card.name).is_dir()):
@@ -59,7 +65,7 @@ class CiteRecipe(LoraRecipe):
         model, how = result.model, self.fidelity.perturbation
         method = explainer(f"{LEARNED_METHOD}:{result.folder}" if self.citation == LEARNED_METHOD else self.citation)
         method = method.to(model.device) if isinstance(method, nn.Module) else method
-        unit = self._unit(train) or default_granularity(model.encode([train[0]]))
+        unit = self._find_unit(train) or default_granularity(model.encode([train[0]]))
         found = TrainedCitation(
             method, unit, choose_threshold(model, method, list(train.take(min(THRESHOLD_ROWS, len(train)))), unit, how)
         )
@@ -70,41 +76,49 @@ class CiteRecipe(LoraRecipe):
         kept = replace(found, lower_bound=calibrate_bounds(prompts, self.alpha))
         kept.save_pretrained(result.folder, self.citation, coverage=compute_coverage(prompts, self.alpha))
 
-    def _unit(self, data: Dataset) -> Granularity | None:
+    def _find_unit(self, data: Dataset) -> Granularity | None:
         return self.fidelity.granularity or ("source" if "sources" in data.column_names else None)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
-        """Made for the model that training starts from."""
+        """Return the terms for the model that training starts from, with adapters added to it if `rank` is above 0."""
         if self.rank:
             add_lora(model, self.rank, 2 * self.rank)
-        learned = self.citation == LEARNED_METHOD
-        made: Explainer = AttentionToSource.for_model(model) if learned else explainer(self.citation)
-        fidelity = replace(self.fidelity, explainer=made, granularity=self._unit(train))
-        return [CrossEntropy(), fidelity, *([KlToOriginal(self.drift)] if self.drift else [])]
+        if self.citation == LEARNED_METHOD:
+            citation: Explainer = AttentionToSource.for_model(model)
+        else:
+            citation = explainer(self.citation)
+        fidelity = replace(self.fidelity, explainer=citation, granularity=self._find_unit(train))
+        objectives: list[Objective] = [CrossEntropy(), fidelity]
+        if self.drift:
+            # the original is copied when training starts, so a term of weight 0 would cost its memory
+            objectives.append(KlToOriginal(self.drift))
+        return objectives
 
 
 def cite(
     citation: Annotated[
-        str, "What learns to foretell ablations: decompx_linear, input_x_gradient, attention_to_source, …"
+        str, "Explainer that learns to predict ablations: decompx_linear, input_x_gradient, attention_to_source, …"
     ] = "decompx_linear",
-    fidelity_weight: Annotated[float, "λ, of the correlation of citations and effects.", {"min": 0}] = 10.0,
-    drift_weight: Annotated[float, "Of the divergence from the original model's answers; 0 leaves it out."] = 10.0,
-    masks: Annotated[int, "Ablations of each example.", {"min": 2}] = 8,
+    fidelity_weight: Annotated[float, "λ, weight of the correlation of citations and effects.", {"min": 0}] = 10.0,
+    drift_weight: Annotated[
+        float, "Weight of the divergence from the original model's answers; 0 leaves it out."
+    ] = 10.0,
+    masks: Annotated[int, "Number of ablations per example.", {"min": 2}] = 8,
     lifetime: Annotated[
         int, "Epochs for which an example's ablations are kept; 0: new ones in every step.", {"min": 0}
     ] = 0,
-    every: Annotated[int, "Citations are trained in every so-manieth step, so many times as hard.", {"min": 1}] = 1,
+    every: Annotated[int, "Train citations in every N-th step, with N times the weight.", {"min": 1}] = 1,
     granularity: Annotated[
-        Granularity | None, "What is taken away. Default: sources, where there are some; else sentences, or words."
+        Granularity | None, "Unit that is removed. Default: sources, if the data has them; else sentences, or words."
     ] = None,
-    perturbation: Annotated[RemovalMethod, "What happens to it."] = "remove",
-    keep: Annotated[float, "The probability that a unit stays."] = 0.5,
-    alpha: Annotated[float, "How often a promised fall may be missed.", {"min": 0.001, "max": 0.5}] = 0.1,
-    rank: Annotated[int, "Of adapters (LoRA); 0: all weights are trained.", {"min": 0}] = 0,
+    perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
+    keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
+    alpha: Annotated[float, "How often a lower bound may be violated.", {"min": 0.001, "max": 0.5}] = 0.1,
+    rank: Annotated[int, "Rank of LoRA adapters; 0: train all weights.", {"min": 0}] = 0,
 ) -> Recipe:
-    """Train a model so that a citation of one pass foretells the effect of removing each source (or word).
+    """Train a model so that a citation, made in one pass, predicts the effect of removing each source (or word).
 
-    --data with prompts, sources and responses trains what a language model says; data with labels a classifier.
+    Data with prompts, sources and responses trains a language model; data with labels trains a classifier.
 
     Example: exegete train cite --model runs/answering/model --data generated?task=retrieval --output-dir runs/cite
     """

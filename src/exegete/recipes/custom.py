@@ -1,25 +1,33 @@
-"""A training method put together from objectives by their specs."""
+"""A training method made of any objectives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from exegete.objectives import parse_objectives
+from exegete.objectives import Objective, parse_objectives
+from exegete.objectives.registry import check_objectives
 from exegete.recipes.base import Recipe
+
+EQUATION = r"\sum_k w_k \text{objective}_k"
+USE = "A loss of your own from `exegete objectives` and plugins."
+AVOID = "A named recipe does it: it brings the paper's values."
 
 
 def custom(
     objectives: Annotated[
-        str, "The terms of the loss, as ID?weight=0.1&explainer=METHOD with commas between; `exegete objectives`."
+        str | Sequence[Objective],
+        "Terms of the loss, as ID?weight=0.1&explainer=METHOD with commas between; see `exegete objectives`.",
     ] = "cross_entropy",
 ) -> Recipe:
     """Train on a loss of your own: any objectives, each with its weight and parameters.
 
-    A method that an objective looks at goes into its spec (explainer=attention_all), with its parameters behind another
-    question mark and semicolons between them. The best model is chosen as in ordinary fine-tuning, by the task's usual
-    figure; --set metric_for_best_model=loss chooses by the whole sum on dev.
+    The explainer of an objective is a parameter of its spec (explainer=attention_all); its own parameters follow a
+    second question mark, with semicolons between them. The best checkpoint is chosen by the task's default metric;
+    --set metric_for_best_model=loss chooses it by the total loss on dev.
 
     Example: exegete train custom --objectives "cross_entropy,attribution_entropy?weight=0.1" --model bert-base-uncased
     --data sst:data/sst --output-dir runs/concise
     """
-    return Recipe(name="custom", paper="", objectives=parse_objectives(objectives), trains_language_models=True)
+    terms = parse_objectives(objectives) if isinstance(objectives, str) else check_objectives(objectives)
+    return Recipe(name="custom", paper="", objectives=terms, trains_language_models=True)

@@ -1,22 +1,27 @@
-"""How low an explanation loss can get: training on it alone, and the bounds that follow."""
+"""Explanation regularisation (ER): training on the explanation loss alone, to find bounds for `er_constrained`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from exegete.explainers import Explainer
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, SHARED_FIELDS, arguments, make_explanation_loss
+from exegete.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
+
+EQUATION = "d(e(x), t)"
+USE = "To find the bounds that `er_constrained` needs."
+AVOID = "As a classifier; it learns no task."
 
 
 def er_bound(
     guide: Annotated[
-        str,
-        "What is guided: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+        str | Explainer,
+        "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
 ) -> Recipe:
-    """Train on the explanation loss alone, to see how low it gets; er_constrained needs bounds made of this.
+    """Train on the explanation loss alone, to find the bounds that er_constrained needs.
 
-    The dev bound is the lowest dev loss, the training bound 1.5 times the lowest training loss; means over seeds.
+    The dev bound is the lowest dev loss, the training bound 1.5 times the lowest training loss, each a mean over seeds.
 
     Example: exegete train er_bound --guide alti --model bert-base-uncased --data sst:data/sst --output-dir runs/bound
     """
@@ -25,7 +30,8 @@ def er_bound(
         name="er_bound",
         **SHARED_FIELDS,
         objectives=(loss,),
-        arguments=arguments(3e-5, 25),
+        arguments=trainer_arguments(3e-5, 25),
+        # §3.4: patience 5, input × gradient 10
         patience=10 if loss.explainer.name == "input_x_gradient" else 5,
         departures=DEPARTURES,
     )

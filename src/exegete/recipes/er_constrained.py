@@ -1,36 +1,43 @@
-"""Explanation regularisation as the least cross-entropy at an explanation loss below a bound."""
+"""Constrained explanation regularisation (ER-C): lowest cross-entropy with the explanation loss below a bound."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from exegete.errors import ExegeteError
+from exegete.explainers import Explainer
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
 from exegete.recipes.guidance import DEPARTURES as SHARED
-from exegete.recipes.guidance import SHARED_FIELDS, arguments, make_explanation_loss
+from exegete.recipes.guidance import SHARED_FIELDS, make_explanation_loss, trainer_arguments
 from exegete.training import ConstrainedObjective, ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
+EQUATION = r"\min \text{CE} \text{ subject to } d(e(x), t) \le \beta"
+USE = "You know how close attributions should come, and not the weight."
+AVOID = "You cannot run `er_bound` first and the defaults' bounds are of other data."
+
 
 def er_constrained(
     guide: Annotated[
-        str,
-        "What is guided: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+        str | Explainer,
+        "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
-    bound: Annotated[float | None, "Of the training loss. Default: the paper's for this guide."] = None,
-    dev_bound: Annotated[float | None, "Of the dev loss. Default: the paper's, or that of the training loss."] = None,
+    bound: Annotated[
+        float | None, "Bound on the training explanation loss. Default: the paper's for this guide."
+    ] = None,
+    dev_bound: Annotated[float | None, "Bound on the dev explanation loss. Default: the paper's, or --bound."] = None,
     multiplier_rate: Annotated[float | None, "Learning rate of the multiplier. Default: the paper's."] = None,
     multiplier_decay: Annotated[
-        float, "Decay of the multiplier's RMSprop; 0.99^k goes with k times the paper's rate."
+        float, "Decay of the multiplier's RMSprop; use 0.99^k with k times the paper's rate."
     ] = 0.99,
 ) -> Recipe:
     """Guide explanations towards human rationales, with the explanation loss kept below a bound.
 
     Of the epochs whose dev explanation loss is below 1.1 times the dev bound, the one with the lowest cross-entropy is
-    kept. A run without such an epoch ends with feasible: 0 and is to be discarded: train another seed. er_bound finds
-    bounds for other guides, models and data than the paper's.
+    kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds bounds
+    for other guides, models and data than the paper's.
 
     Example: exegete train er_constrained --guide attention_last --bound 0.03 --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er
@@ -38,10 +45,11 @@ def er_constrained(
     loss, values = make_explanation_loss(guide, 1.0)
     limit = values.train_bound if bound is None else bound
     if limit is None:
-        raise ExegeteError(f"the paper has no bound for {loss.explainer.name}: give one, or find it first")
+        raise ExegeteError(f"the paper has no bound for {loss.explainer.name}: give one, or find it with er_bound")
     constrained = ConstrainedObjective(
         loss,
         bound=limit,
+        # the paper's dev bound belongs to its training bound: with another one it does not apply
         dev_bound=values.dev_bound if bound is None and dev_bound is None else dev_bound,
         learning_rate=values.multiplier_rate if multiplier_rate is None else multiplier_rate,
         decay=multiplier_decay,
@@ -51,7 +59,7 @@ def er_constrained(
         **SHARED_FIELDS,
         objectives=(CrossEntropy(), constrained),
         trainer=ConstrainedTrainer,
-        arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
+        arguments=trainer_arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
         departures=DEPARTURES,
     )

@@ -1,4 +1,4 @@
-"""The model that a recipe explains and leaves as it is."""
+"""Loading the model that a recipe explains without training it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ from exegete.training.loop.starting_model import Source, is_from_scratch
 def load_explained_model(
     name: str, model: Source | ExplainedModel, options: RunOptions, task: str | None = None
 ) -> ExplainedModel:
-    """The model that a recipe explains, where training happens.
+    """Return the model that a recipe explains, on the device of the run.
+
+    Args:
+        name: the recipe's id, for error messages.
+        model: the fine-tuned model.
+        options: options of the run, of which the tokenizer, `max_length` and the device apply.
+        task: see `exegete.load`.
 
     Raises:
-        ExegeteError: a model from scratch, or a tokenizer beside a model that has its own.
+        ExegeteError: a model from scratch, or a tokenizer for a model that has its own.
     """
     tokenizer, max_length = options.processing_class, options.max_length
     if isinstance(model, ExplainedModel):

@@ -1,4 +1,4 @@
-"""Faithful rationale extraction: one model's explanations choose the words that another model sees."""
+"""FRESH: one model's explanations select the words that another model is trained on."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 
 COLUMNS = ("text", "text_pair", "label")
+EQUATION = r"\text{CE}(y \mid \text{chosen words of } x)"
+USE = "You want to know how much evidence an explanation finds."
+AVOID = "Words were chosen with the label at hand."
 DEPARTURES = ("No tagger is trained on the extracted rationales.", "Words are separated by white space.")
 
 
@@ -29,10 +32,10 @@ DEPARTURES = ("No tagger is trained on the extracted rationales.", "Words are se
 class FreshRecipe(Recipe):
     """Select, then predict (Jain et al. 2020).
 
-    `explainer` ranks the words of every text by what the support model bases its prediction on; the best `ratio` of
-    them, in the order of the text, is all that the predictor ever sees, in training and at test time. `support`: that
-    model; without one, a baseline is trained first, in a folder beside the output folder. `rest`: the predictor sees
-    all words but these instead.
+    `explainer` ranks the words of every text by their attribution for the prediction of the support model. The
+    predictor sees only the top `ratio` of them, in the order of the text, in training and in evaluation. `support`: the
+    explained model; None: a baseline is trained first, in a folder beside the output folder. `rest`: the predictor sees
+    all other words instead.
     """
 
     explainer: Explainer
@@ -42,28 +45,29 @@ class FreshRecipe(Recipe):
     rest: bool = False
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Trains the predictor on rationales; its dev figures are on rationales too."""
+        """Train the predictor on extracted rationales; its dev metrics are on extracted rationales too."""
         support = self.support or train_companion(folder, "support", model, train, dev, options)
-        cut = [
-            extract_rationales(support, data, self.explainer, self.ratio, self.contiguous, self.rest)
-            for data in (train, dev)
-        ]
-        return super().run(model, cut[0], cut[1], folder, options)
+        choice = (self.explainer, self.ratio, self.contiguous, self.rest)
+        train = extract_rationales(support, train, *choice)
+        dev = extract_rationales(support, dev, *choice)
+        return super().run(model, train, dev, folder, options)
 
 
 def fresh(
-    explainer_id: Annotated[str, "The method that chooses; any id of `exegete methods`."] = "attention_last",
+    explainer_id: Annotated[
+        str | Explainer, "Explainer that ranks the words; any id of `exegete methods`."
+    ] = "attention_last",
     ratio: Annotated[float, "Share of a text's words that is kept, rounded up."] = 0.2,
     contiguous: Annotated[
-        bool, "Keep one stretch of words, the one with the highest sum, instead of the best words."
+        bool, "Keep the contiguous words with the highest sum of scores, instead of the top words."
     ] = False,
     support: Annotated[
-        str | None, "Folder of the fine-tuned model that is explained. Default: train one first."
+        str | ExplainedModel | None, "Folder of the fine-tuned model that is explained. Default: train one first."
     ] = None,
 ) -> Recipe:
-    """Select, then predict: train a model that sees nothing but the words that an explanation chose.
+    """Select, then predict: train a model that sees only the words that an explanation ranks highest (FRESH).
 
-    How well it does says how much of the evidence the explanation found; --explainer random is the floor.
+    Its accuracy shows how much of the evidence the explanation found; --explainer random is the lower bound.
 
     Example: exegete train fresh --explainer attention_last --ratio 0.2 --contiguous --model bert-base-uncased
     --data sst:data/sst --output-dir runs/fresh
@@ -95,16 +99,16 @@ def extract_rationales(
     rest: bool = False,
     **options: Any,
 ) -> Dataset:
-    """The data with nothing but the words of each text that an explanation of the model's prediction puts first.
+    """Return the data with each text reduced to the words that rank highest in an explanation of the prediction.
 
     Args:
-        model: what is explained.
-        data: texts or pairs in canonical form; rationales of people are left out.
-        method: explains; scores are compared with their sign.
-        ratio: of all words of an example, rounded up; a pair's words are ranked together.
-        contiguous: one stretch instead, of the same length, with the highest sum of scores.
-        rest: take these words away and keep the others instead; where there are none, the lowest.
-        options: of `exegete.attribute`, as `batch_size`.
+        model: the explained model.
+        data: texts or pairs with the columns of `exegete.load_data`; columns of human rationales are dropped.
+        method: the explainer; scores are compared with their sign.
+        ratio: the share of an example's words, rounded up; the words of a pair are ranked together.
+        contiguous: keep the contiguous words with the highest sum of scores instead, as many of them.
+        rest: remove these words and keep the others; if no others are left, keep the word with the lowest score.
+        options: options of `exegete.attribute`, as `batch_size`.
 
     Raises:
         ExegeteError: a ratio outside (0, 1], or images.
@@ -113,35 +117,43 @@ def extract_rationales(
         raise ExegeteError(f"expected a ratio above 0 and up to 1, as 0.2 for 20 %, got {ratio}")
     if "text" not in data.column_names:
         raise ExegeteError("only texts can be cut down to rationales: the data has no column 'text'")
-    kept = data.select_columns([name for name in COLUMNS if name in data.column_names])
-    texts = [_select_texts(item, ratio, contiguous, rest) for item in attribute(model, list(kept), method, **options)]
-    for side, name in enumerate(name for name in ("text", "text_pair") if name in kept.column_names):
+    result = data.select_columns([name for name in COLUMNS if name in data.column_names])
+    attributions = attribute(model, list(result), method, **options)
+    texts = [_select_texts(attribution, ratio, contiguous, rest) for attribution in attributions]
+    sides = [name for name in ("text", "text_pair") if name in result.column_names]
+    for side, name in enumerate(sides):
         column = [pair[side] for pair in texts]
-        kept = kept.remove_columns(name).add_column(name, column, feature=data.features[name])
-    return kept
+        result = result.remove_columns(name).add_column(name, column, feature=data.features[name])
+    return result
 
 
-def _select_texts(item: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[str]:
-    chosen = select_words(item.word_scores, ratio, contiguous)
+def _select_texts(attribution: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[str]:
+    """Return the selected words of each text of one example, joined by spaces."""
+    selected = select_words(attribution.word_scores, ratio, contiguous)
     if rest:
-        gone = set(chosen)
-        chosen = [index for index in range(len(item.words)) if index not in gone] or [int(item.word_scores.argmin())]
-    sides: list[list[str]] = [[] for _ in item.texts]
-    for index in chosen:
-        sides[item.word_spans[index][0]].append(item.words[index])
+        removed = set(selected)
+        selected = [index for index in range(len(attribution.words)) if index not in removed]
+        # an empty text cannot be encoded
+        selected = selected or [int(attribution.word_scores.argmin())]
+    sides: list[list[str]] = [[] for _ in attribution.texts]
+    # in the order of the text, as in FRESH; the order of importance would tell the predictor more than the words do
+    for index in selected:
+        sides[attribution.word_spans[index][0]].append(attribution.words[index])
     return [" ".join(words) for words in sides]
 
 
 def select_words(scores: ArrayLike, ratio: float, contiguous: bool = False) -> Sequence[int]:
-    """Indices, rising, of the ⌈ratio · n⌉ highest scores, or of the stretch of that length with the highest sum.
+    """Return the rising indices of the ⌈ratio · n⌉ highest scores, or of as many contiguous ones with the highest sum.
 
-    Equal scores and sums: the first in the text.
+    Of equal scores or sums, the first in the text is selected.
     """
     values = np.asarray(scores, dtype=np.float64)
+    # rounded first: 0.07 · 100 = 7.000000000000001 is 7 words
     size = math.ceil(round(ratio * len(values), 9))
     if contiguous:
         sums = np.convolve(values, np.ones(size), mode="valid") if size else np.zeros(1)
         start = int(sums.argmax())
         return range(start, start + size)
-    best: list[int] = np.sort(np.argsort(-values, kind="stable")[:size]).tolist()
-    return best
+    top = np.argsort(-values, kind="stable")[:size]
+    indices: list[int] = np.sort(top).tolist()
+    return indices

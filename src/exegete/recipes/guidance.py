@@ -1,4 +1,4 @@
-"""Settings shared by the variants of explanation regularisation: guides' names, values of Ferreira et al. 2024."""
+"""What the variants of explanation regularisation share: names of guides, and values of Ferreira et al. 2024."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from exegete.explainers import Explainer, explainer
 from exegete.objectives import ExplanationLoss
 
 ALIASES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
+# §3.1: AdamW with β₂ .98, no weight decay, no clipping (0 in transformers), warm-up of 10 % of the steps
 ARGUMENTS: Mapping[str, Any] = {
     "adam_beta2": 0.98,
     "weight_decay": 0.0,
@@ -25,7 +26,7 @@ SHARED_FIELDS: Mapping[str, Any] = {
     "head_dropout": 0.0,
     "head_activation": "tanh",
 }
-"""Of a recipe, the same for all variants."""
+"""Fields of a recipe that are the same for all variants."""
 DEPARTURES = (
     "Any encoder or decoder with a classification head, without its dropout, and in BigBird's the paper's tanh.",
     "Guided attention is taken before its dropout; the authors' code takes it after.",
@@ -36,7 +37,7 @@ DEPARTURES = (
 
 
 class GuideValues(NamedTuple):
-    """The paper's choices for a guide: learning rates, epochs and bounds (None: it has none)."""
+    """The paper's choices for a guide (§3.3, §3.4): learning rates, epochs and bounds; None: the paper has no bound."""
 
     joint_rate: float
     joint_epochs: int
@@ -55,7 +56,7 @@ GUIDE_VALUES = {
 
 
 def make_guide(guide: str | Explainer) -> Explainer:
-    """The method that guides: any differentiable method's id, or `attention`, `rollout` or `ixg` for three of them."""
+    """Return the explainer that is guided, given as an object, a spec, or as `attention`, `rollout` or `ixg`."""
     if not isinstance(guide, str):
         return guide
     name, mark, query = guide.partition("?")
@@ -63,11 +64,11 @@ def make_guide(guide: str | Explainer) -> Explainer:
 
 
 def make_explanation_loss(guide: str | Explainer, weight: float) -> tuple[ExplanationLoss, GuideValues]:
-    """The loss of a guide, and the paper's values for it."""
-    method = make_guide(guide)
-    return ExplanationLoss(method, weight=weight), GUIDE_VALUES.get(method.name, DEFAULT_VALUES)
+    """Return the explanation loss of a guide, and the paper's values for it."""
+    explainer = make_guide(guide)
+    return ExplanationLoss(explainer, weight=weight), GUIDE_VALUES.get(explainer.name, DEFAULT_VALUES)
 
 
-def arguments(rate: float, epochs: int, **more: Any) -> dict[str, Any]:
-    """The Trainer's arguments for a learning rate and a number of epochs; others may be added or replaced."""
-    return {**ARGUMENTS, "learning_rate": rate, "num_train_epochs": epochs, **more}
+def trainer_arguments(rate: float, epochs: int, **others: Any) -> dict[str, Any]:
+    """Return the Trainer's arguments for a learning rate and a number of epochs; `others` are added or replace some."""
+    return {**ARGUMENTS, "learning_rate": rate, "num_train_epochs": epochs, **others}

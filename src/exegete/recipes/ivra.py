@@ -1,4 +1,4 @@
-"""Attention that is trained to explain: comprehensively, sufficiently, consistently."""
+"""IvRA: attention that is trained to explain by criteria such as comprehensiveness, sufficiency and consistency."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALIBRATION_ROWS = 64
 
 
 class CriterionValues(NamedTuple):
-    """The paper's best learning rate and its factor every two epochs (Table 7)."""
+    """The paper's best learning rate of a criterion, and the factor of the rate every two epochs (Table 7)."""
 
     rate: float
     gamma: float
@@ -52,8 +52,8 @@ CRITERION_VALUES: Mapping[str, CriterionValues] = {
     "clustering_consistency": CriterionValues(1e-4, 0.25),
 }
 CRITERIA: Mapping[str, type[Criterion]] = {
-    kind.name: kind
-    for kind in (
+    criterion.name: criterion
+    for criterion in (
         Simulatability,
         ComprehensivenessLoss,
         SufficiencyLoss,
@@ -62,6 +62,9 @@ CRITERIA: Mapping[str, type[Criterion]] = {
         ClusteringConsistencyLoss,
     )
 }
+EQUATION = r"\text{CE} + \sum_k \lambda_k \text{criterion}_k(r)"
+USE = "The model may change and is to be explained by its own attention, by a criterion you name."
+AVOID = "The model must stay as it is and post-hoc methods suffice."
 DEPARTURES = (
     "Model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1; the paper"
     " does not say.",
@@ -81,13 +84,17 @@ DEPARTURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class IvraRecipe(Recipe):
-    """IvRA: criteria on one interpretable attention, made for the model when training starts.
+    """IvRA: criteria on one `InterpretableAttention`, which is made for the model when training starts.
 
-    `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `lr_multiplier`:
-    see `Criterion`; `train_model`: whether the model is trained, too; `lora`: whether adapters are trained instead of
-    all its weights (None: for decoders); `student`: what the student of simulatability starts from;
-    `student_optimizer`,
-    `student_weight`: see `SimulatingStudent`.
+    Attributes:
+        criteria: the parameters of each criterion, by its id.
+        attention: parameters of `InterpretableAttention`.
+        lr_multiplier: see `Criterion`.
+        train_model: whether the model is trained together with the attention's coefficients.
+        lora: whether adapters are trained instead of all weights; None: for decoders.
+        student: the model that the student of simulatability starts from.
+        student_optimizer: see `SimulatingStudent`.
+        student_weight: see `SimulatingStudent`.
     """
 
     criteria: Mapping[str, Mapping[str, Any]]
@@ -100,46 +107,46 @@ class IvraRecipe(Recipe):
     student_weight: float = 1.0
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """A handed-over model keeps what of it has gradients, and no adapters but as part of it.
-
-        A schedule that the options' arguments name takes the place of the steps by `gamma`.
-        """
+        """Train the model; one passed as an object gets back its requires_grad flags and loses added adapters."""
+        # a schedule that the user names replaces the steps by gamma, whose arguments other schedules do not know
         if "lr_scheduler_type" in options.arguments:
             options = options.fill_defaults({"lr_scheduler_kwargs": {}})
         with temporary_adapters(model if isinstance(model, nn.Module) else None):
             return super().run(model, train, dev, folder, options)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
-        """Cross-entropy, where the model is trained, and the criteria, all on one explainer.
+        """Return the criteria on one common explainer, and the cross-entropy if the model is trained.
 
         Raises:
-            ExegeteError: a student with another vocabulary.
+            ExegeteError: a student with a smaller vocabulary than the model.
         """
-        student = self._student(model, train, seed)
+        student = self._make_student(model, train, seed)
         explainer = InterpretableAttention.for_model(model, **self.attention).to(model.device)
         if explainer.mix == "literal" and explainer.normaliser == "softmax":
+            # literal softmax is uniform to 1e-6: its grids are scaled to standard deviation 1, measured on some rows
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
         if not self.train_model:
             model.requires_grad_(False)
-        elif model.is_decoder if self.lora is None else self.lora:
+        elif self.lora or (self.lora is None and model.is_decoder):
             add_lora(model)
-        own: dict[str, dict[str, Any]] = {Simulatability.name: {"student": student}}
-        made = [
-            CRITERIA[name](explainer, lr_multiplier=self.lr_multiplier, **params, **own.get(name, {}))
-            for name, params in self.criteria.items()
-        ]
-        return (*self.objectives, *made) if self.train_model else made
+        criteria: list[Objective] = []
+        for name, params in self.criteria.items():
+            extra: dict[str, Any] = {"student": student} if name == Simulatability.name else {}
+            criteria.append(CRITERIA[name](explainer, lr_multiplier=self.lr_multiplier, **params, **extra))
+        # L = CE + Σ_c L_c (§3.5); the fixed model needs no cross-entropy
+        return (*self.objectives, *criteria) if self.train_model else criteria
 
-    def _student(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
+    def _make_student(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
         if Simulatability.name not in self.criteria:
             return None
         assert self.student is not None
         start = load_starting_model(
             self.student, train, model.processing_class, max_length=model.requested_max_length, seed=seed
         )
-        own = (start.config.vocab_size, model.config.vocab_size)
-        if own[0] < own[1]:
-            raise ExegeteError(f"the student has {own[0]} tokens, the model {own[1]}: give both the same tokenizer")
+        known, needed = start.config.vocab_size, model.config.vocab_size
+        # the student reads the model's token ids, and explanations are compared token by token
+        if known < needed:
+            raise ExegeteError(f"the student has {known} tokens, the model {needed}: give both the same tokenizer")
         start.model.to(model.device)
         special_tokens = bool(self.attention.get("special_tokens", True))
         return SimulatingStudent(start, self.student_weight, self.student_optimizer, special_tokens)
@@ -148,78 +155,82 @@ class IvraRecipe(Recipe):
 def ivra(
     criteria: Annotated[
         str,
-        "What to train for, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …",
+        "Criteria, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …",
     ] = "comprehensiveness",
     normaliser: Annotated[
-        Norm, "NORM; the paper finds softmax best for comprehensiveness, sparsemax else."
+        Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."
     ] = "sparsemax",
     mix: Annotated[
-        Mix | None, "How coefficients act. Default: literal, the equations; for softmax coefs, on logits."
+        Mix | None, "Effect of coefficients. Default: literal, as in the equations; with softmax: coefs, on logits."
     ] = None,
     features: Annotated[bool, "Learn coefficients of features."] = True,
     heads: Annotated[bool, "Learn coefficients of heads."] = True,
     layers: Annotated[bool, "Learn coefficients of layers."] = True,
     special_tokens: Annotated[
-        bool, "Special tokens have a part in explanations, as all positions in the paper."
+        bool, "Special tokens are part of explanations, as all positions are in the paper."
     ] = True,
-    comprehensiveness_margin: Annotated[float, "μ of comprehensiveness."] = 1.0,
-    sufficiency_margin: Annotated[float, "μ of sufficiency."] = 0.1,
-    sufficiency_form: Annotated[Form, "The loss of sufficiency."] = "margin",
+    comprehensiveness_margin: Annotated[float, "μ, margin of comprehensiveness."] = 1.0,
+    sufficiency_margin: Annotated[float, "μ, margin of sufficiency."] = 0.1,
+    sufficiency_form: Annotated[Form, "Form of the loss of sufficiency."] = "margin",
     consistency_distance: Annotated[
-        Distance, "How far apart the model's inner states are, in consistency's loss; the paper found l1 worse."
+        Distance, "Distance of hidden states in the loss of consistency; the paper found l1 worse."
     ] = "l2",
     temperature: Annotated[
         float, "How far from the border of the top scores have a gradient, in standard deviations."
     ] = TEMPERATURE,
     student: Annotated[
-        str | None, "What simulatability's student starts from: a pretrained model, not fine-tuned, same tokenizer."
+        str | None,
+        "Model that simulatability's student starts from: pretrained, not fine-tuned, with the same tokenizer.",
     ] = None,
     student_optimizer: Annotated[
-        InnerOptimizerName, "The student's optimizer. The paper has sgd; small models learn little by it in short runs."
+        InnerOptimizerName,
+        "Optimizer of the student. The paper uses sgd; small models learn little with it in short runs.",
     ] = "sgd",
-    student_rate: Annotated[float, "The student's learning rate; for adamw try 1e-4."] = 5e-3,
+    student_rate: Annotated[float, "Learning rate of the student; for adamw try 1e-4."] = 5e-3,
     student_weight: Annotated[
-        float, "β of explanations in the student's loss. The paper has 1; SMaT 5, and small models learn more from 10."
+        float,
+        "β, weight of explanations in the student's loss. The paper uses 1, SMaT 5; small models learn more with 10.",
     ] = 1.0,
     outer_divergence: Annotated[
-        bool, "The loss after the student's next step has β·KL(r ‖ r*) too, as printed. SMaT's has answers alone."
+        bool, "Add β·KL(r ‖ r*) to the outer loss, as printed; SMaT's outer loss compares answers only."
     ] = False,
     gamma: Annotated[
         float | None,
         "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
     ] = None,
-    lr_multiplier: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
+    lr_multiplier: Annotated[float, "Learning rate of the coefficients, as a multiple of the model's."] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
     lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
 ) -> Recipe:
     """Train a model together with an attention that explains it (IvRA).
 
-    Any criteria, beside the cross-entropy: comprehensiveness and sufficiency mask what the explanation puts first,
+    Any criteria are added to the cross-entropy: comprehensiveness and sufficiency mask the top of the explanation,
     consistency compares the explanations of a batch, simulatability teaches a student. The epoch that is best on dev
-    by the criteria's own metrics is kept. The coefficients lie beside the model:
+    by the criteria's own metrics is kept. The coefficients are saved in the folder of the model:
     --methods interpretable_attention:runs/ivra.
 
     Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
     """
-    chosen = _parse_criteria(criteria)
-    slowest = min((CRITERION_VALUES[name] for name in chosen), key=lambda values: values.rate)
-    given: dict[str, dict[str, Any]] = {
+    names = _parse_criteria(criteria)
+    # several criteria: the rate of the one that needs the lowest
+    slowest = min((CRITERION_VALUES[name] for name in names), key=lambda values: values.rate)
+    params: dict[str, dict[str, Any]] = {
         "comprehensiveness": {"margin": comprehensiveness_margin, "temperature": temperature},
         "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form, "temperature": temperature},
         "consistency": {"distance": consistency_distance},
         "simulatability": {"rate": student_rate, "outer_divergence": outer_divergence},
     }
-    if Simulatability.name in chosen and student is None:
+    if Simulatability.name in names and student is None:
         raise ExegeteError("simulatability needs a student: give the pretrained model it starts from as --student")
     if lora and not train_model:
-        raise ExegeteError("adapters are a way of training the model: leave lora out, or train_model on")
+        raise ExegeteError("adapters train the model: leave lora out, or train_model on")
     return IvraRecipe(
         name="ivra",
         paper="Xie et al. 2024",
         objectives=(CrossEntropy(),),
         trainer=CriterionTrainer,
-        criteria={name: given.get(name, {}) for name in chosen},
+        criteria={name: params.get(name, {}) for name in names},
         attention={
             "normaliser": normaliser,
             "mix": mix,
@@ -247,7 +258,7 @@ def ivra(
 
 
 def _parse_criteria(criteria: str) -> list[str]:
-    """The criteria of a list with commas, each once, in the registry's order."""
+    """Return the criteria of a list with commas, each once, in the order of `CRITERIA`."""
     names = [name.strip() for name in criteria.split(",") if name.strip()]
     if not names:
         raise ExegeteError(f"expected at least one criterion. Valid choices: {', '.join(CRITERIA)}")

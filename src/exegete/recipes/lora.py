@@ -1,4 +1,4 @@
-"""Fine-tuning by adapters, for models too large to train whole."""
+"""Fine-tuning with LoRA adapters, for models whose weights do not fit into training."""
 
 from __future__ import annotations
 
@@ -18,34 +18,38 @@ from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.lora import add_lora, temporary_adapters
 from exegete.training.loop.starting_model import Source, is_from_scratch
 
+EQUATION = r"\text{CE}"
+USE = "The model is too large to train whole."
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoraRecipe(Recipe):
-    """Adapters of a `rank` and the head learn, the model's own weights are held."""
+    """Fine-tuning of adapters of a `rank` and of the head; the model's own weights are frozen."""
 
     rank: int = 8
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """A handed-over model keeps what of it has gradients, and no adapters.
+        """Train with adapters; a model passed as an object gets back its requires_grad flags and loses the adapters.
 
         Raises:
             ExegeteError: a model from scratch.
         """
         if is_from_scratch(model):
-            raise ExegeteError("adapters stand beside weights that were trained: give lora a model, not a size")
+            raise ExegeteError("adapters need pretrained weights: give lora a model, not a size")
         with temporary_adapters(model if isinstance(model, nn.Module) else None):
             return super().run(model, train, dev, folder, options)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
-        """Cross-entropy, of a model that has adapters from here on."""
+        """Return the cross-entropy, and add the adapters to the model."""
+        # alpha = 2 · rank: the scale of the update is 2 at every rank
         add_lora(model, self.rank, 2 * self.rank)
         return super().build_objectives(model, train, seed)
 
 
-def lora(rank: Annotated[int, "Of each matrix, their scale is 2."] = 8) -> Recipe:
-    """Fine-tune small matrices beside a model's weights, and its head, in the ordinary way (LoRA).
+def lora(rank: Annotated[int, "Rank of the adapters; their scale is 2."] = 8) -> Recipe:
+    """Fine-tune low-rank matrices beside a model's weights, and its head, on the task's own loss (LoRA).
 
-    The folder is an adapter's: `exegete.load` finds the model that it was trained on.
+    The folder contains the adapter only: `exegete.load` loads the model that it was trained on as well.
 
     Example: exegete train lora --model openai-community/gpt2 --data sst:data/sst --epochs 2 --output-dir runs/adapter
     """

@@ -1,4 +1,4 @@
-"""A model that learned nothing but what examples say by heart: its explanations should not be the trained model's."""
+"""Training on shuffled labels: the explanations of such a model should differ from those of a trained one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from exegete.recipes.base import Recipe
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 
+EQUATION = r"\text{CE}(\text{shuffled } y \mid x)"
+USE = "As a control: an explanation that stays the same does not explain the model."
+AVOID = "For anything else."
+
 
 @dataclass(frozen=True, kw_only=True)
 class RandomLabelsRecipe(Recipe):
-    """Ordinary fine-tuning after the training data's labels were shuffled by the seed; dev keeps its own."""
+    """Fine-tuning on training labels that the seed shuffles; the dev labels are kept."""
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Trains on shuffled labels."""
+        """Train the model on shuffled labels."""
         if "label" not in train.column_names:
             raise ExegeteError("there are no labels to shuffle: the data has no column 'label'")
+        # a permutation keeps the frequency of each class
         order = np.random.default_rng(options.seed).permutation(len(train))
         labels = train["label"][:]
         shuffled = train.remove_columns("label").add_column(
-            "label", [labels[place] for place in order], feature=train.features["label"]
+            "label", [labels[index] for index in order], feature=train.features["label"]
         )
         return super().run(model, shuffled, dev, folder, options)
 

@@ -1,4 +1,4 @@
-"""Robust models explain better: a flat loss around the input, and attention that learns from attributions."""
+"""REGEX: robust training, and attention that follows attributions of the same model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from exegete.objectives.virtual_adversarial import Form
 from exegete.recipes.base import Recipe
 
 INTEGRATED = "integrated_gradients"
+EQUATION = (
+    r"\text{CE} + \lambda_2 \lVert \nabla_E \ell \rVert + \lambda_3 \text{VAT}"
+    r" + \lambda_4 \text{KL}(\text{att} \Vert s)"
+)
+USE = "Robustness and attention that follows attributions; no rationales."
+AVOID = "Step time is short; see what guidance costs in the results."
 DEPARTURES = (
     "Trained from scratch, the head has the learning rate of the rest.",
     "The norm of the weights is AdamW's weight decay of 0.01.",
@@ -24,33 +30,35 @@ DEPARTURES = (
 
 def regex(
     teacher: Annotated[
-        str, "What attention learns from; any id of `exegete methods`. decompx_linear takes one pass instead of points."
+        str | Explainer,
+        "Explainer that attention follows; any id of `exegete methods`. decompx_linear needs one pass, without points.",
     ] = INTEGRATED,
-    points: Annotated[int, "Quadrature points of integrated_gradients; the paper has 50."] = 8,
+    points: Annotated[int, "Quadrature points of integrated_gradients; the paper uses 50."] = 8,
     aggregation: Annotated[
-        Aggregation | None, "Of the teacher's embedding dimensions. Default: l2 for the paper's teachers, else mean."
+        Aggregation | None, "Aggregation of embedding dimensions. Default: l2 for the paper's teachers, else mean."
     ] = None,
     mask_ratio: Annotated[float, "Share of a text's tokens that is masked, the least important ones."] = 0.15,
-    gradient_weight: Annotated[float, "λ2, of the input gradient's norm; 0 leaves it out."] = 0.01,
-    adversarial_weight: Annotated[float, "λ3, of virtual adversarial training; 0 leaves it out."] = 0.5,
-    guidance_weight: Annotated[float, "λ4, of attention against the teacher; 0 leaves it out."] = 0.01,
-    form: Annotated[Form, "Perturbations inside a radius (literal), or as SMART's code scales them."] = "literal",
-    radius: Annotated[float, "ε: how far a perturbation goes in each dimension (literal)."] = 1e-5,
-    step_size: Annotated[float, "η, of each step up."] = 1e-3,
-    noise: Annotated[float, "σ of the noise that perturbations start from."] = 1e-5,
-    ascent_steps: Annotated[int, "Steps up to the worst perturbation."] = 2,
+    gradient_weight: Annotated[float, "λ2, weight of the input gradient's norm; 0 leaves it out."] = 0.01,
+    adversarial_weight: Annotated[float, "λ3, weight of virtual adversarial training; 0 leaves it out."] = 0.5,
+    guidance_weight: Annotated[float, "λ4, weight of attention against the teacher; 0 leaves it out."] = 0.01,
+    form: Annotated[Form, "Perturbations inside a radius (literal), or scaled as in the code of SMART."] = "literal",
+    radius: Annotated[float, "ε, the largest perturbation of each dimension (literal)."] = 1e-5,
+    step_size: Annotated[float, "η, size of an ascent step."] = 1e-3,
+    noise: Annotated[float, "σ, standard deviation of the initial noise."] = 1e-5,
+    ascent_steps: Annotated[int, "Number of ascent steps."] = 2,
     lifetime: Annotated[
-        int, "Epochs for which the teacher's answer about an example is kept; 0: ask it in every step."
+        int, "Epochs for which the teacher's scores of an example are kept; 0: computed in every step."
     ] = 0,
     share: Annotated[
-        float, "Share of each batch on which the three terms are estimated; 0.125: a step costs about 2.2 plain ones."
+        float,
+        "Share of each batch on which the three terms are estimated; with 0.125 a step costs about 2.2 plain ones.",
     ] = 1.0,
 ) -> Recipe:
     """Train a robust model whose attention follows its own attributions (REGEX).
 
-    Three terms beside the cross-entropy: the norm of its gradient at the input, how far the worst small perturbation
-    moves the answer, and attention's distance from a teacher's attribution of the gold label, with and without the
-    least important words.
+    Three terms are added to the cross-entropy: the norm of its gradient at the input, the change of the answer under
+    the worst small perturbation, and the distance of attention from a teacher's attribution of the gold label, with
+    and without the least important words.
 
     Example: exegete train regex --teacher decompx_linear --model bert-base-uncased --data sst:data/sst
     --output-dir runs/regex
@@ -62,9 +70,9 @@ def regex(
             make_teacher(teacher, points), mask_ratio, guidance_weight, aggregation, share=share, lifetime=lifetime
         ),
     )
-    negative = next((term.name for term in terms if term.weight < 0), None)
-    if negative is not None:
-        raise ExegeteError(f"the weight of {negative} is at least 0")
+    for term in terms:
+        if term.weight < 0:
+            raise ExegeteError(f"the weight of {term.name} is at least 0")
     if not 0 < share <= 1:
         raise ExegeteError(f"expected a share of the batch above 0 and up to 1, got {share}")
     return Recipe(
@@ -87,8 +95,8 @@ def regex(
 
 
 def make_teacher(teacher: str | Explainer, points: int) -> Explainer:
-    """The teacher; integrated gradients start at zero embeddings and have so many points, unless its id says more."""
+    """Return the teacher; integrated gradients have zero baselines and `points` points, unless the spec sets them."""
     if not isinstance(teacher, str) or teacher.partition("?")[0] != INTEGRATED:
         return explainer(teacher)
-    usual = {"n_steps": points, "baselines": "zero"}
-    return explainer(teacher, **{name: value for name, value in usual.items() if f"{name}=" not in teacher})
+    params = {"n_steps": points, "baselines": "zero"}
+    return explainer(teacher, **{name: value for name, value in params.items() if f"{name}=" not in teacher})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any
 
 from exegete.data.registry import Registry
+from exegete.data.specs import parse_spec
+from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
-    from exegete.recipes.base import RecipeFactory
+    import pandas as pd
+
+    from exegete.recipes.base import Recipe, RecipeFactory
 
 RECIPES: Registry[RecipeFactory] = Registry(
     "recipe",
@@ -30,3 +35,43 @@ RECIPES: Registry[RecipeFactory] = Registry(
         "custom": "custom:custom",
     },
 )
+EXPLAINER_PARAMETERS = ("explainer_id", "guide", "citation", "teacher")
+"""The parameters in which recipes take their explainer; the names are those of studies and the command line."""
+
+
+def recipe(spec: str | Recipe, **params: Any) -> Recipe:
+    """Return the recipe of an id with these parameters, as `recipe("er_joint", guide=InputXGradient(), weight=10.0)`.
+
+    `explainer` is accepted for the parameter in which the recipe takes its explainer (`guide`, `teacher`, …).
+
+    Args:
+        spec: an id, or an id with parameters, as `er_joint?guide=alti&weight=10`; a `Recipe` is returned unchanged.
+        params: parameters of the recipe, see the options of `exegete train ID --help`; they override those of the spec.
+
+    Raises:
+        ExegeteError: an unknown id or parameter, or a value of the wrong type.
+    """
+    if not isinstance(spec, str):
+        if params:
+            raise ExegeteError(f"{spec.name} is a Recipe already: pass {', '.join(params)} when you create it")
+        return spec
+    if "explainer" in params:
+        valid = inspect.signature(RECIPES[parse_spec(spec)[0]]).parameters
+        for name in EXPLAINER_PARAMETERS:
+            if name in valid:
+                params[name] = params.pop("explainer")
+                break
+    made: Recipe = RECIPES.make(spec, **params)
+    return made
+
+
+def list_recipes() -> pd.DataFrame:
+    """Return a table of the training methods: id, paper, parameters and what each one does."""
+    import pandas as pd
+
+    rows = []
+    for name, factory in RECIPES.items():
+        row = {"name": name, "paper": factory().paper, "parameters": ", ".join(inspect.signature(factory).parameters)}
+        summary = inspect.getdoc(factory) or ""
+        rows.append({**row, "summary": " ".join(summary.split("\n\n")[0].split())})
+    return pd.DataFrame(rows)

@@ -1,27 +1,31 @@
-"""Remove and retrain: what can still be learned when the words that an explanation chose are gone?"""
+"""Remove and retrain (ROAR): training on texts without the words that an explanation ranks highest."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Annotated
 
-from exegete.explainers import explainer
-from exegete.models import load
+from exegete.explainers import Explainer, explainer
+from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import baseline
 from exegete.recipes.fresh import FreshRecipe
 
+EQUATION = r"\text{CE}(y \mid x \setminus \text{top})"
+USE = "You doubt deletion metrics because deleted texts look strange."
+AVOID = "You have no time for a training run per method and share."
+
 
 def roar(
-    explainer_id: Annotated[str, "The method that chooses; any id of `exegete methods`."] = "random",
-    ratio: Annotated[float, "Share of a text's words that is taken away, rounded up; one word always stays."] = 0.5,
+    explainer_id: Annotated[str | Explainer, "Explainer that ranks the words; any id of `exegete methods`."] = "random",
+    ratio: Annotated[float, "Share of a text's words that is removed, rounded up; one word always stays."] = 0.5,
     support: Annotated[
-        str | None, "Folder of the fine-tuned model that is explained. Default: train one first."
+        str | ExplainedModel | None, "Folder of the fine-tuned model that is explained. Default: train one first."
     ] = None,
 ) -> Recipe:
-    """Remove and retrain (ROAR): train a model on texts without the words that an explanation puts first.
+    """Remove and retrain (ROAR): train a model on texts without the words that an explanation ranks highest.
 
-    The worse it does on such texts, the more of the evidence the explanation found; --explainer random is the ceiling.
+    The lower its accuracy, the more of the evidence the explanation found; --explainer random is the upper bound.
 
     Example: exegete train roar --explainer occlusion --ratio 0.5 --support runs/baseline --model bert-base-uncased
     --data sst:data/sst --output-dir runs/roar

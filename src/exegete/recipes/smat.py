@@ -1,4 +1,4 @@
-"""Learning to scaffold: the explainer that teaches a student best."""
+"""SMaT (learning to scaffold): the explainer that teaches a student best."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.starting_model import Source
 
+EQUATION = r"\min_{\phi} \text{loss of } S(\theta^\ast(\phi)) \text{ on held-out}"
+USE = "You want the explanation that teaches a student best."
+AVOID = "The student learns the task without explanations: nothing is left to gain."
 STUDENT_ARGUMENTS: dict[str, Any] = {
     "optim": "sgd",
     "learning_rate": 5e-3,
@@ -47,11 +50,11 @@ DEPARTURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class SmatRecipe(Recipe):
-    """A student learns to foretell a teacher (Fernandes et al. 2022); labels of the data are for figures only.
+    """A student learns to simulate a teacher (Fernandes et al. 2022); the labels of the data are used for metrics only.
 
-    `teacher`: without one, a baseline is trained first, in a folder beside the output folder, on the same data from the
-    same start. `teaching`: how a student learns from it. `size`: the rows of the training data that the student gets,
-    the first ones.
+    `teacher`: the explained model; None: a baseline is trained first, in a folder beside the output folder, on the same
+    data from the same start. `teaching`: how a student learns from the teacher. `size`: the student is trained on that
+    many rows of the training data, the first ones; None: on all.
     """
 
     teacher: ExplainedModel | None = None
@@ -59,62 +62,68 @@ class SmatRecipe(Recipe):
     size: int | None = None
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Trains the student; its dev figures are against people's labels, `simulatability` against the teacher's.
+        """Train the student. `simulatability` compares it with the teacher, the other metrics with the labels.
 
-        `exegete.load` takes the student from the folder, and `explainer("parameterised_attention:…/teacher_explainer")`
-        the teacher's explainer.
+        `exegete.load` loads the student from the folder, `explainer("parameterised_attention:…/teacher_explainer")` the
+        teacher's explainer.
 
         Raises:
-            ExegeteError: as `Teaching.train_student`; a teacher whose training was stopped.
+            ExegeteError: see `Teaching.train_student`; also if the training of the teacher was stopped.
         """
-        resolve_options = self.resolve_options(options, model, train)
+        resolved = self.resolve_options(options, model, train)
         teacher = self.teacher
         if teacher is None:
-            students = {*STUDENT_ARGUMENTS, "greater_is_better"}
-            own = {name: value for name, value in options.arguments.items() if name not in students}
-            asked = replace(options, arguments=own, early_stopping_patience=None, max_length=resolve_options.max_length)
-            teacher = train_companion(folder, "teacher", model, train, dev, asked)
+            # the teacher is fine-tuned in the ordinary way: SGD, rate and epochs are the student's
+            of_student = {*STUDENT_ARGUMENTS, "greater_is_better"}
+            arguments = {name: value for name, value in options.arguments.items() if name not in of_student}
+            teacher_options = replace(
+                options, arguments=arguments, early_stopping_patience=None, max_length=resolved.max_length
+            )
+            teacher = train_companion(folder, "teacher", model, train, dev, teacher_options)
         rows = train if self.size is None else train.select(range(min(self.size, len(train))))
-        return self.teaching(teacher).train_student(model, rows, dev, folder, resolve_options)
+        return self.teaching(teacher).train_student(model, rows, dev, folder, resolved)
 
 
 def smat(
     teacher: Annotated[
-        str | None, "Folder or name of the fine-tuned model that is explained. Default: train one first."
+        str | ExplainedModel | None,
+        "Folder or name of the fine-tuned model that is explained. Default: train one first.",
     ] = None,
     explainer_id: Annotated[
         str,
-        "What teaches: learned, none, untrained, untrained_last, any id of `exegete methods` (a learned method without"
-        " a folder is the one beside the teacher), or the folder of a saved explainer.",
+        "Explainer of the teacher: learned, none, untrained, untrained_last, any id of `exegete methods` (a learned"
+        " method without a folder is the one in the teacher's folder), or the folder of a saved explainer.",
     ] = "learned",
     weight: Annotated[
-        float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
+        float | None, "β, weight of the explanations in the student's loss. Default: 5, for signed methods 0.2."
     ] = None,
-    normaliser: Annotated[Normaliser, "What makes shares of the heads' coefficients."] = "sparsemax",
+    normaliser: Annotated[Normaliser, "Normalisation of the heads' coefficients."] = "sparsemax",
     student_explainer: Annotated[
-        StudentExplainer, "What the student explains itself by; IvRA's students have interpretable_attention."
+        StudentExplainer, "Explainer of the student; IvRA's students have interpretable_attention."
     ] = "parameterised_attention",
     lookahead: Annotated[
-        bool, "Find it through a further step of the student, as the paper; else through the one it takes, for less."
+        bool,
+        "Take the meta-gradient through a lookahead step of the student, as the paper; else through its own step, which"
+        " costs less.",
     ] = True,
-    meta_interval: Annotated[int, "The student's steps for each of the explainer's."] = 1,
-    meta_learning_rate: Annotated[float, "The explainer's; the paper has 2e-4 for regression."] = 5e-4,
+    meta_interval: Annotated[int, "Student steps per step of the explainer."] = 1,
+    meta_learning_rate: Annotated[float, "Learning rate of the explainer; the paper uses 2e-4 for regression."] = 5e-4,
     retrain_student: Annotated[
-        bool, "Then train a new student with the learned explainer held still: a cleaner comparison with static ones."
+        bool, "Train a new student with the learned explainer fixed: a cleaner comparison with static explainers."
     ] = False,
-    student_size: Annotated[int | None, "Rows that the student learns from, the first ones. Default: all."] = None,
+    student_size: Annotated[int | None, "Number of training rows of the student, the first ones. Default: all."] = None,
 ) -> Recipe:
-    """Learn the explainer that teaches best (SMaT): the student's success steers the teacher's attention explainer.
+    """Learn the explainer that teaches a student best (SMaT): the student's success trains the teacher's explainer.
 
-    --model is what the student starts from (pretrained, never the teacher itself); teacher and student share a
-    tokenizer. The teacher's answers replace the labels. The folder holds the student, teacher_explainer and
-    student_explainer; `exegete compare --methods parameterised_attention:FOLDER/teacher_explainer` judges the first.
+    --model is the start of the student: pretrained, and never the teacher itself; both have the same tokenizer. The
+    teacher's answers replace the labels. The folder contains the student, teacher_explainer and student_explainer;
+    evaluate the former with `exegete compare --methods parameterised_attention:FOLDER/teacher_explainer`.
 
     Example: exegete train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat
     """
     if meta_interval < 1:
-        raise ExegeteError(f"the student steps at least once for each step of the explainer, got {meta_interval}")
+        raise ExegeteError(f"expected a meta interval of at least 1, got {meta_interval}")
     return SmatRecipe(
         name="smat",
         paper="Fernandes et al. 2022",
@@ -122,7 +131,7 @@ def smat(
         teacher=None if teacher is None else load(teacher),
         teaching=partial(
             Teaching,
-            explainer=_resolve_explainer(teacher, explainer_id),
+            explainer=_resolve_explainer(teacher if isinstance(teacher, str) else None, explainer_id),
             weight=weight,
             normaliser=normaliser,
             student_explainer=student_explainer,
@@ -133,6 +142,7 @@ def smat(
         ),
         size=student_size,
         arguments=STUDENT_ARGUMENTS,
+        # a student from scratch keeps the paper's SGD
         from_scratch={},
         patience=10,
         max_length=256,
@@ -141,8 +151,11 @@ def smat(
 
 
 def _resolve_explainer(teacher: str | None, name: str) -> str:
-    """The spec of what teaches: a learned method without a folder is beside the teacher, a folder has its explainer."""
-    saved = Path(name) / CONFIG
-    if saved.is_file():
-        return f"{json.loads(saved.read_text()).get('explainer')}:{name}"
-    return f"{name}:{teacher}" if teacher and name in EXPLAINERS and EXPLAINERS[name].card.learned else name
+    """Return the spec of the teacher's explainer, given as an id, or as the folder of a saved explainer."""
+    config = Path(name) / CONFIG
+    if config.is_file():
+        return f"{json.loads(config.read_text()).get('explainer')}:{name}"
+    # a learned method without a folder was saved in the folder of the teacher
+    if teacher and name in EXPLAINERS and EXPLAINERS[name].card.learned:
+        return f"{name}:{teacher}"
+    return name

@@ -89,5 +89,7 @@ def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Itera
         on_or_off = kind in (bool, bool | None) and parameter.default is not False
         flag = f"--{name}/--no-{name}" if on_or_off else f"--{name}"
         option = typer.Option(flag, help=text, **(limits[0] if limits else {}))
-        kind = str | None if kind is Any else kind
+        # an option is text, where Python also takes an object: a model, an explainer, a tokenizer
+        if kind is Any or str in get_args(kind):
+            kind = str | None
         yield parameter.replace(annotation=Annotated[kind, option], kind=inspect.Parameter.KEYWORD_ONLY)

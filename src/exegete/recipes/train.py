@@ -1,0 +1,138 @@
+"""`exegete.train`: train a model from Python, with explanations as part of the loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import Pipeline, TrainingArguments
+
+from exegete.data import load_data
+from exegete.errors import ExegeteError, unknown
+from exegete.models import ExplainedModel, load
+from exegete.recipes.base import Recipe
+from exegete.recipes.registry import RECIPES
+from exegete.recipes.registry import recipe as make_recipe
+from exegete.training import RunOptions, TrainResult
+
+DEV_NAMES = ("dev", "validation", "val", "valid")
+
+
+def train(
+    model: Any,
+    data: str | Dataset | Mapping[str, Dataset] | tuple[Dataset, Dataset],
+    recipe: str | Recipe = "er_joint",
+    *,
+    dev: str | Dataset | None = None,
+    output_dir: str | Path,
+    options: RunOptions | None = None,
+    **params: Any,
+) -> TrainResult:
+    """Train a model by a recipe, keep the best checkpoint on the dev split, and return it with its metrics.
+
+    A second call with the same arguments resumes an interrupted run and returns a finished one without training again.
+
+    Example:
+        import exegete
+        from exegete.explainers import InputXGradient
+
+        result = exegete.train(
+            "bert-base-uncased", "sst:data/sst", "er_joint", guide=InputXGradient(), weight=10.0, output_dir="runs/er"
+        )
+        print(result.metrics)
+        print(exegete.attribute(result.model, ["a gripping film"], "input_x_gradient"))
+
+    Args:
+        model: the model to start from: a folder, a hub name, "tiny" or "small" (from scratch), a configuration, a
+            Hugging Face model, `(model, tokenizer)`, a pipeline, or an `ExplainedModel`. A model that is passed as an
+            object is trained in place.
+        data: a spec for `exegete.load_data`, whose splits train and dev are used; a `datasets.Dataset` with the columns
+            of `exegete.load_data`, together with `dev`; a mapping with the splits train and dev (or validation); or
+            the pair `(train, dev)`.
+        recipe: the id of a training method, see `exegete.list_recipes`, or a `Recipe`.
+        dev: the data on which the best checkpoint is chosen, if `data` does not contain it.
+        output_dir: the folder for the model, its metrics and its history; also `result.folder`.
+        options: options of the run, see `RunOptions`.
+        params: single options by name: parameters of the recipe (`guide`, `weight`), of `RunOptions` (`seed`,
+            `max_length`), or of transformers' `TrainingArguments` (`num_train_epochs`, `learning_rate`).
+
+    Returns:
+        `model`, ready for `exegete.attribute`; `metrics` on the dev split; `history`, everything that was logged; and
+        `folder`, from which `exegete.load` reads the model again.
+
+    Raises:
+        ExegeteError: an unknown recipe or parameter, or a model or data that the recipe cannot train.
+    """
+    for_recipe, for_run, arguments = _sort_params(recipe, params)
+    method = make_recipe(recipe, **for_recipe)
+    train_data, dev_data = _find_splits(data, dev, seed=for_run.get("seed", options.seed if options else 0))
+    start, processor = _unwrap_model(model, method)
+    if processor is not None:
+        for_run.setdefault("processing_class", processor)
+    if arguments:
+        given = options.arguments if options else {}
+        for_run["arguments"] = {**given, **for_run.get("arguments", {}), **arguments}
+    return method.train(start, train_data, dev_data, output_dir, options, **for_run)
+
+
+def _sort_params(
+    recipe: str | Recipe, params: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the parameters of the recipe, of the run and of transformers' Trainer, each by name."""
+    of_recipe = (
+        [] if isinstance(recipe, Recipe) else list(inspect.signature(RECIPES[recipe.partition("?")[0]]).parameters)
+    )
+    of_run = [field.name for field in fields(RunOptions)]
+    of_trainer = [field.name for field in fields(TrainingArguments) if field.name not in ("output_dir", *of_run)]
+    groups: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] = ({}, {}, {})
+    for name, value in params.items():
+        for group, valid in zip(groups, (of_recipe, of_run, of_trainer), strict=True):
+            if name in valid:
+                group[name] = value
+                break
+        else:
+            raise unknown("parameter of exegete.train", name, [*of_recipe, *of_run, *of_trainer])
+    return groups
+
+
+def _find_splits(data: Any, dev: str | Dataset | None, seed: int) -> tuple[Dataset, Dataset]:
+    """Return the data to train on and the data to choose the best checkpoint on."""
+    train = data
+    if isinstance(data, str):
+        train, dev = load_data(data, "train", seed=seed), data if dev is None else dev
+    elif isinstance(data, tuple) and len(data) == 2:
+        train, dev = data[0], data[1] if dev is None else dev
+    elif isinstance(data, Mapping):
+        names = [name for name in DEV_NAMES if name in data]
+        if "train" not in data or not (names or dev is not None):
+            raise ExegeteError(f"expected the splits train and dev, got {', '.join(map(str, data)) or 'none'}")
+        train, dev = data["train"], data[names[0]] if dev is None else dev
+    if isinstance(dev, str):
+        dev = load_data(dev, "dev", seed=seed)
+    if dev is None:
+        raise ExegeteError("expected data to choose the best checkpoint on: pass dev=, or data={'train': …, 'dev': …}")
+    for name, split in (("train", train), ("dev", dev)):
+        if not isinstance(split, Dataset):
+            raise ExegeteError(
+                f"expected a spec or a datasets.Dataset as {name} data, got {type(split).__name__}: "
+                "use datasets.Dataset.from_list(rows, features=…)"
+            )
+    return train, dev
+
+
+def _unwrap_model(model: Any, recipe: Recipe) -> tuple[Any, Any]:
+    """Return the model as recipes take it, and its tokenizer or image processor if it came with one."""
+    if isinstance(model, Pipeline):
+        model = load(model)
+    if isinstance(model, ExplainedModel):
+        # a recipe that only explains the model keeps its task, such as the template of a prompted classifier
+        return (model, None) if recipe.keeps_model else (model.model, model.processing_class)
+    if isinstance(model, tuple):
+        if len(model) != 2:
+            raise ExegeteError(f"expected (model, tokenizer), got a tuple of {len(model)}")
+        return model
+    return model, None
