@@ -49,7 +49,7 @@ def test_the_command_makes_an_explainer_that_the_other_commands_take(tmp_path, c
 
 def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
     model, rows = small("bert"), texts("bert", 4)
-    monkeypatch.setattr(ablation_effects, "batches", lambda model, rows: ([row] for row in range(len(rows))))
+    monkeypatch.setattr(ablation_effects, "make_batches", lambda model, rows: ([row] for row in range(len(rows))))
     before = digest_weights(model.model)
     whole = trained(model, tmp_path / "whole", rows)
     measure_effects, asked = ablation_effects.measure_effects, []

@@ -81,7 +81,7 @@ def test_softmax_as_printed_is_calibrated_on_training_data():
 
 
 def test_what_cannot_be_trained_says_why(tmp_path):
-    with pytest.raises(ExegeteError, match="adapters are a way of training the model"):
+    with pytest.raises(ExegeteError, match="adapters train the model"):
         RECIPES["ivra"](lora=True, train_model=False)
     for make, message in (
         (lambda: RECIPES["ivra"]("comprehensive"), "unknown criterion 'comprehensive'"),

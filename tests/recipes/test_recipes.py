@@ -106,8 +106,8 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
     assert isinstance(constrained, ConstrainedObjective)
     assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
     assert constrained.weight == 1.0
-    assert constrained.feasible(1.0999 * dev_bound)
-    assert not constrained.feasible(1.1001 * dev_bound)
+    assert constrained.is_feasible(1.0999 * dev_bound)
+    assert not constrained.is_feasible(1.1001 * dev_bound)
     assert recipe.trainer is ConstrainedTrainer
     assert (recipe.arguments["learning_rate"], recipe.patience) == (rate, 10)
 

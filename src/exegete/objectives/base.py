@@ -158,7 +158,7 @@ class LabelledObjective(Objective):
     """An objective that is a mean over the examples with a usable label, see `has_usable_label`."""
 
     def size(self, batch: Batch) -> Tensor:
-        """Return the number of examples with a usable label."""
+        """Return the number [] of examples with a usable label."""
         return has_usable_label(batch).sum().float()
 
     @staticmethod

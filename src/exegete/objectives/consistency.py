@@ -30,7 +30,7 @@ class PairCriterion(Criterion):
         return super().capture | Capture(hidden_states=True)
 
     def size(self, batch: Batch) -> Tensor:
-        """Return the number of pairs of examples in the batch."""
+        """Return the number [] of pairs of examples in the batch."""
         return torch.tensor(len(batch) * (len(batch) - 1) / 2, device=batch.device)
 
 

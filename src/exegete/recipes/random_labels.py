@@ -23,7 +23,7 @@ class RandomLabelsRecipe(Recipe):
     """Fine-tuning on training labels that the seed shuffles; the dev labels are kept."""
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Train the model on shuffled labels."""
+        """Train the model on shuffled labels. Raises ExegeteError for data without labels."""
         if "label" not in train.column_names:
             raise ExegeteError("there are no labels to shuffle: the data has no column 'label'")
         # a permutation keeps the frequency of each class
