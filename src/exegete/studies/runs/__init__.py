@@ -1,1 +1,1 @@
-"""Runs of a study: the grid, the work of one cell, and the store that keeps finished ones."""
+"""The grid of a study's runs, the execution of one, and the store that keeps finished ones."""

@@ -1,4 +1,4 @@
-"""The two kinds of runs: train a model, and judge it."""
+"""Executes the two kinds of cells: training a model, and judging a model."""
 
 from __future__ import annotations
 
@@ -41,92 +41,105 @@ TEMPORARY_FILES = (".*", "checkpoint-*", "events.out.*")
 
 
 def train_model(cell: Cell, space: Workspace) -> None:
-    """Trains a model; its folder then holds what `exegete.load` takes, without checkpoints.
-
-    What a recipe puts beside its folder is there as long as the run works.
+    """Train a model into `space.output`, which then holds what `exegete.load` takes, without checkpoints.
 
     Raises:
-        Stopped: a signal came; the newest checkpoint is kept.
+        Stopped: a signal came; the newest checkpoint is kept in `space.work`.
     """
-    config, given, folder = cell.config, cell.sources, space.work / "run"
+    config, sources_of_cell, folder = cell.config, cell.sources, space.work / "run"
     _remove_unreadable_run(folder)
     recipe = recipe_configs.make_recipe(config["recipe"], _fill_parameters(config["parameters"], cell, space.store))
-    result = recipe.train(
-        _start_model(cell, space.store),
-        sources.load_dataset(given["train"]),
-        sources.load_dataset(given["dev"]),
-        folder,
-        RunOptions(
-            arguments={**config["arguments"], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
-            | given["arguments"],
-            seed=config["seed"],
-            max_length=config["max_length"],
-            early_stopping_patience=config["early_stopping_patience"],
-            **config.get("options", {}),
-        ),
+    arguments = {**config["arguments"], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
+    options = RunOptions(
+        arguments=arguments | sources_of_cell["arguments"],
+        seed=config["seed"],
+        max_length=config["max_length"],
+        early_stopping_patience=config["early_stopping_patience"],
+        **config.get("options", {}),
     )
+    train, dev = (sources.load_dataset(sources_of_cell[split]) for split in ("train", "dev"))
+    result = recipe.train(_start_model(cell, space.store), train, dev, folder, options)
     result.require_finished("training")
+    # A copy, not a move: if this process is killed now, the next attempt finds the finished training and copies again.
     shutil.copytree(folder, space.output, ignore=shutil.ignore_patterns(*TEMPORARY_FILES), dirs_exist_ok=True)
 
 
 def judge_model(cell: Cell, space: Workspace) -> None:
-    """Judges a model on a dataset: its figures and predictions, and its explanations where any are asked for."""
+    """Judge a model on a dataset: write its figures and predictions, and the results of the judgement's explainers."""
     config = cell.config
     data = sources.load_dataset(cell.sources["dataset"])
     model = load(_start_model(cell, space.store), task="generation" if is_generation_data(data) else None)
-    chosen = sample_examples(len(data), config.get("limit"))
-    data = data.select(chosen)
+    indices = sample_examples(len(data), config.get("limit"))
+    data = data.select(indices)
     figures, predictions = evaluate_performance(model, data)
-    predictions.assign(example=chosen).to_parquet(space.output / PREDICTIONS, index=False)
+    predictions.assign(example=indices).to_parquet(space.output / PREDICTIONS, index=False)
     if "protocol" in config:
-        found = _run_protocol(cell, space, model, data)
-        if isinstance(found, pd.DataFrame):
-            found.to_parquet(space.output / RESULTS, index=False)
+        protocol_results = _run_protocol(cell, space, model, data)
+        if isinstance(protocol_results, pd.DataFrame):
+            protocol_results.to_parquet(space.output / RESULTS, index=False)
         else:
-            figures |= found
+            figures |= protocol_results
     write_json(space.output / FIGURES, figures)
+    # A protocol with explainers has used them itself.
     if not config["explainers"] or protocols.uses_explainers(config.get("protocol", {}).get("name")):
         return
     with use_full_attention(model.model) if "full_attention" in config else nullcontext():
-        _explain(cell, space, model, data, chosen)
+        _judge_explainers(cell, space, model, data, indices)
 
 
-def _explain(cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset, chosen: Sequence[int]) -> None:
-    """Keeps the results of a judgement's explainers; `chosen`: the numbers of the examples in the whole dataset."""
+def _judge_explainers(
+    cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset, indices: Sequence[int]
+) -> None:
+    """Write the results of a judgement's explainers; `indices` are the examples' numbers in the whole dataset."""
     config, explainers = cell.config, _make_explainers(cell, space.store)
-    special = "special_tokens" in config
     comparison = _run_comparison(cell, space.work / "comparison", space.store, model, data, explainers)
+    # Results are stored under the study's specs, as a spec with a run's folder differs from machine to machine.
+    # The last cards are the cost of each method, which has no spec.
     columns = {card.name: spec for card, spec in zip(comparison.cards, config["metrics"], strict=False)}
-    places = dict(enumerate(chosen))
-    results = comparison.results.rename(columns=columns).replace({"example": places})
+    examples = {"example": dict(enumerate(indices))}
+    results = comparison.results.rename(columns=columns).replace(examples)
     results.to_parquet(space.output / RESULTS, index=False)
-    named = comparison.curves.assign(metric=comparison.curves["metric"].replace(columns)).replace({"example": places})
-    named.to_parquet(space.output / CURVES, index=False)
+    metrics = comparison.curves["metric"].replace(columns)
+    curves = comparison.curves.assign(metric=metrics).replace(examples)
+    curves.to_parquet(space.output / CURVES, index=False)
     if config["keep_attributions"]:
         comparison.attributions.save(space.output / ATTRIBUTIONS)
     if config["layers"]:
-        metrics, target, seed = list(config["metrics"]), config["target"], config["seed"]
-        layered = plausibility_by_layer(model, data, explainers, metrics, target, seed, special_tokens=special)
-        layered.to_parquet(space.output / LAYERS, index=False)
+        by_layer = plausibility_by_layer(
+            model,
+            data,
+            explainers,
+            list(config["metrics"]),
+            config["target"],
+            config["seed"],
+            special_tokens="special_tokens" in config,
+        )
+        by_layer.to_parquet(space.output / LAYERS, index=False)
 
 
 def sample_examples(count: int, limit: int | None) -> list[int]:
-    """The examples of `count` that a judgement with a limit looks at, in their order; all without one."""
+    """Return the indices, in order, of `limit` random examples among `count`; all of them without a limit."""
+    # The first of one fixed permutation, so that a smaller sample is part of a larger one.
     return sorted(np.random.default_rng(0).permutation(count)[:limit].tolist())
 
 
 def _run_protocol(
     cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset
 ) -> Mapping[str, float] | pd.DataFrame:
-    """The findings of the judgement's protocol, its methods by what results are stored under."""
-    protocol, names = (
-        cell.config["protocol"],
-        {_fill_spec(cell, name, space.store): name for name in cell.config["explainers"]},
-    )
+    """Return the figures of a judgement's protocol, with methods named as results are stored."""
+    protocol = cell.config["protocol"]
+    stored_names = {_fill_spec(cell, name, space.store): name for name in cell.config["explainers"]}
     options = _fill_parameters(protocol["options"], cell, space.store)
-    given = {"seed": cell.config["seed"], "explainers": [*names], "folder": space.work / "protocol"}
-    found = protocols.run_protocol(protocol["name"], model, data, options, **given)
-    return found.replace({"method": names}) if isinstance(found, pd.DataFrame) else found
+    figures = protocols.run_protocol(
+        protocol["name"],
+        model,
+        data,
+        options,
+        seed=cell.config["seed"],
+        explainers=list(stored_names),
+        folder=space.work / "protocol",
+    )
+    return figures.replace({"method": stored_names}) if isinstance(figures, pd.DataFrame) else figures
 
 
 def _run_comparison(
@@ -137,7 +150,7 @@ def _run_comparison(
     data: Dataset,
     explainers: Mapping[str, str | Explainer],
 ) -> Comparison:
-    """The comparison of a judgement, which goes on where a stopped one was."""
+    """Run the comparison of a judgement; it resumes a stopped one in `folder`."""
     config = cell.config
     options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
     options |= {"unmarked": True, "unit": config.get("unit")}
@@ -145,30 +158,31 @@ def _run_comparison(
     _remove_unreadable_comparison(folder)
     try:
         return compare(model, data, explainers, metrics, output_dir=folder, **options)
-    except OtherComparisonError:  # parts of another version of this library: the run's address does not know them
+    except OtherComparisonError:
+        # The cell's key does not contain the library's version, so the parts may come from another version.
         shutil.rmtree(folder)
         return compare(model, data, explainers, metrics, output_dir=folder, **options)
 
 
 def _fill_metric(spec: str, facts: Mapping[str, Any], store: Store) -> str:
-    """A metric's spec with the folders of the runs that it names."""
-    return RUN_IN_SPEC.sub(lambda named: str(store.require_folder(facts["runs"][named[1]])), spec)
+    """Return a metric's spec with folders in place of the runs that it names."""
+    return RUN_IN_SPEC.sub(lambda match: str(store.require_folder(facts["runs"][match[1]])), spec)
 
 
 def _start_source(cell: Cell, store: Store) -> str | Path:
-    """The model that a run begins with: the grid's, or another run's."""
+    """Return the source of the model that a cell starts from: the grid's, or another cell's folder."""
     model = cell.config["model"]
     return _run_folder(model, store) if TRAINED in model else str(cell.sources["model"])
 
 
 def _start_model(cell: Cell, store: Store) -> Any:
-    """The model that a run begins with: a folder or name, or a causal model in its prompt."""
+    """Return the model that a cell starts from: a folder or name, or a causal model loaded with its prompt."""
     start, prompt = _start_source(cell, store), cell.config.get("prompt")
     return start if prompt is None else load(start, task="prompt", **prompt)
 
 
 def _run_folder(value: Mapping[str, Any], store: Store) -> Path:
-    """Another run's folder, or one inside it. Raises ExegeteError when it is not there."""
+    """Return another cell's folder, or one inside it. Raises ExegeteError if it does not exist."""
     folder = store.require_folder(value[TRAINED]) / str(value.get("path", ""))
     if not folder.is_dir():
         raise ExegeteError(f"the run {value[TRAINED]} has no folder {value['path']!r}")
@@ -176,64 +190,71 @@ def _run_folder(value: Mapping[str, Any], store: Store) -> Path:
 
 
 def _make_explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
-    """A judgement's explainers by what their results are stored under; learned ones from the runs they are in."""
-    found: dict[str, str | Explainer] = {}
+    """Return a judgement's explainers by the name that their results are stored under."""
+    explainers: dict[str, str | Explainer] = {}
     for name, facts in cell.config["explainers"].items():
-        found[name] = load_learned_explainer(cell, name, store) or _fill_spec(cell, name, store)
+        explainers[name] = load_learned_explainer(cell, name, store) or _fill_spec(cell, name, store)
         if NOISY in facts:
-            of = make_seeded(found[name], cell.config["seed"])
-            found[name] = BestOfNoisy(of, **facts[NOISY], seed=cell.config["seed"])
-    return found
+            of = make_seeded(explainers[name], cell.config["seed"])
+            explainers[name] = BestOfNoisy(of, **facts[NOISY], seed=cell.config["seed"])
+    return explainers
 
 
 def load_learned_explainer(cell: Cell, name: str, store: Store) -> Explainer | None:
-    """An explainer of a judged run that a run of the study left; None for one that goes by its id."""
+    """Load an explainer of a judgement from the cell that learned it; None for one without such a cell."""
     return explainer(_fill_spec(cell, name, store)) if "run" in cell.config["explainers"][name] else None
 
 
 def _fill_spec(cell: Cell, name: str, store: Store) -> str:
-    """An explainer's spec, with the folder of the run that it comes from."""
+    """Return an explainer's spec, with the folder of the cell that learned it."""
     facts = cell.config["explainers"][name]
     spec = str(facts.get("spec", name))
     return spec.replace(OWN_RUN, str(store.require_folder(facts["run"]))) if "run" in facts else spec
 
 
 def _fill_parameters(parameters: Mapping[str, Any], cell: Cell, store: Store) -> dict[str, Any]:
-    """The parameters with what they stand for put in.
+    """Return parameters with addresses replaced by what they name.
 
-    That is a run's folder, the mean of a figure over runs times a factor, the rows of a dataset, or a model's source.
+    That is a cell's folder, the mean of a figure over cells times a factor, the rows of a dataset, or a model's source.
     """
-    parts = cell.sources.get("parts", {})
-    found = {name: part if isinstance(part, str) else sources.load_dataset(part) for name, part in parts.items()}
-    filled = {**parameters, **found}
+    filled = dict(parameters)
+    for name, part in cell.sources.get("parts", {}).items():
+        filled[name] = part if isinstance(part, str) else sources.load_dataset(part)
     for name, value in parameters.items():
         if isinstance(value, Mapping) and TRAINED in value:
             filled[name] = str(_run_folder(value, store))
         elif isinstance(value, Mapping) and "runs" in value:
-            values = [_read_figure(store.require_folder(key), value["metric"], value["of"]) for key in value["runs"]]
-            filled[name] = fmean(values) * value.get("times", 1.0)
+            figures = [_read_figure(store.require_folder(key), value["metric"], value["of"]) for key in value["runs"]]
+            filled[name] = fmean(figures) * value.get("times", 1.0)
     return filled
 
 
 def _read_figure(folder: Path, metric: str, of: str | None) -> float:
-    """A figure of the model that was kept on dev, or the lowest that was logged in training."""
+    """Return a figure of a training run: the kept model's on dev, or with `of="train"` the lowest that was logged.
+
+    Raises:
+        ExegeteError: the run has no such figure.
+    """
     if of == "train":
         history = json.loads((folder / HISTORY).read_text(encoding="utf-8"))["history"]
-        known = sorted({name for entry in history for name in entry})
+        names = {name for entry in history for name in entry}
         values = [entry[metric] for entry in history if entry.get(metric) is not None]
     else:
         figures = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        known, values = sorted(figures), [figures[metric]] if figures.get(metric) is not None else []
+        names, values = set(figures), []
+        if figures.get(metric) is not None:
+            values = [figures[metric]]
     if not values:
-        raise ExegeteError(f"the run {folder.name} has no figure {metric!r}; it has: {', '.join(known)}")
+        raise ExegeteError(f"the run {folder.name} has no figure {metric!r}; it has: {', '.join(sorted(names))}")
     return float(min(values))
 
 
 def _remove_unreadable_run(work: Path) -> None:
-    """Starts over where the record of an attempt is torn: without it nothing says what the checkpoints are of."""
+    """Remove an attempt whose record is torn or missing: nothing says what its checkpoints belong to."""
     try:
         json.loads((work / RECORD).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        # Recipes of several stages keep a record in each stage's folder, and none at the top until the end.
         if not any(work.glob(f"**/{RECORD}")):
             shutil.rmtree(work, ignore_errors=True)
     except ValueError:
@@ -241,8 +262,8 @@ def _remove_unreadable_run(work: Path) -> None:
 
 
 def _remove_unreadable_comparison(folder: Path) -> None:
-    record = folder / RECORD
+    """Remove the parts of a comparison whose record is torn or missing."""
     try:
-        json.loads(record.read_text(encoding="utf-8"))
+        json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         shutil.rmtree(folder, ignore_errors=True)

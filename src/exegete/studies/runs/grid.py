@@ -1,4 +1,4 @@
-"""From a study to its runs."""
+"""The grid of a study's runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from exegete.studies.spec.study_file import Study
 
 @dataclass(frozen=True)
 class RunGrid:
-    """A study's runs in the order they are begun, and what of it is not on this machine.
+    """A study's runs in the order in which they start.
 
-    `addresses`: of its `datasets`, as it trains on them and as it is `judged` on them, and of its `models`, by name.
+    `missing` has a line for each dataset and model that is not on this machine. `addresses` has the addresses of the
+    `datasets` for training, of those for judgements (`judged`) and of the `models`, by name.
     """
 
     study: Study
@@ -27,30 +28,36 @@ class RunGrid:
 
     @property
     def cells(self) -> list[Cell]:
-        """The runs' cells, each once."""
+        """The cells of all runs, each once."""
         return list({run.cell.key: run.cell for run in self.runs}.values())
 
     def select(self, pattern: str | None) -> RunGrid:
-        """The runs whose title has the pattern in it (* and ? allowed), and those that they need."""
+        """Return the grid of the runs whose title contains a pattern (with * and ?), and of the runs that they need."""
         if pattern is None:
             return self
-        wanted = {run.cell.key for run in self.runs if pattern in run.title or fnmatchcase(run.title, f"*{pattern}*")}
+        selected = set[str]()
+        for run in self.runs:
+            # Also as plain text: a title may contain brackets, which a pattern would read as a set of characters.
+            if pattern in run.title or fnmatchcase(run.title, f"*{pattern}*"):
+                selected.add(run.cell.key)
         needs = {run.cell.key: run.cell.needs for run in self.runs}
-        todo = list(wanted)
-        while todo:
-            more = set(needs.get(todo.pop(), ())) - wanted
-            wanted |= more
-            todo += more
-        return replace(self, runs=[run for run in self.runs if run.cell.key in wanted])
+        pending = list(selected)
+        while pending:
+            added = set(needs.get(pending.pop(), ())) - selected
+            selected |= added
+            pending += added
+        return replace(self, runs=[run for run in self.runs if run.cell.key in selected])
 
 
 def build_grid(study: Study, recorded: Addresses | None = None) -> RunGrid:
-    """All runs of a study: every training of every recipe on every model and data by every seed, and its judgements.
+    """Build all runs of a study: each recipe on each model and training data with each seed, and its judgements.
 
-    `recorded`: the addresses that datasets and models have elsewhere; they stand in for what is not on this machine.
+    Args:
+        study: a study file that was read.
+        recorded: addresses from another machine, used for datasets and models that are not on this one.
 
     Raises:
-        ExegeteError: a run that is needed is not there, or needs itself; with file and line.
+        ExegeteError: a run needs itself or a run that does not exist; with file and line.
     """
-    there = StudySources(study, recorded or {})
-    return RunGrid(study, CellBuilder(study, there).build_runs(), there.find_missing(), there.addresses)
+    sources = StudySources(study, recorded or {})
+    return RunGrid(study, CellBuilder(study, sources).build_runs(), sources.find_missing(), sources.addresses)

@@ -1,4 +1,4 @@
-"""How plausible the scores of each layer are, for methods that have some."""
+"""Plausibility of the scores of each layer, for explainers that have scores by layer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def plausibility_by_layer(
     *,
     special_tokens: bool = False,
 ) -> pd.DataFrame:
-    """The mean over examples of every metric on rationales, for each layer's scores: method, metric, layer, value.
+    """Return the mean over examples of each metric on rationales: a row per method, metric and layer.
 
-    With `special_tokens`, metrics with `specials` see what special tokens are given.
+    With `special_tokens`, metrics with a parameter `specials` also see the scores of special tokens.
     """
     rows, found = renumber_labels(model, data), list[pd.DataFrame]()
     judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}

@@ -1,4 +1,4 @@
-"""A control of methods that choose: the best of noisy copies of an explanation, which nothing was trained for."""
+"""A control for explainers that are optimised for a metric: the best of noisy copies of an ordinary explanation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from exegete.models import Batch, ExplainedModel
 
 @dataclass(frozen=True)
 class BestOfNoisy(Explainer):
-    """Of an explanation and copies of it with normal noise on content, the one that a metric likes best.
+    """The explanation, among one and its copies with Gaussian noise, that has the best value of a metric.
 
     Args:
-        of: the method whose explanation it is.
-        best_by: the metric, by spec.
-        maps: how many there are to choose from, the explanation itself among them.
-        spread: the noise's standard deviation, in those of the explanation's own scores.
-        seed: of the noise.
+        of: the explainer.
+        best_by: the metric's spec.
+        maps: number of explanations to choose from, including the original.
+        spread: standard deviation of the noise, in standard deviations of the explanation's own scores.
+        seed: random seed of the noise.
     """
 
     of: Explainer
@@ -38,7 +38,7 @@ class BestOfNoisy(Explainer):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters, the method by its own."""
+        """The parameters, with those of the explainer under `of`."""
         own = {name: getattr(self, name) for name in ("best_by", "maps", "spread", "seed")}
         return {"of": {"method": self.of.name, **self.of.params}, **own}
 
@@ -47,7 +47,7 @@ class BestOfNoisy(Explainer):
         return self.of._needs_gradient
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """The best map of each example [B, L]."""
+        """Return the best map of each example, [B, L]."""
         scores, content = self.of.attribute(model, batch, target), batch.content
         noise = np.zeros((self.maps - 1, *scores.shape), np.float32)
         for row, (own, random) in enumerate(

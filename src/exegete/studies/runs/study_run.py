@@ -11,10 +11,11 @@ from exegete.studies.spec.run_ref import RunRef
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A cell with its place in the grid: names of the study file.
+    """A cell and its place in the grid, by names of the study file.
 
-    A judged run has a `dataset` and `judgement`; one that trains has none. `explainers`: what its results are stored
-    under, by name. `partly`: of explainers that are judged on a part of the examples, beside a run on all of them.
+    A judgement has a `dataset` and a `judgement`; for a training both are empty. `explainers` maps the names of
+    explainers to the names that their results are stored under. `partly`: it judges explainers on a sample of the
+    examples, and another run judges the model on all of them.
     """
 
     cell: Cell
@@ -29,15 +30,15 @@ class StudyRun:
 
     @property
     def title(self) -> str:
-        """The place in words, as patterns of `--only` see it."""
+        """The place in the grid in words, which the option --only is matched with."""
         return self.cell.title if self.partly else join_title(*place_names(self), self.judgement, self.dataset)
 
 
 def place_names(at: StudyRun | RunRef) -> tuple[str, str, str, str]:
-    """A place's names, in the order of titles."""
+    """Return the names of a place in the grid, in the order in which titles have them."""
     return at.training, at.model, at.recipe, f"seed {at.seed}"
 
 
 def join_title(*parts: str) -> str:
-    """The parts that there are as one title."""
+    """Join the parts that are not empty to a title."""
     return " / ".join(part for part in parts if part)

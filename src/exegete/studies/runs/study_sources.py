@@ -1,4 +1,4 @@
-"""The datasets and models that a study names, as they are found on this machine."""
+"""Addresses of the datasets and models that a study names, as they are on this machine."""
 
 from __future__ import annotations
 
@@ -15,62 +15,72 @@ Addresses: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 class StudySources:
-    """Sources by name: `datasets` as a study trains on them, `judged` as it judges on them, and `models`.
+    """The addresses of a study's datasets and models by name.
 
-    A model whose source is another one for each seed is there once a seed.
+    `datasets` are those for training and `judged` those for judgements, which differ at the scale `trial`. A model
+    whose source contains `{seed}` has an address for each seed.
 
     Args:
-        study: the study.
-        recorded: addresses that stand in for what is not on this machine.
+        study: a study file that was read.
+        recorded: addresses from another machine, used for what is not on this one.
     """
 
     def __init__(self, study: Study, recorded: Addresses) -> None:
         self.study, self.file = study, study.file
         datasets = {name: sources.dataset_address(study.dataset(name)) for name in self.file.datasets}
-        names = {name for part in self.file.judgements.values() for name in part.datasets}
-        judged = {name: sources.dataset_address(study.dataset(name, judged=True)) for name in sorted(names)}
-        own = {(place.model, place.seed) for place in list_run_refs(self.file)} | {
-            (name, 0) for name, part in self.file.models.items() if SEED not in part.source
-        }
-        models = {
-            self._model_key(name, seed): sources.model_address(self.file.models[name].source_for_seed(seed))
-            for name, seed in sorted(own)
-        }
-        self.datasets, self.judged, self.models = (
-            {name: _use_recorded(each, recorded.get(kind, {}).get(name)) for name, each in found.items()}
-            for kind, found in (("datasets", datasets), ("judged", judged), ("models", models))
-        )
+        judged_names = sorted({name for judgement in self.file.judgements.values() for name in judgement.datasets})
+        judged = {name: sources.dataset_address(study.dataset(name, judged=True)) for name in judged_names}
+        used = {(ref.model, ref.seed) for ref in list_run_refs(self.file)}
+        # Parameters may name a model that no recipe starts from.
+        used |= {(name, 0) for name, part in self.file.models.items() if SEED not in part.source}
+        models = {}
+        for name, seed in sorted(used):
+            source = self.file.models[name].source_for_seed(seed)
+            models[self._model_key(name, seed)] = sources.model_address(source)
+        self.datasets = _use_recorded(datasets, recorded.get("datasets", {}))
+        self.judged = _use_recorded(judged, recorded.get("judged", {}))
+        self.models = _use_recorded(models, recorded.get("models", {}))
 
     @property
     def addresses(self) -> Addresses:
-        """Of `datasets`, `judged` and `models`, by name."""
+        """The addresses of `datasets`, `judged` and `models`, by name."""
         kinds = {"datasets": self.datasets, "judged": self.judged, "models": self.models}
-        return {kind: {name: each.address for name, each in found.items()} for kind, found in kinds.items()}
+        return {kind: {name: source.address for name, source in named.items()} for kind, named in kinds.items()}
 
     def model(self, name: str, seed: int) -> sources.SourceAddress:
-        """The model of the runs of a seed."""
+        """Return the address of a model in the runs of a seed."""
         return self.models[self._model_key(name, seed)]
 
-    def start_model(self, place: RunRef) -> sources.SourceAddress:
-        """The model that a place of the grid begins with."""
-        return self.model(place.model, place.seed)
+    def start_model(self, ref: RunRef) -> sources.SourceAddress:
+        """Return the address of the model that a run of the grid starts from."""
+        return self.model(ref.model, ref.seed)
 
     def find_missing(self) -> list[str]:
-        """Datasets and models that cannot be found on this machine, each with the line that asks for it."""
-        asked = {name: self.judged.get(name, source) for name, source in self.datasets.items()}
-        asked_at = [(("datasets", name, "spec"), source) for name, source in asked.items()]
-        asked_at += [(("models", name.split(OF_SEED)[0], "source"), source) for name, source in self.models.items()]
-        return [str(self.study.error(place, source.problem)) for place, source in asked_at if source.problem]
+        """Return an error message, with file and line, for each dataset and model that is not on this machine."""
+        messages = []
+        for name, source in self.datasets.items():
+            # A dataset that is also judged on may fail there alone, as too few rows are left for a trial.
+            problem = self.judged.get(name, source).problem
+            if problem:
+                messages.append(str(self.study.error(("datasets", name, "spec"), problem)))
+        for name, source in self.models.items():
+            if source.problem:
+                messages.append(str(self.study.error(("models", name.split(OF_SEED)[0], "source"), source.problem)))
+        return messages
 
     def _model_key(self, model: str, seed: int) -> str:
-        """What a model is kept under: its name, and the seed where its source is another one for each."""
+        """Return the key of a model: its name, with the seed if its source depends on it."""
         return f"{model}{OF_SEED}{seed}" if SEED in self.file.models[model].source else model
 
 
-def _use_recorded(source: sources.SourceAddress, recorded: Mapping[str, Any] | None) -> sources.SourceAddress:
-    """The source, by its recorded address where its content is not on this machine."""
-    here = {"digest", "files", "size"}.intersection(source.address)
-    if here or recorded is None:
-        return source
-    # Limits of explainers depend on the number of rows, and with them the addresses of runs.
-    return source._replace(address=recorded, rows=recorded.get("rows", source.rows))
+def _use_recorded(
+    found: Mapping[str, sources.SourceAddress], recorded: Mapping[str, Mapping[str, Any]]
+) -> dict[str, sources.SourceAddress]:
+    """Replace the addresses of what is not on this machine by recorded ones."""
+    addresses = dict(found)
+    for name, source in found.items():
+        if name in recorded and not {"digest", "files", "size"}.intersection(source.address):
+            # Limits of explainers depend on the number of rows, and with them the addresses of runs.
+            rows = recorded[name].get("rows", source.rows)
+            addresses[name] = source._replace(address=recorded[name], rows=rows)
+    return addresses
