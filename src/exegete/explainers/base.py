@@ -221,7 +221,7 @@ class Explainer(ABC):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """Load a learned explainer from the folder it was saved in; ExegeteError for methods that learn nothing."""
+        """Load a learned explainer from the folder it was saved in; ExegeteError for methods that are not learned."""
         raise ExegeteError(f"{cls.card.name} is not learned: it takes no path")
 
     def with_params(self, **params: Any) -> Self:

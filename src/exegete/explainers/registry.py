@@ -145,7 +145,7 @@ def describe_score(item: Attribution | GeneratedAttribution, task: str) -> str:
 
 
 def default_method(model: ExplainedModel) -> str:
-    """Return the id of the method for a model if the user names none: the best that its family allows.
+    """Return the id of the default method for a model: the best that its family allows.
 
     `occlusion` for generated text; else `decompx_linear` for families with a record, `integrated_gradients` for others.
     """

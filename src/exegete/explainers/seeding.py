@@ -13,7 +13,7 @@ from exegete.models import Batch
 
 
 def example_seeds(batch: Batch, seed: int) -> Iterator[int]:
-    """Yield a number per example, from `seed` and the example's own content: batching and order change nothing."""
+    """Yield a number per example, from `seed` and the example's own content, independent of batch and order."""
     values = batch.inputs.get("input_ids", batch.inputs.get("pixel_values"))
     assert values is not None
     # NumPy has no bfloat16, so pixels are hashed in float32.

@@ -65,19 +65,19 @@ class DecompX(Explainer):
     @torch.no_grad()
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Compute ‖X_i←k‖₂ after every layer, example by example."""
-        found = trace_examples(model, batch)
-        layers = stack_readout_rows(model, batch, found, select_target, self._compute_lengths)
-        return Explanation(layers[:, -1], layers=layers, logits=found.logits)
+        traces = trace_examples(model, batch)
+        layers = stack_readout_rows(model, batch, traces, select_target, self._compute_lengths)
+        return Explanation(layers[:, -1], layers=layers, logits=traces.logits)
 
     def _compute_lengths(self, trace: Trace, weights: Tensor) -> Tensor:
         """Return norms [N, L] of each position's component at every layer, weighted by the readout."""
         needed = weights.nonzero().flatten()
         weights = weights[needed].to(trace.layers[0].x.dtype)
-        found = []
+        lengths = []
         for number, state in enumerate(decompose_layers(trace, self.rules, needed), 1):
             read = state if number == len(trace.layers) else state[needed]
-            found.append(weights @ read[:, : len(trace.positions)].square().sum(-1).sqrt())
-        return torch.stack(found)
+            lengths.append(weights @ read[:, : len(trace.positions)].square().sum(-1).sqrt())
+        return torch.stack(lengths)
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class DecompXClassifier(DecompX):
     @torch.no_grad()
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Compute the target's column of the contributions to all outputs."""
-        found = trace_examples(model, batch)
-        target = select_target(found.logits)
+        traces = trace_examples(model, batch)
+        target = select_target(traces.logits)
         rows = make_readout_weights(model, batch, target)
         scores, biases_own, deltas = [], [], []
-        for number, trace in enumerate(found):
+        for number, trace in enumerate(traces):
             classes = self.compute_contributions(model, trace, rows[number][:, trace.positions])
             own = self._select_target_scores(model, classes, target[number], batch, number)
             count = len(trace.positions)
@@ -117,7 +117,7 @@ class DecompXClassifier(DecompX):
             biases_own.append(own[count:].sum())
             deltas.append(own.sum() - true)
         bias = torch.stack(biases_own) if self.bias == "token" else None
-        return Explanation(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=found.logits)
+        return Explanation(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=traces.logits)
 
     @torch.no_grad()
     def compute_contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:

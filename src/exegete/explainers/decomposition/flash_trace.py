@@ -56,19 +56,19 @@ class FlashTrace(Explainer):
         passed = trace_examples(model, batch)
         target = select_target(passed.logits)
         readout = model.readout_weights(batch, target)
-        own = self.sinks == "own" and batch.response is not None
-        sinks = readout.roll(1, 1) if own else readout
-        reasoning, asked = _split_response(batch, target)
-        found = []
+        reads_own = self.sinks == "own" and batch.response is not None
+        sinks = readout.roll(1, 1) if reads_own else readout
+        reasoning, outside = _split_response(batch, target)
+        results = []
         for row, trace in enumerate(passed):
-            here = trace.positions
-            layers = compute_layer_shares(trace, sinks[row, here])[0]
+            positions = trace.positions
+            layers = compute_layer_shares(trace, sinks[row, positions])[0]
             if self.hops:
-                back = 0 if own else 1
-                hopped = trace_hops(trace, layers.sum(0), reasoning[row, here], self.hops, back) * asked[row, here]
-                layers = torch.cat([layers, hopped[None]])
-            found.append(trace.spread(layers, batch.length))
-        both = torch.stack(found)
+                back = 0 if reads_own else 1
+                scores = trace_hops(trace, layers.sum(0), reasoning[row, positions], self.hops, back)
+                layers = torch.cat([layers, (scores * outside[row, positions])[None]])
+            results.append(trace.spread(layers, batch.length))
+        both = torch.stack(results)
         logits = passed.logits.detach()
         if self.hops:
             return Explanation(both[:, -1], layers=both[:, :-1], logits=logits)
@@ -78,8 +78,8 @@ class FlashTrace(Explainer):
 def compute_layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:
     """Return each position's relevance for sinks with weights [L] per layer [N, L], and the residual's share [N]."""
     weights = sinks.to(trace.layers[0].x.dtype)
-    found = [_compute_shares(state, weights) for state in trace.layers]
-    return torch.stack([share for share, _ in found]), torch.stack([residual for _, residual in found])
+    shares, residuals = zip(*(_compute_shares(state, weights) for state in trace.layers), strict=True)
+    return torch.stack(shares), torch.stack(residuals)
 
 
 def _compute_shares(state: LayerState, weights: Tensor) -> tuple[Tensor, Tensor]:

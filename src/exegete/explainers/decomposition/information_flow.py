@@ -58,9 +58,9 @@ class InformationFlow(LayerMaps):
         """Compute the scores; `layers` of routes: the strongest route from the answer down to each layer's input."""
         if self.form == "rollout":
             return super().compute(model, batch, select_target)
-        found = trace_examples(model, batch)
-        both = stack_readout_rows(model, batch, found, select_target, lambda *one: torch.stack(self.find_routes(*one)))
-        return Explanation(both[:, 0], layers=both, logits=found.logits.detach())
+        traces = trace_examples(model, batch)
+        layers = stack_readout_rows(model, batch, traces, select_target, self.find_routes)
+        return Explanation(layers[:, 0], layers=layers, logits=traces.logits.detach())
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """Return C at the rows [R]: [R, L]."""
@@ -71,20 +71,20 @@ class InformationFlow(LayerMaps):
             parts.append(attention.sum(1).scatter_add_(1, chunk[:, None], residual[:, None]))
         return torch.cat(parts)
 
-    def find_routes(self, trace: Trace, readout: Tensor) -> list[Tensor]:
-        """Return the weakest link [L] of the strongest route from the readout to each layer's input, first layer first.
+    def find_routes(self, trace: Trace, readout: Tensor) -> Tensor:
+        """Return the weakest link [N, L] of the strongest route from the readout to each layer's input.
 
         The link of a feed-forward is the larger of its own share and the residual's, as both lead to one position.
         """
         strength = (readout > 0).to(trace.layers[0].x.dtype)
-        found = []
+        routes = []
         for state in reversed(trace.layers):
             rows = (strength > 0).nonzero().flatten()
             links = self.compute_map(state, rows)
             through = torch.minimum(strength[rows], compute_feed_forward_shares(state, rows).amax(0))
             strength = torch.minimum(through[:, None], links).amax(0)
-            found.append(strength)
-        return found[::-1]
+            routes.append(strength)
+        return torch.stack(routes[::-1])
 
 
 def compute_shares(

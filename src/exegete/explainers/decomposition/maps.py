@@ -40,19 +40,17 @@ class LayerMaps(Explainer):
         """Compute the scores example by example, without padding."""
         if self.layers not in ("up_to", "each"):
             raise unknown("choice of layers", self.layers, ("up_to", "each"))
-        found = trace_examples(model, batch)
-        both = stack_readout_rows(
-            model, batch, found, select_target, lambda *one: torch.stack(self._compute_readout_rows(*one))
-        )
-        return Explanation(both[:, -1], layers=both[:, :-1], logits=found.logits.detach())
+        traces = trace_examples(model, batch)
+        both = stack_readout_rows(model, batch, traces, select_target, self._compute_readout_rows)
+        return Explanation(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach())
 
     def compute_maps(self, trace: Trace) -> list[Tensor]:
         """Return M_l [L, L] of every layer."""
         everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
         return [self.compute_map(state, everywhere) for state in trace.layers]
 
-    def _compute_readout_rows(self, trace: Trace, weights: Tensor) -> list[Tensor]:
-        """Return the readout's row [L] at each layer, followed by that of R_N."""
+    def _compute_readout_rows(self, trace: Trace, weights: Tensor) -> Tensor:
+        """Return the readout's row [L] at each layer, followed by that of R_N: [N + 1, L]."""
         everywhere = torch.arange(len(weights), device=weights.device)
         needed = weights.nonzero().flatten()
         weights = weights.to(trace.layers[0].x.dtype)
@@ -67,4 +65,4 @@ class LayerMaps(Explainer):
             shown = rolled if self.layers == "up_to" else own
             read.append(weights[rows] @ shown)
         assert rolled is not None
-        return [*read, weights[needed] @ rolled]
+        return torch.stack([*read, weights[needed] @ rolled])

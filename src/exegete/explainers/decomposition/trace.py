@@ -101,27 +101,31 @@ class Traces:
 def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     """Run one forward pass over the batch and return the traces of its examples, made one at a time."""
     blocks = get_layers(model.model)
-    found = get_architecture(model.model)
-    norms = [[get_module(block, path) for block in blocks] for path in found.norms]
+    architecture = get_architecture(model.model)
+    norms = [[get_module(block, path) for block in blocks] for path in architecture.norms]
     with intercept_inputs(blocks) as x, intercept_inputs(norms[0]) as first, intercept_inputs(norms[1]) as second:
-        final = [get_module(model.model.base_model, found.final_norm)] if found.final_norm else []
+        final = [get_module(model.model.base_model, architecture.final_norm)] if architecture.final_norm else []
         with intercept_inputs(final) as last:
             outputs = model(batch, capture=CAPTURE)
-    middle, end = (second, [*x[1:], *last]) if found.norm_first else (first, second)
+    # A pre-norm layer ends where the next one, or the final norm, begins.
+    middle, end = (second, [*x[1:], *last]) if architecture.norm_first else (first, second)
     parts = [get_layer_parts(model.model, block) for block in blocks]
 
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
-        here = index_positions(positions)
-        states = (
-            LayerState(
-                parts[n],
-                to_float32(outputs.attentions[n][row][:, here][:, :, here]),
-                to_float32(outputs.values[n][row][:, here]),
-                *(to_float32(tensors[n][row, here]) for tensors in (x, middle, end)),
+        index = index_positions(positions)
+        states = []
+        for n in range(len(blocks)):
+            # In half precision the many small terms of a decomposition would not sum to the hidden state.
+            state = LayerState(
+                parts=parts[n],
+                attention=to_float32(outputs.attentions[n][row][:, index][:, :, index]),
+                values=to_float32(outputs.values[n][row][:, index]),
+                x=to_float32(x[n][row, index]),
+                middle=to_float32(middle[n][row, index]),
+                end=to_float32(end[n][row, index]),
             )
-            for n in range(len(blocks))
-        )
+            states.append(state)
         return Trace(tuple(states), positions, to_norm(final[0]) if final else None, to_float32(outputs.logits[row]))
 
     return Traces(outputs.logits, map(trace, range(len(batch))))
@@ -130,18 +134,20 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
 def stack_readout_rows(
     model: ExplainedModel,
     batch: Batch,
-    found: Traces,
+    traces: Traces,
     select_target: TargetSelector,
     rows: Callable[[Trace, Tensor], Tensor],
 ) -> Tensor:
     """Return [B, N, L]: for each trace, `rows` [N, l] of its readout weights [l], in the batch's columns."""
-    readout = model.readout_weights(batch, select_target(found.logits))
-    pairs = zip(found, readout, strict=True)
-    return torch.stack([one.spread(rows(one, weights[one.positions]), batch.length) for one, weights in pairs])
+    readout = model.readout_weights(batch, select_target(traces.logits))
+    spread = []
+    for trace, weights in zip(traces, readout, strict=True):
+        spread.append(trace.spread(rows(trace, weights[trace.positions]), batch.length))
+    return torch.stack(spread)
 
 
 def index_positions(positions: Tensor) -> slice | Tensor:
-    """Return an index for these positions: a slice if they are consecutive, so that nothing is copied."""
+    """Return an index for these positions: a slice, which copies no data, if they are consecutive."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
     if stop - start == len(positions):
         return slice(start, stop)
