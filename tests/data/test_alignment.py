@@ -214,7 +214,7 @@ def test_truncation_unknown_to_the_encoding():
 
 
 @ALL
-def test_the_same_through_transformers(family):
+def test_tokenizers_of_transformers_give_the_same_alignment(family):
     backend = FAMILIES[family]()
     pad = {"wordpiece": "[PAD]", "llama_like": "<|begin_of_text|>"}.get(family, "<pad>")
     wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=pad)
@@ -253,7 +253,7 @@ def test_pool_agrees_with_loops(rows, how):
     np.testing.assert_allclose(pool(scores, word_of, 7, how), [rule(g) if g else 0.0 for g in groups], atol=1e-12)
 
 
-def test_pool_refuses_what_does_not_fit():
+def test_pool_refuses_other_lengths_and_unknown_ways():
     with pytest.raises(ExegeteError, match="2 tokens"):
         pool([1.0], [0, 1], 2)
     with pytest.raises(ExegeteError, match="Valid choices: max, mean, sum"):

@@ -103,7 +103,7 @@ def test_sst_by_hand(tmp_path, tree, expected):
         ("()", "sentiment of 0 to 4"),
     ],
 )
-def test_sst_malformed(tmp_path, line, message):
+def test_malformed_sst_files_are_refused(tmp_path, line, message):
     (tmp_path / "dev.txt").write_text(f"(3 a)\n{line}\n")
     with pytest.raises(ExegeteError, match=f"line 2.*{message}"):
         load_data(f"sst:{tmp_path}", "dev")
@@ -133,7 +133,7 @@ def test_eraser_by_hand(tmp_path):
     assert eraser(tmp_path, [])["rationale"][:] == [[]]
 
 
-def test_eraser_malformed(tmp_path):
+def test_malformed_eraser_files_are_refused(tmp_path):
     with pytest.raises(ExegeteError, match=r"line 1: expected evidence within 6 tokens, got \[4, 7\]"):
         eraser(tmp_path, [[span(4, 7)]])
     with pytest.raises(ExegeteError, match=r"expected a label of NEG, POS; .*, got 'MEH'"):
@@ -196,7 +196,7 @@ def test_squad_with_the_sentence_of_the_answer_for_context(tmp_path):
         load_data(f"squad:{tmp_path / 's.json'}?sentences=true", "all")
 
 
-def test_squad_malformed(tmp_path):
+def test_malformed_squad_files_are_refused(tmp_path):
     with pytest.raises(ExegeteError, match="the answer 'tin' is not at character 8"):
         squad(tmp_path, [{"text": "tin", "answer_start": 8}])
     with pytest.raises(ExegeteError, match="no field 'text'"):
@@ -264,7 +264,7 @@ def test_mlqe_of_several_pairs_is_their_rows_one_after_the_other(tmp_path):
         load_data(f"mlqe:{tmp_path}?pair=de-en,ro-en", "dev")
 
 
-def test_mlqe_malformed(tmp_path):
+def test_malformed_mlqe_files_are_refused(tmp_path):
     with pytest.raises(ExegeteError, match="line 2: expected a number in 'z_mean', got 'high'"):
         mlqe(tmp_path, score="high")
     with pytest.raises(ExegeteError, match="line 2: expected 4 cells between tabs, got 5"):

@@ -174,7 +174,7 @@ def fingerprint():
     return hashlib.sha256(json.dumps([rows, tokens], sort_keys=True).encode()).hexdigest()
 
 
-def test_the_same_in_another_process():
+def test_the_corpus_is_the_same_in_another_process():
     code = "import test_generated; print(test_generated.fingerprint())"
     paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     env = os.environ | {"PYTHONHASHSEED": "77", "PYTHONPATH": paths}

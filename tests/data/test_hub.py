@@ -72,7 +72,7 @@ def test_checkpoints_and_hidden_files_stay_here(tmp_path):
         hub.make_operations(tmp_path / "nowhere", "")
 
 
-def test_what_is_sent_is_what_the_hub_takes(run, monkeypatch):
+def test_pushed_files_are_accepted_by_the_hub(run, monkeypatch):
     made, sent = create_autospec(hf.HfApi.create_repo), create_autospec(hf.HfApi.create_commit)
     made.return_value = hf.RepoUrl("https://huggingface.co/user/guided")
     monkeypatch.setattr(hf.HfApi, "create_repo", made)
@@ -98,7 +98,7 @@ def test_a_hub_that_refuses_is_an_error(run, monkeypatch):
         run.push_to_hub("a/b/c")
 
 
-def test_the_command_shows_what_it_would_push(run, capsys):
+def test_a_dry_run_of_push_lists_the_files(run, capsys):
     assert main(["push", str(run.folder), "user/guided", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "# guided" in shown

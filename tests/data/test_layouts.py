@@ -69,7 +69,7 @@ def test_esnli_marks_words_with_their_punctuation(tmp_path):
     assert pieces(load_data(f"esnli:{tmp_path}?share=1", "dev")) == [[]]
 
 
-def test_esnli_malformed(tmp_path):
+def test_malformed_esnli_files_are_refused(tmp_path):
     CORPORA["esnli"](tmp_path)
     head = ["gold_label", "Sentence1", "Sentence2", "Sentence1_marked_1", "Sentence2_marked_1"]
     cells(tmp_path / "esnli_test.csv", [head, ["neutral", "a b", "c", "*a b", "c d"]])
@@ -105,7 +105,7 @@ def test_hatexplain_takes_the_majority_and_leaves_out_what_has_none(tmp_path):
         ({"annotators": [{"target": []}]}, "post 2_twitter has no field 'label'; it has: target"),
     ],
 )
-def test_hatexplain_malformed(tmp_path, change, message):
+def test_malformed_hatexplain_files_are_refused(tmp_path, change, message):
     path = CORPORA["hatexplain"](tmp_path) / "dataset.json"
     posts = json.loads(path.read_text())
     path.write_text(json.dumps(posts | {"2_twitter": posts["2_twitter"] | change}))
@@ -180,7 +180,7 @@ def test_eraser_tasks_do_not_mix(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "jsonl"])
-def test_xnli_has_a_language(tmp_path, suffix):
+def test_xnli_reads_one_language(tmp_path, suffix):
     CORPORA["xnli"](tmp_path)
     if suffix == "jsonl":
         head, *rows = [line.split("\t") for line in (tmp_path / "xnli.dev.tsv").read_text().splitlines()]
@@ -244,7 +244,7 @@ def test_wmt_tags_of_words_gaps_and_ends(tmp_path):
         ("test.mt", "eins\n \n", "test.mt, line 2: the text in 'text' is empty"),
     ],
 )
-def test_wmt_malformed(tmp_path, file, text, message):
+def test_malformed_wmt_files_are_refused(tmp_path, file, text, message):
     CORPORA["wmt_qe"](tmp_path)
     (tmp_path / file).write_text(text)
     refused(message, f"wmt_qe:{tmp_path}", file.partition(".")[0])

@@ -137,7 +137,7 @@ def test_answers_stand_where_a_table_says(tmp_path, answers, message):
         load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
 
 
-def test_what_only_later_rows_have_is_read(tmp_path):
+def test_columns_of_later_rows_are_read(tmp_path):
     rows = [{"text": "a kettle", "label": 1}, {"text": "a lid", "label": 0, "rationale": [[2, 5]]}]
     data = load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
     assert data["rationale"][:] == [None, [[2, 5]]]
@@ -224,7 +224,7 @@ def test_hub_reader_on_a_local_folder(tmp_path, monkeypatch):
         load_data(f"hub:{tmp_path / 'd'}", "test")
 
 
-def test_hub_that_is_not_there(tmp_path):
+def test_a_missing_hub_dataset_is_an_error(tmp_path):
     with pytest.raises(ExegeteError, match="cannot load"):
         load_data(f"hub:{tmp_path / 'nothing'}")
 
@@ -303,7 +303,7 @@ def test_bad_csv_files_say_what_is_wrong(tmp_path, case):
         ("t.parquet", "not parquet", "cannot be read as Parquet"),
     ],
 )
-def test_other_bad_tables(tmp_path, name, content, message):
+def test_bad_tables_name_the_place(tmp_path, name, content, message):
     with pytest.raises(ExegeteError, match=message):
         load_data(write(tmp_path / name, content), "all")
 

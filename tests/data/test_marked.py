@@ -111,7 +111,7 @@ def test_argillas_drafts_do_not_count():
         '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": "x"}]}]}}]',
     ],
 )
-def test_what_is_no_argilla_record_is_refused(content):
+def test_invalid_argilla_records_are_refused(content):
     with pytest.raises(ExegeteError, match="the file"):
         read_records(json.loads(content))
 
@@ -125,7 +125,7 @@ def test_what_is_no_argilla_record_is_refused(content):
         '[{"data": {"text": "a"}, "annotations": [{"result": [{"value": {"start": Infinity, "end": 1, "text": 0}}]}]}]',
     ],
 )
-def test_what_is_no_label_studio_task_is_refused(content):
+def test_invalid_label_studio_tasks_are_refused(content):
     with pytest.raises(ExegeteError, match="the file"):
         read_tasks(json.loads(content))
 

@@ -34,7 +34,7 @@ assert not heavy, heavy
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, each in REGISTRIES.items() for name in each])
-def test_an_id_is_what_the_part_is_called(group, name):
+def test_the_id_is_the_name_of_the_part(group, name):
     part = REGISTRIES[group][name]
     assert name == (part.card.name if group in CARDS else getattr(part, "name", part.__name__))
 
@@ -146,7 +146,7 @@ def test_packages_are_looked_for_once(monkeypatch):
     find_installed.cache_clear()
 
 
-def test_looking_up():
+def test_a_registry_looks_up_and_makes_parts():
     registry = Registry("shape", "exegete.shapes", {"random": "control:Random"}, package="exegete.explainers")
     assert registry["random"] is EXPLAINERS["random"]
     assert registry.get("square") is None

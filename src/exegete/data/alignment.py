@@ -145,7 +145,9 @@ def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "su
         return pooled
     pooled = np.zeros(n_words)
     np.add.at(pooled, index, values)
-    return pooled if how == "sum" else pooled / np.maximum(np.bincount(index, minlength=n_words), 1)
+    if how == "mean":
+        pooled /= np.maximum(np.bincount(index, minlength=n_words), 1)
+    return pooled
 
 
 def _split_run(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

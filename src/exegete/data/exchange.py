@@ -69,13 +69,13 @@ class Exchange:
         return self.token_spans[span[0]][0], max(end for _, end in self.token_spans[slice(*span)])
 
 
-def check_spans(given: Any, count: int) -> list[Extent]:
+def check_spans(target: Any, count: int) -> list[Extent]:
     """Return spans of response tokens, given as the number of a token, a span (start, end) or a list of those.
 
     Raises:
         ExegeteError: another value, or a span that is not within `count` tokens.
     """
-    values = given if isinstance(given, list) else [given]
+    values = target if isinstance(target, list) else [target]
     spans = [(value, value + 1) if isinstance(value, int) else value for value in values]
     for span in spans:
         is_pair = isinstance(span, tuple | list) and len(span) == 2 and all(isinstance(end, int) for end in span)

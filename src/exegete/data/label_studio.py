@@ -99,14 +99,19 @@ def _annotator_name(completed_by: Any) -> str:
 
 def _parse_marks(results: list[Any], names: Sequence[str], texts: Sequence[str], where: str) -> Iterator[Mark]:
     for result in results:
-        value = result.get("value") if isinstance(result, dict) else None
-        if not isinstance(value, dict) or not {"start", "end"} <= value.keys() or not _is_text_span(value):
+        value = _get_value(result)
+        if value is None or not {"start", "end"} <= value.keys() or not _is_text_span(value):
             continue
         target = result.get("to_name")
         side = names.index(target) if target in names else 0
         start, end = _parse_span(texts[side], value, where)
         if start < end:
             yield side, start, end
+
+
+def _get_value(result: Any) -> dict[str, Any] | None:
+    value = result.get("value") if isinstance(result, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _is_text_span(value: Mapping[str, Any]) -> bool:
@@ -135,8 +140,8 @@ def _parse_span(text: str, value: Mapping[str, Any], where: str) -> tuple[int, i
 
 def _first_choice(results: list[Any]) -> str | None:
     for result in results:
-        value = result.get("value") if isinstance(result, dict) else None
-        choices = value.get("choices") if isinstance(value, dict) else None
+        value = _get_value(result) or {}
+        choices = value.get("choices")
         if isinstance(choices, list) and choices:
             return str(choices[0])
     return None

@@ -91,7 +91,9 @@ def _report_in_one_line(spec: str) -> Iterator[None]:
 def _load(spec: str, split: str | None, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
     if limit is not None and limit < 1:
         raise ExegeteError(f"expected a limit of at least 1 example, got {limit}")
-    reader = open_reader(spec, **options, **({} if seed is None else {"seed": seed}))
+    if seed is not None:
+        options = options | {"seed": seed}
+    reader = open_reader(spec, **options)
     if reader.seed < 0:
         raise ExegeteError(f"expected a seed of at least 0, got {reader.seed}")
     split = split or reader.default_split
@@ -128,8 +130,12 @@ def format_spec(reader: Reader) -> str:
         value = getattr(reader, field.name)
         if field.name != "path" and value != field.default:
             changed[field.name] = value
-    address = f"{reader.card.name}:{reader.path}" if reader.path else reader.card.name
-    return f"{address}?{urlencode(changed)}" if changed else address
+    spec = reader.card.name
+    if reader.path:
+        spec += f":{reader.path}"
+    if changed:
+        spec += f"?{urlencode(changed)}"
+    return spec
 
 
 def _split_address(address: str) -> tuple[str, str]:

@@ -37,11 +37,13 @@ def make_pair(rng: KeyedRandom, words: Lexicon) -> Pair:
 
 def _sample_qualities(rng: KeyedRandom, words: Lexicon, relation: str) -> tuple[str, str]:
     quality, other = rng.sample(words.qualities, 2)
-    here, there = rng.sample(quality, 2)
-    first, same = rng.sample(here, 2)
+    pole, opposite = rng.sample(quality, 2)
+    first, synonym = rng.sample(pole, 2)
     if relation == "entailment":
-        return first, same
-    return first, rng.choice(there if relation == "contradiction" else rng.choice(other))
+        return first, synonym
+    if relation == "contradiction":
+        return first, rng.choice(opposite)
+    return first, rng.choice(rng.choice(other))
 
 
 def _sample_pole(rng: KeyedRandom, words: Lexicon) -> tuple[str, str]:

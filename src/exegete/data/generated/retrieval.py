@@ -40,21 +40,22 @@ class Scene(NamedTuple):
     Attributes:
         notes: the texts.
         did: what each person did, according to the notes.
-        asked: the person whom the question is about.
+        person: the person whom the question is about.
         needed: the numbers of the notes that the answer needs.
     """
 
     notes: list[str]
     did: dict[str, str]
-    asked: str
+    person: str
     needed: list[int]
 
     def answer(self, who: str) -> str:
         """Return what a person did, and what the person did whom they helped, after a space."""
-        (first, last), facts = self.did[who].split(" ", 1), [who]
-        if first == HELPED:
-            facts.append(last)
-        return " " + " ".join(f"{one} {self.did[one]}." for one in facts)
+        people = [who]
+        verb, rest = self.did[who].split(" ", 1)
+        if verb == HELPED:
+            people.append(rest)
+        return " " + " ".join(f"{person} {self.did[person]}." for person in people)
 
 
 def generate_exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> Iterator[dict[str, Any]]:
@@ -66,16 +67,16 @@ def generate_exchanges(split: str, *, size: int, seed: int, kind: str | None = N
     third of the split.
     """
     for i in range(size):
-        own = KINDS[i % len(KINDS)]
-        if kind not in (None, own):
+        row_kind = KINDS[i % len(KINDS)]
+        if kind not in (None, row_kind):
             continue
-        scene = _make_scene(KeyedRandom("retrieval", split, seed, i), own)
+        scene = _make_scene(KeyedRandom("retrieval", split, seed, i), row_kind)
         yield {
-            "prompt": PROMPT.replace("{who}", scene.asked),
+            "prompt": PROMPT.replace("{who}", scene.person),
             "sources": [{"name": f"note {n}", "text": text} for n, text in enumerate(scene.notes, 1)],
-            "response": scene.answer(scene.asked),
+            "response": scene.answer(scene.person),
             "evidence": [f"note {n + 1}" for n in scene.needed],
-            "kind": own,
+            "kind": row_kind,
         }
 
 
@@ -110,15 +111,21 @@ def get_vocabulary() -> list[str]:
 
 def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
     people, deeds = rng.sample(PEOPLE, NOTES), _sample_deeds(rng)
-    asked, other = people[:2]
-    hops = {asked: f"{HELPED} {other}", other: deeds[0]} if kind == "two hops" else {asked: deeds[0]}
-    needed = [f"{who} {did}" for who, did in hops.items()] * (2 if kind == "redundant" else 1)
+    person, other = people[:2]
+    hops = {person: deeds[0]}
+    if kind == "two hops":
+        hops = {person: f"{HELPED} {other}", other: deeds[0]}
+    needed = [f"{who} {did}" for who, did in hops.items()]
+    if kind == "redundant":
+        needed *= 2
+    # as many others as leave one note for the text that mentions the person without a fact
     others = dict(zip(people[2 : NOTES + 1 - len(needed)], deeds[1:], strict=False))
     facts = [*needed, *(f"{who} {did}" for who, did in others.items())]
-    texts = [rng.choice(WORDINGS).format(fact=fact) for fact in facts] + [rng.choice(BESIDE).format(who=asked)]
+    texts = [rng.choice(WORDINGS).format(fact=fact) for fact in facts]
+    texts.append(rng.choice(BESIDE).format(who=person))
     order = rng.sample(range(NOTES), NOTES)
     notes = [_add_filler(rng, texts[n]) for n in order]
-    return Scene(notes, hops | others, asked, [order.index(n) for n in range(len(needed))])
+    return Scene(notes, hops | others, person, [order.index(n) for n in range(len(needed))])
 
 
 def _sample_deeds(rng: KeyedRandom) -> list[str]:

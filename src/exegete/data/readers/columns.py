@@ -233,7 +233,9 @@ def _to_number(value: Any) -> float:
 def _to_class_name(value: Any) -> str:
     """Return the name of a class from its value in the data."""
     # pandas and Parquet store whole numbers as floats if a value is missing
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
 
 
 def _sort_key(name: str) -> tuple[int, float, str]:
@@ -259,7 +261,9 @@ def _make_rows(records: Records, columns: Columns, labels: Labels | None) -> Ite
 
 
 def _parse_spans(record: Row, column: str | None, text: str, where: str) -> list[list[int]] | None:
-    value = _parse_json_cell(record.get(column), where) if column else None
+    if column is None:
+        return None
+    value = _parse_json_cell(record.get(column), where)
     return None if value is None else require_spans(value, text, where)
 
 

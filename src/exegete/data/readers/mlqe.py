@@ -81,8 +81,10 @@ def _make_row(row: Row, edits: Edits, where: str) -> Row:
     source = require_text(get_field(row, "original", where), "original", where)
     translation = require_text(get_field(row, "translation", where), "translation", where)
     edit = edits.get((_remove_white_space(source), _remove_white_space(translation)))
-    rationale = None if edit is None else _locate_bad_words(edit.source, edit.source_bad, source)
-    rationale_pair = None if edit is None else _locate_bad_words(edit.translation, edit.translation_bad, translation)
+    rationale = rationale_pair = None
+    if edit is not None:
+        rationale = _locate_bad_words(edit.source, edit.source_bad, source)
+        rationale_pair = _locate_bad_words(edit.translation, edit.translation_bad, translation)
     label = require_number(get_field(row, "z_mean", where), "z_mean", where)
     return make_row((source, rationale), (translation, rationale_pair)) | {"label": label}
 

@@ -107,8 +107,9 @@ def _find_numbers(text: str) -> Iterator[Stretch]:
         value = int(match.group())
         far = max(1, value // 5)
         near = [value + step for step in range(-far, far + 1) if step and value + step > 0]
-        spread = near if len(near) <= 40 else near[:: len(near) // 40]
-        yield *match.span(), tuple(str(number) for number in spread)
+        if len(near) > 40:
+            near = near[:: len(near) // 40]
+        yield *match.span(), tuple(map(str, near))
     for row in (lists.NUMBERS, lists.TENS):
         for match in _match_any(row, any_case=True).finditer(text):
             place = row.index(match.group().lower())
