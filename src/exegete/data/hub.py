@@ -22,6 +22,7 @@ def find_folder(name: str | Path) -> Path:
     Raises:
         ExegeteError: no such repository, or no connection and no cached copy.
     """
+    # a name with one slash may be both; an existing folder wins over a repository
     path = Path(name).expanduser()
     if isinstance(name, Path) or path.exists() or looks_local(name) or name.count("/") != 1:
         return path

@@ -88,6 +88,7 @@ def aggregate_marks(example: MarkedExample, share: float = MAJORITY) -> list[lis
                 if mark_side == side:
                     is_marked[start:end] = True
             votes += is_marked
+        # at least one vote, so that a share of 0 does not mark every character
         rationales.append(find_runs(votes >= max(1.0, share * len(example.marks))))
     return rationales
 

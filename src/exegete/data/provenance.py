@@ -32,6 +32,7 @@ def get_versions() -> dict[str, str]:
 
 def digest(value: Any) -> str:
     """Return a digest (16 hexadecimal digits) of a JSON-like value that does not depend on the order of keys."""
+    # surrogatepass, because a value may hold text that was cut within a surrogate pair
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
@@ -40,6 +41,7 @@ def digest_data(dataset: Dataset) -> str:
     """Return a digest of the values of a dataset."""
     import pyarrow as pa
 
+    # one chunk and no metadata: equal rows give equal bytes, however the dataset was loaded
     table = dataset.with_format("arrow")[:].combine_chunks()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as stream:

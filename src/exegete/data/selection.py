@@ -69,6 +69,7 @@ def make_token_counter(source: str) -> Callable[[list[str]], int]:
         tokenizer: Any = Tokenizer.from_file(str(file)) if file.is_file() else Tokenizer.from_pretrained(source)
     except Exception as error:  # tokenizers raises plain exceptions
         raise ExegeteError(f"cannot count tokens: {source} has no tokenizer.json") from error
+    # a tokenizer.json may truncate and pad, which would limit or raise the count
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda texts: len(tokenizer.encode(*texts).ids)

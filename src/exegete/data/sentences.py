@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from exegete.data.alignment import Alignment, Word, trim_span
 
+# a mark of Latin scripts needs white space after it (as in 3.14), one of CJK scripts does not
 _END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|cf|Fig|al))\.$")

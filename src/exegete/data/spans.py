@@ -18,6 +18,7 @@ def find_words(text: str) -> list[Span]:
 
 def locate_words(words: Sequence[str], text: str) -> list[Span] | None:
     """Return the span of each word of a tokenised copy in the raw text; None if more than white space differs."""
+    # compared without white space, since tokenised copies differ from the raw text in it
     letters = [i for i, character in enumerate(text) if not character.isspace()]
     if "".join(words) != "".join(text[i] for i in letters) or not all(words):
         return None

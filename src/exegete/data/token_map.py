@@ -21,6 +21,7 @@ def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
     if source.texts != target.texts:
         raise ExegeteError("token scores can only move between tokenizations of the same text")
     if (source.tokens, source.spans) == (target.tokens, target.spans):
+        # without this, tokens of white space would get their neighbours instead of themselves
         return [[] if span is None else [index] for index, span in enumerate(target.spans)]
     mapping: list[list[int]] = [[] for _ in target.spans]
     for side in range(len(target.texts)):

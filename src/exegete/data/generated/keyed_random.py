@@ -23,6 +23,7 @@ class KeyedRandom:
         """Return a number in [0, 1)."""
         self._count += 1
         digest = blake2b(f"{self._key}\0{self._count}".encode(), digest_size=6).digest()
+        # 48 bits fit a float's 53-bit mantissa, so the quotient is exact and below 1
         return int.from_bytes(digest) / 2**48
 
     def randrange(self, end: int) -> int:

@@ -71,6 +71,7 @@ class Hatexplain(Reader):
             people = get_list(post, "annotators", where)
             labels = [str(get_field(person, "label", where)) for person in people]
             label, votes = Counter(labels).most_common(1)[0] if labels else ("", 0)
+            # each post has three annotators, so one vote means that all of them differ
             if votes > 1:
                 yield self._make_row(post, where) | {"label": require_label(label, LABELS, where)}
 

@@ -51,6 +51,7 @@ class FilePerSplit(Reader):
     def table(self, split: str) -> Table:
         """Return the rows of the split's file."""
         files = self.find_files()
+        # a held-out dev split has no file of its own: its rows are in the file of train
         path = files[split if split in files else "train"]
         rows = self.read_rows(path)
         if self.held_out and split in ("train", "dev"):

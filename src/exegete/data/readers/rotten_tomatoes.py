@@ -51,6 +51,7 @@ class RottenTomatoes(Reader):
 
 def _read_part(path: Path, label: int, split: str) -> Iterator[Row]:
     sentences = list(split_lines(read_text(path, "latin-1"), str(path)))
+    # rounded to the nearest sentence: 5,331 of each class give 4,265 train, 533 dev and 533 test
     start, end = (int(len(sentences) * share + 0.5) for share in BOUNDS[split])
     for where, line in sentences[start:end]:
         yield make_row((require_text(line.strip(), "text", where), None)) | {"label": label}

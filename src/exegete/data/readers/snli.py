@@ -85,5 +85,6 @@ def _make_rows(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
         if label in NO_GOLD:
             continue
         texts = (require_text(get_field(row, name, where), name, where) for name in (premise, hypothesis))
+        # XNLI's training files write "contradictory"
         label = require_label("contradiction" if label == "contradictory" else label, LABELS, where)
         yield make_row(*((text, None) for text in texts)) | {"label": label}

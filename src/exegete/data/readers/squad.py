@@ -70,6 +70,7 @@ def _read_paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
 def _make_row(question: Any, context: str, where: str) -> Row:
     text = require_text(get_field(question, "question", where), "question", where)
     spans = (_parse_answer(answer, context, f"{where}, {text!r}") for answer in get_list(question, "answers", where))
+    # dev has several annotators per question, many of whom gave the same answer
     answer = [list(span) for span in dict.fromkeys(map(tuple, spans))]
     return make_row((text, None), (context, None)) | {"answer": answer}
 

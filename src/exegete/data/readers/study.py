@@ -68,6 +68,7 @@ def _open_file(path: Path) -> Iterator[Ask]:
     if not path.is_file():
         raise ExegeteError(f"there is no file {path}: expected the storage of a study, as exegete-studies.db")
     try:
+        # opened read-only, so that reading neither creates nor changes a database
         with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as storage:
             yield storage.execute
     except (sqlite3.DatabaseError, ValueError, TypeError, KeyError, AttributeError) as error:

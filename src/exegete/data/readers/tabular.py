@@ -84,6 +84,7 @@ class Tabular(ColumnOptions, Reader):
     def _open_records(self, path: Path) -> Records:
         """Return the records of a file. Raises ExegeteError if it has no rows."""
         records = RecordSource(partial(self.read_records, path))
+        # only the first record is read; a file without any has no columns to find
         if next(iter(records), None) is None:
             raise ExegeteError(f"{path} is empty: it has no rows")
         return records
