@@ -96,7 +96,7 @@ def test_the_command_line_refuses_scores_that_are_not_finite_unless_allowed(mode
     point = EntryPoint("breaking", f"{__name__}:Breaking", EXPLAINERS.group)
     # as a part of an installed package: cards of native parts are read from the library's own files
     monkeypatch.setattr(
-        "exegete.data.registry.installed", lambda group: {"breaking": point} if group == EXPLAINERS.group else {}
+        "exegete.data.registry.find_installed", lambda group: {"breaking": point} if group == EXPLAINERS.group else {}
     )
     model.model.save_pretrained(tmp_path / "model")
     model.processing_class.save_pretrained(tmp_path / "model")

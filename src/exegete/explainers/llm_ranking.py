@@ -101,7 +101,9 @@ def score_ranks(tokenizer: Any, words: list[str], ids: Tensor, content: Tensor) 
     scores = torch.zeros(len(ids))
     for rank, own in enumerate(matched):
         scores += torch.isin(ids, torch.tensor(sorted(own))) * (1 - rank / len(matched))
-    return torch.where(content, scores if matched else torch.ones_like(scores), 0.0)
+    if not matched:
+        scores += 1
+    return torch.where(content, scores, 0.0)
 
 
 def _word_token_ids(tokenizer: Any, word: str) -> set[int]:

@@ -44,7 +44,9 @@ class Plan:
     way: str
 
     def __str__(self) -> str:
-        passes = f"{self.forward} forward" + (f" and {self.backward} backward" if self.backward else "")
+        passes = f"{self.forward} forward"
+        if self.backward:
+            passes += f" and {self.backward} backward"
         return (
             f"{self.method}: {self.prompt_tokens} + {self.response_tokens} tokens, {self.rows} rows × {self.units} "
             f"units ({self.unit}): at most {passes} passes ({self.way})"
@@ -94,6 +96,6 @@ def _count_passes(
         return forward * rows, backward * rows, "row by row"
     if not backward:
         return forward, 0, "one pass for all rows"
-    at_once = min(targets_per_pass, rows) if isinstance(method, EmbeddingGradient) else 1
-    way = f"back from {at_once} rows at a time" if at_once > 1 else "back from one row at a time"
-    return forward, backward * rows, way
+    if isinstance(method, EmbeddingGradient) and min(targets_per_pass, rows) > 1:
+        return forward, backward * rows, f"back from {min(targets_per_pass, rows)} rows at a time"
+    return forward, backward * rows, "back from one row at a time"

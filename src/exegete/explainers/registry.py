@@ -108,7 +108,9 @@ def make_seeded(method: str | Explainer, seed: int) -> Explainer:
 def seed_params(method: str | Explainer, seed: int) -> dict[str, Any]:
     """Return `{"seed": seed}` for a method that has a seed which the spec does not set, else an empty dict."""
     takes_seed = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
-    return {"seed": seed} if takes_seed else {}
+    if not takes_seed:
+        return {}
+    return {"seed": seed}
 
 
 def add_seed(spec: str, seed: int) -> str:

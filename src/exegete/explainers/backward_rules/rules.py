@@ -114,7 +114,10 @@ class BackwardRules(DimensionwiseExplainer):
     ) -> Tensor:
         """Return slopes times the starting points [B, L, d], of both sides of an encoder-decoder."""
         origin = self.origin(model, batch)
-        starts = points[: 2 if model.is_encoder_decoder and not embedded else 1]
+        # An encoder-decoder has two first layers, but one row of embeddings.
+        starts = points[:1]
+        if model.is_encoder_decoder and not embedded:
+            starts = points[:2]
         contributions = []
         # `slopes` also has those of the layers, which follow the starts.
         for slope, start in zip(slopes, starts, strict=False):
@@ -127,7 +130,9 @@ class BackwardRules(DimensionwiseExplainer):
         for slope, point in zip(slopes, inputs, strict=True):
             # BigBird pads its inputs to full blocks; nothing depends on that padding.
             layers.append(self.aggregate_dimensions(slope * point).detach()[:, : batch.length])
-        return torch.stack(layers, 1) if layers else None
+        if not layers:
+            return None
+        return torch.stack(layers, 1)
 
     @contextmanager
     def _capture_layer_inputs(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:

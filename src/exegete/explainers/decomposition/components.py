@@ -60,7 +60,9 @@ def _get_attention_bias(state: LayerState, *, first: bool) -> Tensor | None:
     if first or value.bias is None:
         return output.bias
     through = output.weight @ value.bias
-    return through if output.bias is None else through + output.bias
+    if output.bias is None:
+        return through
+    return through + output.bias
 
 
 def _mix_first_layer(state: LayerState, rules: DecompositionRules, rows: Tensor) -> Tensor:
@@ -120,7 +122,7 @@ def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | Non
 def _apply_rest_of_layer(state: LayerState, rules: DecompositionRules, mixed: Tensor, rows: Tensor) -> Tensor:
     """Return the components [c, K, d] of some rows after norms and feed-forward."""
     parts, middle = state.parts, state.middle[rows]
-    norm = parts.norms[1 if parts.norm_first else 0]
+    norm = parts.norms[int(parts.norm_first)]
     between = apply_norm(norm, mixed, middle, rules.bias)
     # The residual branch starts before the norm in pre-norm layers, after it in post-norm ones.
     added = mixed if parts.norm_first else between

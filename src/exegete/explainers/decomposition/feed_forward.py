@@ -35,7 +35,9 @@ def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> 
     if parts.gate is not None:
         height = parts.gate(point)
         return activations.get_slope(name)(height) * height
-    return activations.get_slope("relu" if activation == "relu" else name)(parts.into(point))
+    if activation == "relu":
+        name = "relu"
+    return activations.get_slope(name)(parts.into(point))
 
 
 def _propagate_folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:

@@ -24,7 +24,9 @@ rows of 64 tokens .71, 96 .79, 160 .88, 288 1.06, 1,056 1.09.
 def count_targets_per_pass(tokens: int) -> int:
     """Return how many targets one backward pass through a batch of `tokens` tokens serves."""
     count = TOKENS_PER_BACKWARD_PASS // tokens
-    return count if count >= FEWEST_TARGETS else 1
+    if count < FEWEST_TARGETS:
+        return 1
+    return count
 
 
 class EmbeddingGradient(OutputExplainer, SinglePass):

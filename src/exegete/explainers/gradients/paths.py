@@ -110,7 +110,9 @@ def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Ite
     if points_per_pass:
         yield from order.split(points_per_pass)
         return
-    device = batch.device.type if batch.device.type in TOKENS_PER_PASS else "cuda"
+    device = batch.device.type
+    if device not in TOKENS_PER_PASS:
+        device = "cuda"
     lengths, counts = (values.tolist() for values in sizes.unique_consecutive(return_counts=True))
     start, stop, longest = 0, 0, 0
     for length, count in zip(lengths, counts, strict=True):
