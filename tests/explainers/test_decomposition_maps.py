@@ -103,7 +103,7 @@ def test_shares_and_biases_are_the_answer_of_the_attention_block(family):
                     norm = state.parts.norms[0]
                     deviation = state.middle.std(-1, correction=0)[:, None]
                     exact = deviation * norm.scale(state.middle)  # ALTI leaves eps out
-                    total, rest = total * exact, norm.unscaled(rest) / deviation * exact + norm.bias
+                    total, rest = total * exact, norm.apply_without_scale(rest) / deviation * exact + norm.bias
                 torch.testing.assert_close(total + rest, answer, rtol=0, atol=1e-10)
 
 

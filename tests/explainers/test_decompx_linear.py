@@ -26,7 +26,7 @@ def test_bias_is_the_linear_networks_output_for_zero_input(family):
         with apply_backward_rules(model.model, factors):
             model(batch, capture=CAPTURE)
         with (
-            apply_backward_rules(model.model, factors.replayed()),
+            apply_backward_rules(model.model, factors.make_replay()),
             intercept_inputs(get_layers(model.model), lambda n, x: torch.zeros_like(x) if n == 0 else x),
         ):
             nothing = model.task.score(model(batch, capture=CAPTURE).logits, TARGET)
@@ -45,7 +45,7 @@ def test_contributions_from_embeddings_sum_to_the_logit(family):
         factors = HeldFactors(record=True)
         with apply_backward_rules(model.model, factors):
             model(batch, capture=CAPTURE)
-        with apply_backward_rules(model.model, factors.replayed()):
+        with apply_backward_rules(model.model, factors.make_replay()):
             nothing = model(batch, torch.zeros_like(model.embed(batch)), CAPTURE).logits
         score = model.task.score(model(batch).logits, TARGET)
         hidden = DecompXLinear().explain(model, batch, TARGET)

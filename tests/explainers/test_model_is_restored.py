@@ -7,7 +7,7 @@ import torch
 
 from exegete import Batch, ExegeteError, attribute
 from exegete.models import Capture
-from exegete.models.state.restore import use_full_attention
+from exegete.models.state import use_full_attention
 from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
 

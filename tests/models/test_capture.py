@@ -225,5 +225,5 @@ def test_a_pass_in_which_nothing_was_dispatched_is_no_answer():
 
 def test_both_wishes_together():
     assert Capture(attentions=True) | Capture(heads=True) == Capture(attentions=True, heads=True)
-    assert (Capture(hidden_states=True) | Capture(differentiable_twice=True)).in_attention
-    assert not Capture(hidden_states=True).in_attention
+    assert (Capture(hidden_states=True) | Capture(differentiable_twice=True)).needs_own_attention
+    assert not Capture(hidden_states=True).needs_own_attention

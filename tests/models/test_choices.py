@@ -22,7 +22,7 @@ def together(model, embeddings=None):
     """The logits of all choices as the model itself computes them, and its padded inputs."""
     texts = [ROW["text"]] * len(ROW["choices"])
     encoded = model.tokenizer(texts, ROW["choices"], return_tensors="pt", padding=True)
-    inputs = {name: value[None] for name, value in encoded.items() if model.accepts(name)}
+    inputs = {name: value[None] for name, value in encoded.items() if name in model.forward_parameters}
     if embeddings is not None:
         inputs = {name: value for name, value in inputs.items() if name != "input_ids"} | {"inputs_embeds": embeddings}
     return model.model(**inputs).logits[0], inputs

@@ -27,7 +27,7 @@ def hooks(model: nn.Module) -> int:
 def from_start(model, batch, factors, start):
     """Logits of the network held at recorded factors, with `start` in place of what enters the first layer."""
     with (
-        apply_backward_rules(model.model, factors.replayed()),
+        apply_backward_rules(model.model, factors.make_replay()),
         intercept_inputs(get_layers(model.model), lambda n, x: start if n == 0 else x),
     ):
         return model(batch, capture=CAPTURE).logits

@@ -69,7 +69,7 @@ def test_logits_are_computed_only_where_a_token_is_predicted(monkeypatch):
     hook.remove()
     assert seen == [2, 5]
     whole = model(model.batch(PROMPTS, RESPONSES)).logits
-    monkeypatch.setattr(model, "_forward_parameters", model._forward_parameters - {"logits_to_keep"})
+    monkeypatch.setattr(model, "forward_parameters", model.forward_parameters - {"logits_to_keep"})
     torch.testing.assert_close(model(model.batch(PROMPTS, RESPONSES)).logits, whole)
 
 

@@ -24,7 +24,7 @@ def visible(prompt):
 
 def test_only_what_the_user_asks_last_is_visible_and_sources_apart():
     prompt = parse_prompt(CHAT, tokenizer())
-    assert prompt.template.filled(prompt.texts)[0] == WHOLE
+    assert prompt.template.fill(prompt.texts)[0] == WHOLE
     assert visible(prompt) == [
         ("doc 1", "a moving film about a small town"),
         ("doc 2", "two women are holding packages ."),
@@ -61,7 +61,7 @@ def test_where_sources_go(prompt, expected):
     found = parse_prompt({"prompt": prompt, "sources": SOURCES}, tokenizer())
     assert found.names == tuple(expected)
     assert found.is_source == tuple(name.startswith("doc") for name in expected)
-    whole = found.template.filled(found.texts)[0]
+    whole = found.template.fill(found.texts)[0]
     assert not {"{", "\ue000"} & set(whole)
     assert all(whole.count(text.strip()) == 1 for text in SOURCES.values())
 
@@ -70,7 +70,7 @@ def test_a_chat_template_with_a_place_for_documents():
     template = "{% for d in documents %}[{{ d.title }}] {{ d.text }}\n{% endfor %}" + TEMPLATE
     prompt = parse_prompt({"messages": [{"role": "user", "content": "why"}], "sources": SOURCES}, tokenizer(template))
     assert prompt.names == ("doc 1", "doc 2", "user")
-    assert prompt.template.filled(prompt.texts)[0].startswith("[doc 1] a moving film about a small town\n[doc 2]")
+    assert prompt.template.fill(prompt.texts)[0].startswith("[doc 1] a moving film about a small town\n[doc 2]")
 
 
 def test_sources_in_other_forms():

@@ -11,7 +11,7 @@ import torch
 
 from exegete.explainers import EXPLAINERS
 from exegete.models import Capture, ExplainedModel
-from exegete.models.state.locks import get_lock
+from exegete.models.state import get_lock
 from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import PAIRS, made, small, uneven
 
@@ -196,9 +196,9 @@ def test_a_lock_goes_with_its_object():
     assert get_lock(first) is lock
     number = id(first)
     del first
-    from exegete.models.state import locks
+    from exegete.models import state
 
-    assert number not in locks._locks
+    assert number not in state._locks
 
 
 def test_passes_with_and_without_capture_at_a_time():

@@ -521,7 +521,7 @@ def test_a_lesson_keeps_everything_of_its_batch():
 def test_batches_of_a_teacher_are_all_its_rows():
     teacher, data = teacher_of(), sentences(9)
     assert sorted(row for rows, _ in encode_batches(teacher, data) for row in rows) == list(range(9))
-    assert Capture(heads=True, heads_only=True).in_attention
+    assert Capture(heads=True, heads_only=True).needs_own_attention
 
 
 def test_gradient_checkpointing_is_refused(tmp_path):

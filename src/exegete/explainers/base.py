@@ -19,7 +19,7 @@ from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.loading.digest import digest_weights
 from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
-from exegete.models.state.restore import freeze_weights
+from exegete.models.state import freeze_weights
 from exegete.models.tasks import OutputKind
 from exegete.models.windowed import WindowedModel
 

@@ -16,8 +16,7 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer
 from exegete.models import Batch, ExplainedModel
-from exegete.models.state.locks import get_lock
-from exegete.models.state.restore import preserve_random_state
+from exegete.models.state import get_lock, preserve_random_state
 
 MARKER = "END"
 EXTRA_TOKENS = 80

@@ -1,4 +1,4 @@
-"""Two texts, each read by itself, and how similar an encoder finds them."""
+"""Bi-encoders: the similarity of two texts, each read by itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from exegete.data.alignment import align
+from exegete.data.alignment import Alignment, align
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.explained import ExplainedModel
 from exegete.models.families import FAMILIES, Head
+from exegete.models.layers.architecture import get_first_position
 from exegete.models.layers.similarity import Similarity
 from exegete.models.tasks import Regression
 
@@ -28,9 +29,9 @@ POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
 class PairEncoder(PreTrainedModel):
-    """An encoder over two texts side by side, neither of which sees the other; its one output is their cosine.
+    """An encoder over two texts in one row, without attention between them; its one output is their cosine.
 
-    `token_type_ids` say which text a position belongs to; the encoder itself gets those of a single text.
+    `token_type_ids` assign positions to texts. The encoder itself does not get them, as if each text were alone.
     """
 
     base_model_prefix = "encoder"
@@ -43,17 +44,19 @@ class PairEncoder(PreTrainedModel):
         self.similarity = Similarity(
             encoder.get_input_embeddings().weight[:1, :1].expand(1, encoder.config.hidden_size)
         )
-        self.first = encoding.get_first_position(encoder)
+        self.first = get_first_position(encoder)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, output_hidden_states: bool = False
     ) -> SequenceClassifierOutput:
-        """Logits [B, 1] of two texts in each row [B, L]."""
+        """Return the logits [B, 1] of two texts in each row [B, L]."""
         real = attention_mask.bool()
         sides = torch.stack([real & (token_type_ids == side) for side in (0, 1)], 1)  # [B, 2, L]
         seen = (sides[:, :, :, None] & sides[:, :, None, :]).any(1)
-        seen = seen | torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)  # padding sees itself
+        # Padding sees itself: a row of the softmax without any key would be NaN.
+        seen = seen | torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
         mask = torch.zeros_like(seen, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)[:, None]
+        # Positions begin anew at the second text.
         positions = (((sides.long().cumsum(-1) - 1) * sides).sum(1) + self.first).clamp(min=0)
         out = self.encoder(
             input_ids, attention_mask=mask, position_ids=positions, output_hidden_states=output_hidden_states
@@ -67,23 +70,26 @@ class PairEncoder(PreTrainedModel):
 
 
 class SimilarityTask(Regression):
-    """A cosine, read at every position of two texts."""
+    """A cosine, read at all positions of two texts."""
 
     is_read_at_positions = True
 
 
 class BiEncoder(ExplainedModel):
-    """How similar an encoder finds two texts, explained by the words of both; as sentence-transformers computes it.
+    """An encoder's similarity of two texts, explained by the words of both; as sentence-transformers computes it.
 
     The similarity is the cosine of the texts' vectors: means over their tokens, or those of their first tokens. It is a
-    regression's value. Under `decompx_linear` the vectors' lengths are held and their product is shared by halves, so
-    that the scores of all positions and `Explanation.bias` sum to the similarity.
+    regression's value. `decompx_linear` holds the vectors' lengths and gives each factor of their product half, so that
+    the scores of all positions and `Explanation.bias` sum to the similarity.
 
     Args:
         encoder: an encoder without a head, whose attention takes a mask for every pair of positions.
         processing_class: its tokenizer.
         pooling: `mean` or `cls`.
-        max_length: tokens that either text may have.
+        max_length: the most tokens of each text.
+
+    Raises:
+        ExegeteError: an encoder that does not take a mask of pairs of positions.
     """
 
     def __init__(
@@ -105,62 +111,62 @@ class BiEncoder(ExplainedModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The one output."""
+        """The name of the only output."""
         return ("similarity",)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Also how vectors are pooled."""
+        """The settings of any model, with the pooling."""
         return super().settings | {"pooling": cast(PairEncoder, self.model).pooling}
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
-        """Pairs of texts as one batch, each text with special tokens of its own.
+        """Encode pairs of texts as one batch, each text with special tokens of its own.
 
         Raises:
             ExegeteError: a text alone.
         """
-        batch = encoding.encode(self, examples, type(self)._tokenized, device)
+        batch = encoding.encode(self, examples, type(self)._tokenize, device)
         assert batch.alignments is not None
         sides = torch.zeros_like(batch.inputs["input_ids"])
         for row, alignment in enumerate(batch.alignments):
-            sides[row, self._length(alignment.texts[0]) :] = 1
+            first = self.tokenizer(alignment.texts[0], truncation=True, max_length=self.max_length)["input_ids"]
+            sides[row, len(first) :] = 1
         return replace(batch, inputs=batch.inputs | {"token_type_ids": sides})
 
     def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
-        """Half at either text: its first position, or all of it."""
+        """Return weights [B, L], half for each text: at its first position, or equally at all."""
         sides = torch.stack([batch.attended & (batch.inputs["token_type_ids"] == side) for side in (0, 1)], 1)
         if cast(PairEncoder, self.model).pooling == "cls":
             sides = torch.nn.functional.one_hot(sides.long().argmax(-1), batch.length)
         weights = sides.to(self.dtype)
         return (weights / weights.sum(-1, keepdim=True)).mean(1)
 
-    def _length(self, text: str) -> int:
-        return len(self.tokenizer(text, truncation=True, max_length=self.max_length)["input_ids"])
-
-    def _tokenized(self, rows: encoding.Rows) -> encoding.TokenizedRows:
+    def _tokenize(self, rows: encoding.Rows) -> encoding.TokenizedRows:
         texts = encoding.get_texts(rows)
         if len(texts[0]) == 1:
             raise ExegeteError("similarity is of two texts: give pairs, or rows with 'text' and 'text_pair'")
         columns = [list(column) for column in zip(*texts, strict=True)]
+        # Tokenized one by one, so that each text gets special tokens and may have the full length.
         first, second = (
             self.tokenizer(column, truncation=True, max_length=self.max_length).encodings for column in columns
         )
-        cut = [bool(one.overflowing or other.overflowing) for one, other in zip(first, second, strict=True)]
-        if any(cut):
-            encoding.logger.warning("%d of %d pairs are longer than %d tokens", sum(cut), len(rows), self.max_length)
-        merged = list[Encoding]()
-        for one, other in zip(first, second, strict=True):
+        encodings, alignments, cut = list[Encoding](), list[Alignment](), 0
+        for text, one, other in zip(texts, first, second, strict=True):
+            is_cut = bool(one.overflowing or other.overflowing)
             other.set_sequence_id(1)
-            merged.append(Encoding.merge([one, other], growing_offsets=False))
-        found = zip(texts, merged, cut, strict=True)
-        return merged, tuple(align(text, one, truncated=short) for text, one, short in found)
+            encodings.append(Encoding.merge([one, other], growing_offsets=False))
+            alignments.append(align(text, encodings[-1], truncated=is_cut))
+            cut += is_cut
+        if cut:
+            encoding.logger.warning("%d of %d pairs are longer than %d tokens", cut, len(rows), self.max_length)
+        return encodings, tuple(alignments)
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """How a folder of sentence-transformers pools; None where it is none.
+    """Return the pooling of a sentence-transformers folder; None for other folders.
 
     Raises:
-        ExegeteError: a pooling, or a module behind it, that is not explained.
+        ExegeteError: a pooling, or a module after it, that is not explained.
     """
     modules = folder / "modules.json"
     if not modules.is_file():
@@ -170,6 +176,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         pooling = json.loads((folder / kinds["Pooling"] / "config.json").read_text("utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExegeteError(f"{modules} or the pooling's config.json cannot be read: {error}") from error
+    # A normalisation changes no cosine; a dense layer would.
     more = kinds.keys() - {"Transformer", "Pooling", "Normalize"}
     if more or kinds["Transformer"]:
         raise ExegeteError(f"{folder} has {', '.join(sorted(more)) or 'its encoder elsewhere'}: that is not explained")

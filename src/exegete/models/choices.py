@@ -1,4 +1,4 @@
-"""Multiple choice: a text, and how well each of several continuations or answers goes with it."""
+"""Multiple choice models: a text, and a score for each of several continuations or answers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding.encode import example_to_row
 from exegete.models.explained import ExplainedModel
-from exegete.models.passes.capture import Capture
+from exegete.models.outputs import Capture
 
 
 class ChoosingModel(ExplainedModel):
-    """A multiple choice model, explained in the score that it gives one choice; the highest score is its answer.
+    """A multiple choice model, explained in the score of one choice; the choice with the highest score is its answer.
 
     An example is a pair (text, choice), a regression whose value is the choice's logit; a row with `text` and `choices`
-    stands for a pair of each. What moves the answer is the difference of two choices' explanations.
+    means one pair per choice. The difference of two choices' explanations explains the decision between them.
+
+    Args:
+        model: a multiple choice model.
+        processing_class: its tokenizer.
+        max_length: the most tokens of text and choice, if fewer than the model allows.
     """
 
     def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
@@ -26,16 +31,16 @@ class ChoosingModel(ExplainedModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The one output."""
+        """The name of the only output."""
         return ("score",)
 
     def expand_examples(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """A pair for each choice.
+        """Return one pair (text, choice) per choice.
 
         Raises:
             ExegeteError: a text without a choice.
         """
-        found = list[dict[str, Any]]()
+        pairs = list[dict[str, Any]]()
         for number, row in enumerate(map(example_to_row, rows)):
             choices = row.get("choices") or [row.get("text_pair")]
             if None in choices:
@@ -43,10 +48,12 @@ class ChoosingModel(ExplainedModel):
                     f"example {number} has no choice: give pairs (text, choice), or 'text' and 'choices'"
                 )
             others = {name: value for name, value in row.items() if name != "choices"}
-            found += [{**others, "text_pair": choice} for choice in choices]
-        return found
+            pairs += [{**others, "text_pair": choice} for choice in choices]
+        return pairs
 
     def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
-        """The model wants its choices in a dimension of their own: here there is one."""
-        given = super()._forward_arguments(batch, capture)
-        return {name: value[:, None] if name in batch.inputs else value for name, value in given.items()}
+        arguments = super()._forward_arguments(batch, capture)
+        # transformers' models take all choices of a text at once, [B, choices, L]; here each row is a single choice.
+        for name in batch.inputs.keys() & arguments.keys():
+            arguments[name] = arguments[name][:, None]
+        return arguments

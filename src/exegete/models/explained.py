@@ -2,87 +2,51 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
-from exegete.models.hugging_face import HuggingFaceModel, check_max_length
-from exegete.models.loading.adapters import unwrap_adapter
-from exegete.models.outputs import Outputs, require_finite_logits
-from exegete.models.passes.capture import Capture, PassEnded, record_attention
+from exegete.models.hugging_face import HuggingFaceModel
+from exegete.models.outputs import Capture, Outputs, require_finite_logits
+from exegete.models.passes.capture import PassEnded, record_attention
 from exegete.models.passes.checkpointing import enable_checkpointing
 from exegete.models.passes.replace_inputs import find_last_tokens, mark_last_token, replace_embeddings
 from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
-from exegete.models.state.locks import with_lock
-from exegete.models.state.restore import choose_attention_type, evaluation_mode, remove_added_hooks
-from exegete.models.tasks import Task, make_task
-
-Reference = Literal["mask", "pad", "zero"]
+from exegete.models.state import choose_attention_type, remove_added_hooks, with_lock
 
 
 class ExplainedModel(HuggingFaceModel):
     """A Hugging Face model with its tokenizer or image processor, ready to be explained.
 
-    It never moves, patches, resizes or retrains the model it holds: mode, hooks, attention implementation, embeddings
-    and random state are after each call what they were before it, also when the call raises. Threads take turns.
+    It never moves, patches, resizes or retrains the model that it holds: mode, hooks, attention implementation,
+    embeddings and random state are after each call what they were before it, also when the call raises. Threads take
+    turns.
 
     Args:
         model: a model with a sequence classification (or regression), question answering or image classification head.
         processing_class: its tokenizer or image processor; without it only batches made with `Batch.from_ids` work.
-        task: one of `TASKS`; default: what the model's head and configuration say.
-        max_length: tokens that a text may have, where that shall be fewer than the model takes; at least 8.
+        task: one of `TASKS`; default: as the model's head and configuration say.
+        max_length: the most tokens of a text, if fewer than the model allows; at least 8.
 
     Raises:
-        ExegeteError: an unknown task, a model without such a head, with an encoder and a decoder; XLNet.
+        ExegeteError: an unknown task, a model without such a head, an encoder-decoder; XLNet.
     """
 
-    is_encoder_decoder: ClassVar[bool] = False
-    """Whether an encoder and a decoder share the row of a batch."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        processing_class: Any = None,
-        task: str | None = None,
-        max_length: int | None = None,
-    ) -> None:
-        super().__init__()
-        if (model.config.is_encoder_decoder and not self.is_encoder_decoder) or model.config.model_type == "xlnet":
-            raise ExegeteError(
-                f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}; encoder-decoders "
-                "are explained in what they say (task='generation')"
-            )
-        self.requested_max_length = check_max_length(max_length)
-        self.model = model
-        self.processing_class = processing_class
-        self.task: Task = make_task(unwrap_adapter(model), task)
-        self._forward_parameters = frozenset(inspect.signature(unwrap_adapter(model).forward).parameters)
-        self.perturbation_cache: PerturbationCache | None = None
-
-    def __repr__(self) -> str:
-        names = self.labels
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        name = self.config._name_or_path or type(self.model).__name__
-        length = f"up to {self.max_length} tokens" if self.max_length < 1 << 20 else ""
-        known = (self.task.name, shown, self.config.model_type, length, str(self.device))
-        return f"{type(self).__name__}({name}: {'; '.join(part for part in known if part)})"
+    perturbation_cache: PerturbationCache | None = None
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
-        """Texts, pairs (text, text), images or rows of canonical columns as one padded batch.
+        """Encode texts, pairs (text, text), images or rows of canonical columns as one padded batch.
 
-        It is on the model's device unless another is given. Texts longer than the model takes are truncated, and a
-        warning says how many. Labels are the model's own ids.
+        The batch is on the model's device, unless another is given. Texts longer than the model allows are truncated,
+        and a warning says how many. Labels are the model's own ids.
 
         Raises:
             ExegeteError: an empty text, a text without content tokens, a missing column, no tokenizer.
@@ -90,65 +54,18 @@ class ExplainedModel(HuggingFaceModel):
         return encoding.encode(self, examples, device=device)
 
     def expand_examples(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """The examples, one for each thing that is explained; most models explain one thing of an example."""
+        """Return one example per explained output; most models explain one output per example."""
         return rows
-
-    def add_position_ids(self, batch: Batch) -> Batch:
-        """The batch with explicit positions where left padding would shift the model's own."""
-        if "position_ids" in batch.inputs or not (self.is_decoder and self.accepts("position_ids")):
-            return batch
-        positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
-        return replace(batch, inputs=batch.inputs | {"position_ids": positions})
-
-    @with_lock
-    def embed(self, batch: Batch) -> Tensor:
-        """The input embeddings [B, L, d], before positions are added; differentiable.
-
-        Texts: word embeddings. Images: patch embeddings, with zeros before them (the class token has no pixels).
-        """
-        if self.modality == "text":
-            words: Tensor = self.embedding(batch.inputs["input_ids"])
-            return words
-        patches: Tensor = self.embedding(batch.inputs["pixel_values"])
-        return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
-
-    @with_lock
-    def embed_reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:
-        """Embeddings [B, L, d] of an input that says nothing.
-
-        `mask` and `pad`: every content position holds that token, special tokens stay (images: patches of zero pixels);
-        `zero`: zeros everywhere; another kind raises ExegeteError.
-        """
-        embeddings = self.embed(batch)
-        if kind == "zero":
-            return torch.zeros_like(embeddings)
-        if kind not in ("mask", "pad"):
-            raise ExegeteError(f"unknown reference {kind!r}. Valid choices: mask, pad, zero")
-        if self.modality == "image":
-            blank = self.embed(replace(batch, inputs={"pixel_values": torch.zeros_like(batch.inputs["pixel_values"])}))
-        else:
-            token = torch.tensor(self.mask_id if kind == "mask" else self.pad_id, device=batch.device)
-            blank = self.embedding(token).expand_as(embeddings)
-        return torch.where(batch.content[..., None], blank, embeddings)
-
-    def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
-        """E·keep + E_ref·(1 − keep) [B, L, d] with keep [B, L] bool or in [0, 1]; outside `removable` E stays."""
-        embeddings = self.embed(batch)
-        reference = torch.zeros_like(embeddings) if how == "zero" else self.embed_reference(batch, how)
-        if keep.dtype == torch.bool:
-            return torch.where((keep | ~batch.removable)[..., None], embeddings, reference)
-        keep = torch.where(batch.removable, keep.to(embeddings.dtype), 1.0)[..., None]
-        return embeddings * keep + reference * (1 - keep)
 
     # -- passes ------------------------------------------------------------------------------------------------------
 
     @with_lock
     def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
-        """One forward pass in the model's present mode.
+        """Run one forward pass in the model's present mode.
 
         Args:
             batch: B examples.
-            embeddings: [B, L, d] to run on instead of the batch's own (see `embed`); positions are added by the model.
+            embeddings: [B, L, d] to run on instead of the batch's own (see `embed`); the model adds positions.
             capture: what to record.
         """
         capture = capture or Capture()
@@ -157,23 +74,28 @@ class ExplainedModel(HuggingFaceModel):
             scope.enter_context(choose_attention_type(self.model, batch.length))
             if capture.hidden_states:
                 scope.enter_context(remove_added_hooks(self.model))
-            if self._is_read_at_last_token:
+            if self.is_decoder and not self.task.is_read_at_positions:
                 arguments["input_ids"] = scope.enter_context(mark_last_token(self.model, self.embedding, batch))
             if embeddings is not None:
                 scope.enter_context(replace_embeddings(self.embedding, embeddings))
-            scope.enter_context(enable_checkpointing(self.model, capture))
-            record = scope.enter_context(record_attention(self.model, capture)) if capture.in_attention else None
+            if torch.is_grad_enabled() and self.model.is_gradient_checkpointing:
+                scope.enter_context(enable_checkpointing(self.model, capture))
+            record = None
+            if capture.needs_own_attention:
+                record = scope.enter_context(record_attention(self.model, capture))
             try:
                 output = self.model(**arguments)
             except PassEnded:
                 output = None
-        recorded: dict[str, Any] = {} if record is None else record.layers()
+        recorded: dict[str, Any] = {} if record is None else record.by_name()
         if output is None:
-            nothing = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
-            return Outputs(nothing, embeddings, **recorded)
+            no_logits = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
+            return Outputs(no_logits, embeddings, **recorded)
         if capture.hidden_states:
+            # BigBird pads texts to full blocks, and its hidden states keep that padding. Other states must stay the
+            # same tensors: the logits do not depend on a slice of them, so no gradient could be taken.
             recorded["hidden_states"] = tuple(
-                states if states.shape[1] <= batch.length else states[:, : batch.length]  # BigBird pads to full blocks
+                states if states.shape[1] <= batch.length else states[:, : batch.length]
                 for states in output.hidden_states
             )
         if capture.distribution:
@@ -181,24 +103,23 @@ class ExplainedModel(HuggingFaceModel):
         return Outputs(self.task.logits(output, batch), embeddings, **recorded)
 
     def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
-        arguments: dict[str, Any] = {name: value for name, value in batch.inputs.items() if self.accepts(name)}
-        if self.accepts("use_cache"):
+        """Return the arguments of the Hugging Face model's forward."""
+        arguments: dict[str, Any] = {
+            name: value for name, value in batch.inputs.items() if name in self.forward_parameters
+        }
+        # No token follows, so a cache of keys and values would only cost memory.
+        if "use_cache" in self.forward_parameters:
             arguments["use_cache"] = False
         if capture.hidden_states:
             arguments["output_hidden_states"] = True
+        # A configuration may ask for tuples, whose entries have no names.
         if not self.config.return_dict:
             arguments["return_dict"] = True
         return arguments
 
-    @contextmanager
-    def evaluation_mode(self) -> Iterator[None]:
-        """Evaluation mode inside the block, every module's own mode and the random state after it."""
-        with self.lock(), evaluation_mode(self.model):
-            yield
-
     @torch.no_grad()
     def probabilities(self, batch: Batch) -> Tensor:
-        """Class probabilities [B, C] without dropout (regression: values; spans: [B, 2, L]).
+        """Return class probabilities [B, C] without dropout (regression: values; spans: [B, 2, L]).
 
         Raises:
             ExegeteError: the model answers NaN.
@@ -208,48 +129,46 @@ class ExplainedModel(HuggingFaceModel):
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Tensor:
-        """The predicted target, [B] (spans: [B, 2])."""
+        """Return the predicted target, [B] (spans: [B, 2])."""
         with self.evaluation_mode():
             return self.task.predict(require_finite_logits(self(batch).logits), batch)
 
     def predict_perturbed(self, batch: Batch, keep: Tensor, how: RemovalMethod = "remove") -> Tensor:
-        """Probabilities of many perturbed versions of each example: [N, B, C] (spans: [N, B, 2, L]).
+        """Return the probabilities of many perturbed versions of each example: [N, B, C] (spans: [N, B, 2, L]).
 
         Special tokens always stay. Identical inputs are run once, the rest sorted by length and packed by tokens.
 
         Args:
             batch: B examples.
-            keep: [N, B, L] which content positions to keep: bool, or weights in [0, 1] for a soft blend
+            keep: [N, B, L] the content positions to keep: bool, or weights in [0, 1] for a soft blend
                 E·keep + E_ref·(1 − keep), which is differentiable in `keep`.
-            how: `remove` (positions are deleted), or what takes their place: `mask`, `pad` (that token) or `zero`
-                (a zero vector); positions then stay as they are.
+            how: `remove` deletes positions; `mask` and `pad` replace them by that token, `zero` by a zero vector, so
+                that all other positions stay the same.
         """
-        return self.task.probabilities(run_perturbed(self, batch, keep, how))
+        return self.task.probabilities(run_perturbed(self, batch, keep, how, self.perturbation_cache))
 
     @contextmanager
     def cache_perturbed(self) -> Iterator[None]:
-        """Inside the block no perturbed input is run twice, over all calls: methods often ask for the same ones."""
+        """Run no perturbed input twice inside the block, over all calls: methods often ask for the same inputs."""
         with self.lock():
-            before, self.perturbation_cache = (
-                self.perturbation_cache,
-                PerturbationCache() if self.perturbation_cache is None else self.perturbation_cache,
-            )
+            before = self.perturbation_cache
+            self.perturbation_cache = PerturbationCache() if before is None else before
             try:
                 yield
             finally:
                 self.perturbation_cache = before
 
     def scatter_attention(self, batch: Batch, maps: Sequence[Tensor]) -> Sequence[Tensor]:
-        """[B, L, L] or [B, H, L, L] Maps of attention among all positions, from those of `Outputs.blocks`."""
+        """Scatter maps shaped like the last `Outputs.blocks` to maps among all positions, [B, L, L] or [B, H, L, L]."""
         return maps
 
     def scatter_states(self, batch: Batch, parts: Sequence[Tensor]) -> Tensor:
-        """[B, L, d] of what the model's stacks have at the positions that they read, of most models one alone."""
+        """Scatter the states of each stack to the positions that it reads: [B, L, d]; most models have one stack."""
         return parts[0]
 
     @with_lock
     def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
-        """Weights [B, L] of the positions at which the answer is read: attention maps are looked at from there.
+        """Return the weights [B, L] of the positions at which the answer is read; attention is looked at from there.
 
         Encoders: the first position (or the mean over all, if that is how the head pools); decoders: the last one;
         spans: half at the start and half at the end.
@@ -257,30 +176,35 @@ class ExplainedModel(HuggingFaceModel):
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
         if self.task.name == "span":
             halves = torch.full_like(target, 0.5, dtype=weights.dtype)
+            # Added, because a span of one token has its start and its end at the same position.
             return weights.scatter_add(1, target, halves)
+        # ModernBERT's head pools by the mean, if its configuration says so.
         if getattr(self.config, "classifier_pooling", "cls") == "mean":
             return batch.attended / batch.attended.sum(1, keepdim=True)
-        first = batch.attended.long().argmax(1)
-        position = find_last_tokens(batch, self.config.pad_token_id) if self.is_decoder else first
+        if self.is_decoder:
+            position = find_last_tokens(batch, self.config.pad_token_id)
+        else:
+            position = batch.attended.long().argmax(1)
         return weights.scatter(1, position[:, None], 1.0)
 
     def resolve_target(self, batch: Batch, target: Any = None, logits: Tensor | None = None) -> Tensor:
-        """The target as a tensor: [B], or [B, 2] for spans and contrasts.
+        """Return the target as a tensor: [B], or [B, 2] for spans and contrasts.
 
-        `target`: None or "predicted" (from `logits` when given, else one more pass), "label" (the batch's own), a class
-        index or name, a contrast (for, against) of two classes, of which the difference is explained, a span (start,
-        end) counted without padding, or a list with one of those for each example; or the tensor itself, its spans
-        counted with padding.
+        Args:
+            batch: B examples.
+            target: None or "predicted" (from `logits` if given, else by one more pass), "label" (the batch's own), a
+                class index or name, a contrast (for, against) of two classes, whose difference is explained, a span
+                (start, end) counted without padding, or a list with one of those per example; or the tensor itself,
+                its spans counted with padding.
+            logits: the batch's logits.
 
         Raises:
-            ExegeteError: no such output, or not one target an example.
+            ExegeteError: no such output, or another number of targets than examples.
         """
         if target is None or (isinstance(target, str) and target == "predicted"):
-            return (
-                self.predict(batch)
-                if logits is None
-                else self.task.predict(require_finite_logits(logits).detach(), batch)
-            )
+            if logits is None:
+                return self.predict(batch)
+            return self.task.predict(require_finite_logits(logits).detach(), batch)
         if isinstance(target, str) and target == "label":
             if batch.labels is None:
                 raise ExegeteError("target='label' needs labelled examples")

@@ -1,40 +1,82 @@
-"""Facts about a model that are known without a pass: its parts, its tokens, its labels."""
+"""A Hugging Face model with its tokenizer or image processor: its parts, tokens, labels and input embeddings."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from operator import index
-from typing import Any, Literal, Self, SupportsIndex
+from typing import Any, ClassVar, Literal, Self, SupportsIndex
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.encoding import encode as encoding
-from exegete.models.loading.adapters import unwrap_adapter
-from exegete.models.state.locks import Lock, get_lock
-from exegete.models.tasks import OutputKind, Task
+from exegete.models.batch import Batch
+from exegete.models.layers.architecture import get_first_position, unwrap_adapter
+from exegete.models.state import Lock, evaluation_mode, get_lock, with_lock
+from exegete.models.tasks import OutputKind, Task, make_task
+
+Reference = Literal["mask", "pad", "zero"]
+UNLIMITED = 1 << 20
 
 
 class HuggingFaceModel(nn.Module):
-    """Facts about a Hugging Face model that are known without a pass: its parts, special tokens and labels."""
+    """What is known of a Hugging Face model without a forward pass of its layers.
 
-    model: PreTrainedModel
-    processing_class: Any
-    task: Task
-    requested_max_length: int | None
-    _forward_parameters: frozenset[str]
+    Args:
+        model: a model with a sequence classification (or regression), question answering or image classification head.
+        processing_class: its tokenizer or image processor; without it only batches made with `Batch.from_ids` work.
+        task: one of `TASKS`; default: as the model's head and configuration say.
+        max_length: the most tokens of a text, if fewer than the model allows; at least 8.
 
-    @property
-    def config(self) -> Any:
-        """The Hugging Face configuration of the model."""
-        return self.model.config
+    Raises:
+        ExegeteError: an unknown task, a model without such a head, an encoder-decoder; XLNet.
+    """
+
+    is_encoder_decoder: ClassVar[bool] = False
+    """Whether an encoder and a decoder share the row of a batch."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processing_class: Any = None,
+        task: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        if (model.config.is_encoder_decoder and not self.is_encoder_decoder) or model.config.model_type == "xlnet":
+            raise ExegeteError(
+                f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}; encoder-decoders "
+                "are explained in what they say (task='generation')"
+            )
+        inner = unwrap_adapter(model)
+        self.requested_max_length = check_max_length(max_length)
+        self.model = model
+        self.config: Any = model.config
+        self.processing_class = processing_class
+        self.task: Task = make_task(inner, task)
+        self.modality: Literal["text", "image"] = "image" if inner.main_input_name == "pixel_values" else "text"
+        # Read from the inner model: a PEFT wrapper's forward takes any argument.
+        self.forward_parameters = frozenset(inspect.signature(inner.forward).parameters)
+
+    def __repr__(self) -> str:
+        names = self.labels
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        name = self.config._name_or_path or type(self.model).__name__
+        length = f"up to {self.max_length} tokens" if self.max_length < UNLIMITED else ""
+        facts = (self.task.name, shown, self.config.model_type, length, str(self.device))
+        return f"{type(self).__name__}({name}: {'; '.join(fact for fact in facts if fact)})"
+
+    # -- parts -------------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, or computes where its weights are kept elsewhere; batches are put there."""
+        """The device of the model, to which batches are moved; with offloaded weights, the one that computes."""
         place = getattr(getattr(self.embedding, "_hf_hook", None), "execution_device", None)
         return next(self.embedding.parameters()).device if place is None else torch.device(place)
 
@@ -45,108 +87,125 @@ class HuggingFaceModel(nn.Module):
         return dtype
 
     @property
-    def modality(self) -> Literal["text", "image"]:
-        """The kind of input that the model reads."""
-        return "image" if unwrap_adapter(self.model).main_input_name == "pixel_values" else "text"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of the model's outputs, in their order."""
-        return tuple(str(self.config.id2label[index]) for index in range(self.config.num_labels))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings besides its weights that the model's answers depend on, as plain values."""
-        return {"task": self.task.name, "max_length": self.max_length}
-
-    @cached_property
-    def is_decoder(self) -> bool:
-        """Whether attention is causal: the answer is then read at the last position, and padding goes left."""
-        return any(getattr(module, "is_causal", False) for module in self.model.modules())
-
-    @property
-    def attention_shape(self) -> tuple[int, int]:
-        """The layers, and the heads of each, whose attention is looked at from where the answer is read."""
-        return self.config.num_hidden_layers, self.config.num_attention_heads
-
-    @property
     def embedding(self) -> nn.Module:
         """The layer whose output is the input embeddings: word embeddings, or an image's patch embeddings."""
         layer: nn.Module = self.model.get_input_embeddings()
         return layer
 
-    @property
-    def tokenizer(self) -> Any:
-        """The processing class, when it is a tokenizer that knows where its tokens are in the text."""
-        if self.processing_class is None:
-            raise ExegeteError("the model came without a tokenizer: pass it as processing_class, or use Batch.from_ids")
-        known = getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "spm_source")
-        if not known:
-            kind = type(self.processing_class).__name__
-            raise ExegeteError(f"{kind} does not say where tokens are in the text: use its fast version")
-        return self.processing_class
-
-    @property
-    def max_length(self) -> int:
-        """The most tokens of a text, special ones included: what the model takes, or fewer if so asked."""
-        positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
-        limit = int(positions) - self._first_position if positions else 1 << 20
-        limit = limit if self.requested_max_length is None else min(limit, self.requested_max_length)
-        return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
-
     @cached_property
-    def _first_position(self) -> int:
-        return encoding.get_first_position(self.model)
+    def is_decoder(self) -> bool:
+        """Whether attention is causal: the answer is read at the last position, and padding goes to the left."""
+        return any(getattr(module, "is_causal", False) for module in self.model.modules())
 
     @property
-    def pad_id(self) -> int:
-        """A token id for padding; never attended to, so any valid one does for models without one."""
-        known = (getattr(self.processing_class, "pad_token_id", None), self.config.pad_token_id)
-        return next((int(value) for value in known if value is not None), 0)
+    def attention_shape(self) -> tuple[int, int]:
+        """The number of layers, and of heads per layer, whose attention reaches the positions of the readout."""
+        return self.config.num_hidden_layers, self.config.num_attention_heads
 
     @property
-    def mask_id(self) -> int:
-        """The id that stands for "no word": the mask token, else the unknown token, else the end-of-text token."""
-        names, sources = ("mask_token_id", "unk_token_id", "eos_token_id"), (self.processing_class, self.config)
-        known = [value for name in names for source in sources if (value := getattr(source, name, None)) is not None]
-        if not known:
-            raise ExegeteError("the tokenizer has no mask, unknown or end-of-text token: use the reference 'zero'")
-        return int(known[0] if not isinstance(known[0], list) else known[0][0])
+    def settings(self) -> dict[str, Any]:
+        """The settings, besides the weights, that the model's answers depend on, as plain values."""
+        return {"task": self.task.name, "max_length": self.max_length}
 
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """Ids that never carry attribution; the unknown token is a word unless it doubles as another special token."""
-        tokenizer = self.tokenizer
-        special, unknown = frozenset(tokenizer.all_special_ids), tokenizer.unk_token_id
-        doubles = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
-        return special if unknown in doubles else special - {unknown}
+    def lock(self) -> Lock:
+        """Return the re-entrant lock that every call takes; all objects around the same weights share it."""
+        # Wrappers and PEFT models around the same weights have one configuration object in common.
+        return get_lock(unwrap_adapter(self.model).base_model.config)
 
-    @property
-    def _is_read_at_last_token(self) -> bool:
-        return self.is_decoder and not self.task.is_read_at_positions
+    @contextmanager
+    def evaluation_mode(self) -> Iterator[None]:
+        """Set evaluation mode inside the block; afterwards every module's mode and the random state are restored."""
+        with self.lock(), evaluation_mode(self.model):
+            yield
 
     def with_max_length(self, max_length: int) -> Self:
-        """The same model, sharing all that it holds, for texts of so many tokens."""
+        """Return a model that shares the weights, with another limit of tokens per text."""
         other = copy(self)
         other.requested_max_length = check_max_length(max_length)
         return other
 
     def with_output(self, output: OutputKind | None) -> Self:
-        """The same model, sharing all that it holds, with another number of the target explained; None: the same."""
+        """Return a model that shares the weights, explained by another number of the target; None: the same number."""
+        if output is None:
+            return self
         other = copy(self)
         other.task = self.task.with_output(output)
         return other
 
-    def accepts(self, argument: str) -> bool:
-        """Whether the model's forward has this argument."""
-        return argument in self._forward_parameters
+    # -- tokens and labels -------------------------------------------------------------------------------------------
 
-    def lock(self) -> Lock:
-        """A lock that this thread may take again; every call takes it, and all that share the model share it."""
-        return get_lock(unwrap_adapter(self.model).base_model.config)
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer.
+
+        Raises:
+            ExegeteError: the model has no tokenizer, or one that does not give the characters of its tokens.
+        """
+        if self.processing_class is None:
+            raise ExegeteError("the model came without a tokenizer: pass it as processing_class, or use Batch.from_ids")
+        # Marian's tokenizer is slow, but its SentencePiece model gives the characters.
+        if not (getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "spm_source")):
+            name = type(self.processing_class).__name__
+            raise ExegeteError(f"{name} does not say where tokens are in the text: use its fast version")
+        return self.processing_class
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens of a text, special tokens included."""
+        positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
+        limit = int(positions) - self._first_position if positions else UNLIMITED
+        if self.requested_max_length is not None:
+            limit = min(limit, self.requested_max_length)
+        return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
+
+    @cached_property
+    def _first_position(self) -> int:
+        return get_first_position(self.model)
+
+    @property
+    def pad_id(self) -> int:
+        """The token id for padding; since padding is never attended to, 0 for models without one."""
+        for source in (self.processing_class, self.config):
+            token = getattr(source, "pad_token_id", None)
+            if token is not None:
+                return int(token)
+        return 0
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the token for a missing word: the mask token, else the unknown token, else the end-of-text token.
+
+        Raises:
+            ExegeteError: the model has no such token.
+        """
+        for name in ("mask_token_id", "unk_token_id", "eos_token_id"):
+            for source in (self.processing_class, self.config):
+                token = getattr(source, name, None)
+                if token is not None:
+                    # Llama 3 has a list of end-of-text tokens.
+                    return int(token[0] if isinstance(token, list) else token)
+        raise ExegeteError("the tokenizer has no mask, unknown or end-of-text token: use the reference 'zero'")
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of tokens that never carry attribution."""
+        tokenizer = self.tokenizer
+        special, unknown = frozenset(tokenizer.all_special_ids), tokenizer.unk_token_id
+        # An unknown token is a word of the text, unless it doubles as another special token, as GPT-2's does.
+        doubles = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+        return special if unknown in doubles else special - {unknown}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the model's outputs, in their order."""
+        return tuple(str(self.config.id2label[number]) for number in range(self.config.num_labels))
 
     def label_id(self, label: SupportsIndex | str) -> int:
-        """The index of a label given by index or by name (any case)."""
+        """Return the index of a label given by index or by name (in any case).
+
+        Raises:
+            ExegeteError: the model does not have the label.
+        """
         if isinstance(label, str):
             names = [name.lower() for name in self.labels]
             if label.lower() in names:
@@ -156,9 +215,68 @@ class HuggingFaceModel(nn.Module):
         valid = ", ".join(f"{number} ({name})" for number, name in enumerate(self.labels))
         raise ExegeteError(f"the model does not know the label {label!r}. It knows: {valid}")
 
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def add_position_ids(self, batch: Batch) -> Batch:
+        """Return the batch with explicit position ids where left padding would shift the model's own."""
+        if "position_ids" in batch.inputs or not (self.is_decoder and "position_ids" in self.forward_parameters):
+            return batch
+        positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
+        return replace(batch, inputs=batch.inputs | {"position_ids": positions})
+
+    @with_lock
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the input embeddings [B, L, d], before positions are added; differentiable.
+
+        Texts: word embeddings. Images: patch embeddings, with zeros before them (the class token has no pixels).
+        """
+        if self.modality == "text":
+            words: Tensor = self.embedding(batch.inputs["input_ids"])
+            return words
+        patches: Tensor = self.embedding(batch.inputs["pixel_values"])
+        return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
+
+    @with_lock
+    def embed_reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:
+        """Return the embeddings [B, L, d] of an uninformative input.
+
+        Args:
+            batch: B examples.
+            kind: `mask` or `pad` replace every content position by that token and keep special tokens (images: patches
+                of zero pixels); `zero` is zeros everywhere.
+
+        Raises:
+            ExegeteError: another kind.
+        """
+        embeddings = self.embed(batch)
+        if kind == "zero":
+            return torch.zeros_like(embeddings)
+        if kind not in ("mask", "pad"):
+            raise ExegeteError(f"unknown reference {kind!r}. Valid choices: mask, pad, zero")
+        if self.modality == "image":
+            blank = self.embed(replace(batch, inputs={"pixel_values": torch.zeros_like(batch.inputs["pixel_values"])}))
+        else:
+            token = torch.tensor(self.mask_id if kind == "mask" else self.pad_id, device=batch.device)
+            blank = self.embedding(token).expand_as(embeddings)
+        return torch.where(batch.content[..., None], blank, embeddings)
+
+    def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
+        """Return E·keep + E_ref·(1 − keep) [B, L, d] for keep [B, L], bool or in [0, 1]; E outside `removable`."""
+        embeddings = self.embed(batch)
+        reference = torch.zeros_like(embeddings) if how == "zero" else self.embed_reference(batch, how)
+        if keep.dtype == torch.bool:
+            # Selected, not multiplied: 0·∞ would be NaN, and kept embeddings stay bit for bit the same.
+            return torch.where((keep | ~batch.removable)[..., None], embeddings, reference)
+        keep = torch.where(batch.removable, keep.to(embeddings.dtype), 1.0)[..., None]
+        return embeddings * keep + reference * (1 - keep)
+
 
 def check_max_length(max_length: int | None) -> int | None:
-    """The length, checked. Raises ExegeteError for fewer than 8 tokens."""
+    """Return the length.
+
+    Raises:
+        ExegeteError: it is below 8 tokens.
+    """
     if max_length is not None and max_length < 8:
         raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
     return max_length

@@ -1,4 +1,4 @@
-"""A causal language model as a classifier: a prompt around the text, and one token for each label."""
+"""Causal language models as classifiers: a prompt around the text, and one token per label."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.encoding.template import Template, fit_template
 from exegete.models.explained import ExplainedModel
-from exegete.models.passes.capture import Capture
+from exegete.models.outputs import Capture
 from exegete.models.tasks import Classification
 
 logger = logging.getLogger(__name__)
 
 
 def make_few_shot_template(instruction: str, shots: Sequence[tuple[str, str]]) -> str:
-    """A template: the instruction, shots as `Text:…` and `Label:…`, then the text to classify.
+    """Return a template: the instruction, shots as `Text:…` and `Label:…`, then the text to classify.
 
-    The labels of the shots are written as the labels given to `load` are.
+    The labels of the shots are written like the labels that `load` takes.
     """
     blocks = [instruction, *(f"Text:{text}\nLabel:{label}" for text, label in shots), "Text:{text}\nLabel:"]
     return "\n\n".join(block for block in blocks if block)
 
 
 class LabelTokens(Classification):
-    """Softmax over the labels' tokens at the last position."""
+    """Classification by the softmax over the labels' tokens at the last position."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = list(ids)
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
-        """[B, C] The logits of the labels' tokens, after everything else.
+        """Return the logits [B, C] of the labels' tokens after the prompt.
 
         Raises:
             ExegeteError: padding comes last.
@@ -53,17 +53,20 @@ class LabelTokens(Classification):
 class PromptedModel(ExplainedModel):
     """A causal language model that classifies a text by continuing a prompt with a label.
 
-    Only the text can carry attribution: prompt, shots and label prompt stay as they are under every perturbation. The
+    Only the text can carry attribution: prompt, shots and label prompt stay the same under every perturbation. The
     prompt is tokenized as a whole, with the special tokens that its tokenizer adds; a token that holds characters of
-    both text and prompt belongs to the prompt. Too long a text is cut at its end, never the prompt.
+    both text and prompt belongs to the prompt. A text that is too long is cut at its end; the prompt never is.
 
     Args:
         model: a causal language model.
         processing_class: its tokenizer.
-        template: the prompt, `{text}` standing for the text (and `{text_pair}` for the second one of a pair).
+        template: the prompt, with `{text}` in the place of the text (and `{text_pair}` of the second text of a pair).
         labels: how each label continues the prompt, as `[" negative", " positive"]`, or by name,
             `{"negative": " N", "positive": " P"}`. Each is one token.
-        max_length: tokens that prompt and text may have together, where that shall be fewer than the model takes.
+        max_length: the most tokens of prompt and text together, if fewer than the model allows.
+
+    Raises:
+        ExegeteError: a model with bidirectional attention, fewer than two labels, or labels that are not one token.
     """
 
     def __init__(
@@ -78,13 +81,13 @@ class PromptedModel(ExplainedModel):
         if not self.is_decoder:
             raise ExegeteError(f"task='prompt' needs a causal language model, got {type(model).__name__}")
         self.template = Template.parse(template)
-        named = labels if isinstance(labels, Mapping) else {label.strip(): label for label in labels}
-        if len(named) < 2 or len(named) < len(labels):
+        by_name = labels if isinstance(labels, Mapping) else {label.strip(): label for label in labels}
+        if len(by_name) < 2 or len(by_name) < len(labels):
             raise ExegeteError(f"expected at least two different labels, got {list(labels)}")
-        self._answers = {name: self._label_token(label) for name, label in named.items()}
+        self._answers = {name: self._find_label_token(label) for name, label in by_name.items()}
         self.task = LabelTokens(list(self._answers.values()))
-        if len(set(self._answers.values())) < len(named):
-            raise ExegeteError(f"two of the labels {list(named.values())} are the same token")
+        if len(set(self._answers.values())) < len(by_name):
+            raise ExegeteError(f"two of the labels {list(by_name.values())} are the same token")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -93,36 +96,41 @@ class PromptedModel(ExplainedModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Also the prompt, and the tokens that are answers."""
+        """The settings of any model, with the prompt and the labels' tokens."""
         prompt = {"pieces": list(self.template.pieces), "sides": list(self.template.sides)}
         return super().settings | {"prompt": prompt, "labels": self._answers}
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
-        """Texts (or pairs, where the template has a place for two) in their prompts, as one left-padded batch.
+        """Encode texts (or pairs, if the template has two places) in their prompts as one left-padded batch.
 
         Raises:
             ExegeteError: an empty text, a prompt that leaves no room for it, no tokenizer.
         """
-        return encoding.encode(self, examples, type(self)._tokenized, device)
+        return encoding.encode(self, examples, type(self)._tokenize, device)
 
     def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
-        only_last = {"logits_to_keep": 1} if self.accepts("logits_to_keep") else {}
-        return super()._forward_arguments(batch, capture) | only_last
+        arguments = super()._forward_arguments(batch, capture)
+        # Logits over the vocabulary at all positions would be the largest tensor of the pass.
+        if "logits_to_keep" in self.forward_parameters:
+            arguments["logits_to_keep"] = 1
+        return arguments
 
-    def _tokenized(self, rows: encoding.Rows) -> encoding.TokenizedRows:
+    def _tokenize(self, rows: encoding.Rows) -> encoding.TokenizedRows:
         texts = encoding.get_texts(rows)
-        placed = [fit_template(self.tokenizer, self.template, text, self.max_length) for text in texts]
-        cut = [shorter != text for (_, shorter), text in zip(placed, texts, strict=True)]
-        if any(cut):
-            logger.warning("%d of %d texts do not fit into %d tokens: truncated", sum(cut), len(rows), self.max_length)
-        return [one for one, _ in placed], tuple(
-            align(text, cast("Encoding", one), truncated=short)
-            for text, (one, _), short in zip(texts, placed, cut, strict=True)
-        )
+        encodings, alignments, cut = [], [], 0
+        for text in texts:
+            tokens, shortened = fit_template(self.tokenizer, self.template, text, self.max_length)
+            encodings.append(tokens)
+            alignments.append(align(text, cast("Encoding", tokens), truncated=shortened != text))
+            cut += shortened != text
+        if cut:
+            logger.warning("%d of %d texts do not fit into %d tokens: truncated", cut, len(rows), self.max_length)
+        return encodings, tuple(alignments)
 
-    def _label_token(self, label: str) -> int:
-        """The one token by which the end of the prompt grows with the label."""
+    def _find_label_token(self, label: str) -> int:
+        """Return the token that the label appends to the end of the prompt."""
         end = self.template.pieces[-1]
+        # Tokenized with the end of the prompt: alone, a label may begin with another token.
         before, after = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (end, end + label))
         if len(after) != len(before) + 1 or after[:-1] != before:
             raise ExegeteError(

@@ -1,4 +1,4 @@
-"""Where in a padded batch the tokens of a response stand, and which positions predict them."""
+"""The positions of responses in a padded batch, and the positions that predict them."""
 
 from __future__ import annotations
 
@@ -12,46 +12,54 @@ from exegete.models.batch import Batch
 
 
 class ResponsePositions(NamedTuple):
-    """`positions` [B, R] of the responses' tokens, R the longest; `real` [B, R]: False where a response has ended."""
+    """The `positions` [B, R] of the responses' tokens; `real` [B, R] is False after the end of a shorter response."""
 
     positions: Tensor
     real: Tensor
 
 
 def find_response_positions(response: Tensor) -> ResponsePositions:
-    """The places of the positions marked in `response` [B, L]; positions beyond a response's end are 1."""
+    """Return the positions marked in `response` [B, L]; after a response's end they are 1, a valid index."""
     count = response.sum(1)
     longest = int(count.max())
     real = torch.arange(longest, device=response.device) < count[:, None]
+    # A stable sort moves the marked positions to the left without changing their order.
     positions = (~response).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
     return ResponsePositions(positions.masked_fill(~real, 1), real)
 
 
 def find_predicting_columns(response: Tensor) -> Tensor:
-    """[K] Columns at which any response token of the batch is predicted: those before the tokens, ascending."""
+    """Return the columns [K] at which any response token of the batch is predicted, ascending."""
+    # The logits at a position predict the token after it.
     return response[:, 1:].any(0).nonzero().flatten()
 
 
 def require_response(batch: Batch) -> Tensor:
-    """Where the response is, [B, L].
+    """Return the response's mask [B, L].
 
     Raises:
-        ExegeteError: a batch that does not say it.
+        ExegeteError: the batch has none.
     """
-    return _told(batch.response, "generated text", "where the response is", "response=mask")
+    if batch.response is None:
+        raise _missing_mask_error("generated text", "where the response is", "response=mask")
+    return batch.response
 
 
 def require_decoder_mask(batch: Batch) -> Tensor:
-    """Positions that the decoder behind an encoder reads, [B, L]; raises as `require_response`."""
-    return _told(
-        batch.decoder_mask, "an encoder with a decoder", "what the decoder reads", "response=mask, decoded=mask"
-    )
+    """Return the mask [B, L] of what the decoder of an encoder-decoder reads.
 
-
-def _told(mark: Tensor | None, whose: str, what: str, given: str) -> Tensor:
-    if mark is None:
-        raise ExegeteError(
-            f"{whose} needs a batch that says {what}: use model.batch(prompt_ids, response_ids), "
-            f"or Batch.from_ids(…, {given})"
+    Raises:
+        ExegeteError: the batch has none.
+    """
+    if batch.decoder_mask is None:
+        raise _missing_mask_error(
+            "an encoder with a decoder", "what the decoder reads", "response=mask, decoder_mask=mask"
         )
-    return mark
+    return batch.decoder_mask
+
+
+def _missing_mask_error(subject: str, what: str, arguments: str) -> ExegeteError:
+    return ExegeteError(
+        f"{subject} needs a batch that says {what}: use model.batch(prompt_ids, response_ids), "
+        f"or Batch.from_ids(…, {arguments})"
+    )

@@ -1,4 +1,4 @@
-"""Tasks: how a model's answer is read, and how it becomes the one number that is explained."""
+"""Tasks: how logits are read from a model's output, and which number of them is explained."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OutputKind = Literal["logit", "log_prob", "prob"]
 
 
 class Task(ABC):
-    """Reads logits from a Hugging Face output and turns a target into a score.
+    """A task: it reads logits from a Hugging Face output and computes the score of a target.
 
-    `is_read_at_positions`: it is read at positions of the text, not where a head for the whole text reads.
-    `output`: which number of the target gradients are taken of, and which one removal methods watch; None: the logit,
-    and the probability.
+    `is_read_at_positions`: the answer is read at positions of the text, not where a head for the whole text reads.
+    `output`: the number of the target whose gradients are taken, and whose changes removal methods report; None means
+    the logit for gradients and the probability for removal.
     """
 
     name: ClassVar[str]
@@ -34,7 +34,11 @@ class Task(ABC):
     output: OutputKind | None = None
 
     def with_output(self, output: OutputKind | None) -> Self:
-        """The same task, explaining this number of a target; None changes nothing."""
+        """Return the task with another number of the target explained; None: the task itself.
+
+        Raises:
+            ExegeteError: an unknown output.
+        """
         if output is None:
             return self
         if output not in get_args(OutputKind):
@@ -44,148 +48,157 @@ class Task(ABC):
         return other
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
-        """[B, C] (spans: [B, 2, L])."""
+        """Return the logits [B, C] (spans: [B, 2, L]) of a Hugging Face output."""
         logits: Tensor = output.logits
         return logits
 
     def distribution(self, output: Any, batch: Batch) -> Tensor:
-        """Scores of all choices, the last dimension: the logits; anything behind a response's end."""
+        """Return the scores of all choices in the last dimension; undefined after the end of a response."""
         return self.logits(output, batch)
 
     @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The probabilities, in the shape of the logits."""
+        """Return the probabilities in the shape of the logits."""
 
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The predicted target: [B] (spans: [B, 2])."""
+        """Return the predicted target [B] (spans: [B, 2])."""
         return logits.argmax(-1)
 
     def target_from_labels(self, labels: Tensor) -> Tensor:
-        """The target that the batch's labels name."""
+        """Return the target that belongs to the batch's labels."""
         return labels
 
     def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
-        """[B], or contrasts [B, 2], from a label, a contrast (for, against), or a list with one for each example.
+        """Return targets [B], or contrasts [B, 2], from what a user passes.
+
+        Args:
+            target: a label, a contrast (for, against), or a list with one of those per example.
+            batch: B examples.
+            label_id: a function from a label to its index.
 
         Raises:
-            ExegeteError: another number of targets than of examples; what is neither label nor contrast.
+            ExegeteError: another number of targets than of examples; neither label nor contrast.
         """
-        each = target if isinstance(target, list) else [target] * len(batch)
-        if len(each) != len(batch):
-            raise ExegeteError(f"expected one target or {len(batch)} (one an example), got {len(each)}")
-        if not any(isinstance(value, tuple) for value in each):
-            return torch.tensor([label_id(value) for value in each], device=batch.device)
-        if not all(isinstance(value, tuple) and len(value) == 2 for value in each):
+        targets = target if isinstance(target, list) else [target] * len(batch)
+        if len(targets) != len(batch):
+            raise ExegeteError(f"expected one target or {len(batch)} (one per example), got {len(targets)}")
+        if not any(isinstance(value, tuple) for value in targets):
+            return torch.tensor([label_id(value) for value in targets], device=batch.device)
+        if not all(isinstance(value, tuple) and len(value) == 2 for value in targets):
             raise ExegeteError(
                 f"a contrast is a pair (for, against), one for each example or for all, got {target!r:.80}"
             )
-        return torch.tensor([[label_id(value) for value in pair] for pair in each], device=batch.device)
+        pairs = [[label_id(first), label_id(second)] for first, second in targets]
+        return torch.tensor(pairs, device=batch.device)
 
     def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
-        """The target, when it has a row for each example and names outputs that there are.
+        """Return the target.
 
         Raises:
-            ExegeteError: another shape, floating point numbers, no such output.
+            ExegeteError: another shape than one row per example, floating point numbers, or no such output.
         """
-        contrast = target.ndim == 2 and self.has_contrasts
-        require_integers(target, [len(batch), 2] if contrast else [len(batch), 2][: self.target_dimensions])
+        is_contrast = target.ndim == 2 and self.has_contrasts
+        has_pairs = is_contrast or self.target_dimensions == 2
+        require_integers(target, [len(batch), 2] if has_pairs else [len(batch)])
         if ((target < 0) | (target >= outputs)).any():
             raise ExegeteError(f"expected targets from 0 to {outputs - 1}, got {target.flatten().tolist()}")
         return target
 
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
-        """The entry of `values` [..., B, C] at the target [B]: [..., B]; of a contrast [B, 2], first minus second."""
+        """Return the entries [..., B] of `values` [..., B, C] at the target [B]; of a contrast, first minus second."""
         if self.is_contrast(target):
             first, second = target.unbind(-1)
             return self.pick(values, first) - self.pick(values, second)
         return values.gather(-1, target.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
     def is_contrast(self, target: Tensor) -> bool:
-        """Whether the target is two outputs, of which the difference is asked."""
+        """Return whether the target is a pair of outputs whose difference is explained."""
         return target.ndim > self.target_dimensions
 
     def logit(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The target's logit, from [..., B, C]: [..., B]."""
+        """Return the target's logit [..., B] from logits [..., B, C]."""
         return self.pick(logits, target)
 
     def score(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The number that is explained, from [..., B, C]: [..., B]."""
+        """Return the number [..., B] that gradients explain, from logits [..., B, C]."""
         if self.output == "prob":
             return self.probability(self.probabilities(logits), target)
         return self.log_probability(logits, target) if self.output == "log_prob" else self.logit(logits, target)
 
     def score_probabilities(self, probabilities: Tensor, target: Tensor) -> Tensor:
-        """The number whose fall removal methods report, from [..., B, C]: [..., B].
+        """Return the number [..., B] whose drop removal methods report, from probabilities [..., B, C].
 
         Raises:
-            ExegeteError: the logit, which probabilities do not tell.
+            ExegeteError: `output` is the logit, which probabilities do not determine.
         """
         if self.output == "logit":
             raise ExegeteError("under removal only probabilities are known: choose output='prob' or 'log_prob'")
         if self.output == "log_prob" and self.is_contrast(target):
+            # log p − log q, not log(p − q).
             return self.pick(probabilities.log(), target)
-        found = self.probability(probabilities, target)
-        return found.log() if self.output == "log_prob" else found
+        probability = self.probability(probabilities, target)
+        return probability.log() if self.output == "log_prob" else probability
 
     def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
-        """The target's probability, from [..., B, C]: [..., B]."""
+        """Return the target's probability [..., B] from probabilities [..., B, C]."""
         return self.pick(probabilities, target)
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Its logarithm from logits [..., B, C], in float32 at least: [..., B]; what losses are made of."""
-        return self.pick(F.log_softmax(_precise(logits), -1), target)
+        """Return the target's log-probability [..., B] from logits [..., B, C], in float32 at least."""
+        return self.pick(F.log_softmax(_to_float32(logits), -1), target)
 
 
 class Classification(Task):
-    """One class out of C."""
+    """Classification into one of C classes."""
 
     name = "classification"
     has_contrasts = True
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Softmax over the classes, in float32 at least."""
+        """Return the softmax over the classes, in float32 at least."""
         return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 class MultiLabel(Task):
-    """C labels, each on or off; the predicted target is the most likely one."""
+    """Classification with C labels, each on or off; the predicted target is the most likely label."""
 
     name = "multi_label"
     has_contrasts = True
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The sigmoid of every label's logit."""
-        return _precise(logits).sigmoid()
+        """Return the sigmoid of every label's logit."""
+        return _to_float32(logits).sigmoid()
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
-        """That the target is on: [..., B]."""
-        return self.pick(F.logsigmoid(_precise(logits)), target)
+        """Return the log-probability [..., B] that the target is on."""
+        # logsigmoid, since the logarithm of a sigmoid is −∞ for small logits.
+        return self.pick(F.logsigmoid(_to_float32(logits)), target)
 
 
 class Regression(Task):
-    """A number; the target is output 0, and what other tasks call its probability is the number itself."""
+    """Prediction of a number. The target is output 0, and its "probability" is the number itself."""
 
     name = "regression"
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The values as they are."""
+        """Return the values unchanged."""
         return logits
 
     def target_from_labels(self, labels: Tensor) -> Tensor:
-        """Output 0 for every example."""
+        """Return output 0 for every example."""
         return torch.zeros_like(labels, dtype=torch.long)
 
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Output 0 for every example."""
+        """Return output 0 for every example."""
         return logits.new_zeros(len(logits), dtype=torch.long)
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
-        """There is none: raises ExegeteError."""
+        """Raise ExegeteError: a number has no probability."""
         raise ExegeteError("a regression has no probability: what compares probabilities needs classes or spans")
 
 
 class Span(Task):
-    """A span of tokens: start and end. Its logit is the sum of both logits, its probability their product."""
+    """A span of tokens, from start to end; its logit is the sum of both logits, its probability their product."""
 
     name = "span"
     target_dimensions = 2
@@ -193,57 +206,60 @@ class Span(Task):
     longest = 30
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
-        """[B, 2, L]; padding gets the lowest number there is."""
+        """Return the logits [B, 2, L] of starts and ends; padding gets the lowest finite number."""
+        # Not −∞: 0·∞ in a gradient or a difference would be NaN.
         both = torch.stack([output.start_logits, output.end_logits], 1)
         return both.masked_fill(~batch.attended[:, None], torch.finfo(both.dtype).min)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Softmax over the positions, for start and end apart."""
+        """Return the softmax over the positions, separately for start and end."""
         return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
-        """[B, 2], the best start ≤ end of at most 30 tokens among the positions where an answer may lie."""
-        may = batch.attended if batch.answerable is None else batch.answerable
-        start, end = logits.float().masked_fill(~may[:, None], -torch.inf).unbind(1)
+        """Return the best span [B, 2] of at most 30 tokens, start ≤ end, among the possible positions of answers."""
+        allowed = batch.attended if batch.answerable is None else batch.answerable
+        start, end = logits.float().masked_fill(~allowed[:, None], -torch.inf).unbind(1)
         length = start.shape[1]
-        order = torch.ones(length, length, dtype=torch.bool, device=start.device)
-        valid = order.triu() & order.tril(self.longest - 1)
+        pairs = torch.ones(length, length, dtype=torch.bool, device=start.device)
+        # The limit of 30 tokens is that of BERT's run_squad.py.
+        valid = pairs.triu() & pairs.tril(self.longest - 1)
         total = (start[:, :, None] + end[:, None, :]).masked_fill(~valid, -torch.inf)
         best = total.flatten(1).argmax(1)
         return torch.stack([best // length, best % length], 1)
 
     def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
-        """[B, 2] from a span (start, end) counted without padding, or one for each example."""
+        """Return spans [B, 2] from one span (start, end) counted without padding, or one per example."""
         spans = torch.as_tensor(target, device=batch.device)
+        # The first real position differs between left-padded rows.
         return spans.expand(len(batch), 2) + batch.attended.long().argmax(1)[:, None]
 
     def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
-        """The spans, when they lie within the batch."""
+        """Return the spans; raise ExegeteError unless they lie within the batch."""
         return super().check_target(target, batch, batch.length)
 
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
-        """Start and end entries [..., B, 2] of [..., B, 2, L]."""
+        """Return the start and end entries [..., B, 2] of `values` [..., B, 2, L]."""
         return values.gather(-1, target.unsqueeze(-1).expand(*values.shape[:-1], 1)).squeeze(-1)
 
     def logit(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The start's logit plus the end's."""
+        """Return the start's logit plus the end's."""
         return self.pick(logits, target).sum(-1)
 
     def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
-        """The start's probability times the end's."""
+        """Return the start's probability times the end's."""
         return self.pick(probabilities, target).prod(-1)
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The start's plus the end's: [..., B]."""
+        """Return the sum of both log-probabilities, [..., B]."""
         return super().log_probability(logits, target).sum(-1)
 
 
 class Generation(Task):
-    """A span of response tokens, each given everything before it; its default output is the log-probability.
+    """A span of response tokens, each predicted from everything before it; explained by its log-probability.
 
-    What other tasks call logits is here a table [B, R, 2] of each response token's log-probability and logit (with
-    foils [B, R, 3]: and the foil's logit), R the longest response, zeros behind a response's end: all that a score can
-    be made of, without the vocabulary.
+    Its "logits" are a table [B, R, 2] of each response token's log-probability and logit, or [B, R, 3] with the foil's
+    logit, where R is the length of the longest response; entries after a response's end are 0. All scores can be
+    computed from it, and it takes no memory for the vocabulary.
     """
 
     name = "generation"
@@ -251,44 +267,49 @@ class Generation(Task):
     output: OutputKind | None = "log_prob"
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
-        """[B, R, 2 or 3], in float32 at least."""
-        full, ids, real = self.read(output, batch)
-        found = [full.log_softmax(-1).gather(-1, ids), full.gather(-1, ids)]
+        """Return the table [B, R, 2 or 3], in float32 at least."""
+        full, ids, real = self.read_logits(output, batch)
+        columns = [full.log_softmax(-1).gather(-1, ids), full.gather(-1, ids)]
         if batch.foil is not None:
-            found.append(full.gather(-1, batch.foil[:, : ids.shape[1], None]))
-        return torch.cat(found, -1) * real[..., None]
+            columns.append(full.gather(-1, batch.foil[:, : ids.shape[1], None]))
+        return torch.cat(columns, -1) * real[..., None]
 
     def distribution(self, output: Any, batch: Batch) -> Tensor:
-        """[B, R, V]."""
-        return self.read(output, batch)[0]
+        """Return the logits over the vocabulary, [B, R, V]."""
+        return self.read_logits(output, batch)[0]
 
     @staticmethod
-    def read(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [B, R, V] where each response token is predicted, its id [B, R, 1], and which are real [B, R]."""
+    def read_logits(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits [B, R, V] at the prediction of each response token, its id [B, R, 1], and a mask [B, R]."""
         assert batch.response is not None
         positions, real = find_response_positions(batch.response)
         columns, full = find_predicting_columns(batch.response), output.logits
-        read = positions - 1
-        index = torch.searchsorted(columns, read) if full.shape[1] == len(columns) else read
+        index = positions - 1
+        # Models that take `logits_to_keep` return the predicting columns only, others all positions.
+        if full.shape[1] == len(columns):
+            index = torch.searchsorted(columns, index)
+        # In the usual case, one response length without padding, no copy over the vocabulary is made.
         if full.shape[1] != index.shape[1] or not real.all():
             full = full[torch.arange(len(batch), device=batch.device)[:, None], index]
-        return _precise(full), batch.inputs["input_ids"].gather(1, positions)[..., None], real
+        return _to_float32(full), batch.inputs["input_ids"].gather(1, positions)[..., None], real
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The table itself."""
+        """Return the table itself."""
         return logits
 
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
-        """[B, 2] The whole response."""
+        """Return the span [B, 2] of the whole response."""
         assert batch.response is not None
         end = batch.response.sum(1)
         return torch.stack([torch.zeros_like(end), end], 1)
 
     def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
-        """[B, 2] from one span or token for all responses, or a list with one for each."""
-        each = target if isinstance(target, list) else [target] * len(batch)
+        """Return spans [B, 2] from one span or token number for all responses, or a list with one per response."""
+        targets = target if isinstance(target, list) else [target] * len(batch)
         try:
-            spans = [(int(one), int(one) + 1) if not isinstance(one, tuple | list) else one for one in each]
+            spans = []
+            for span in targets:
+                spans.append(span if isinstance(span, tuple | list) else (int(span), int(span) + 1))
             return torch.as_tensor(spans, device=batch.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ExegeteError(
@@ -297,7 +318,7 @@ class Generation(Task):
             ) from error
 
     def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
-        """The spans, when each lies within its response."""
+        """Return the spans; raise ExegeteError unless each lies within its response."""
         require_integers(target, [len(batch), 2])
         count = require_response(batch).sum(1)
         wrong = (target[:, 0] < 0) | (target[:, 0] >= target[:, 1]) | (target[:, 1] > count)
@@ -310,46 +331,50 @@ class Generation(Task):
         return target
 
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
-        """Sums [..., B, k] of the table [..., B, R, k] over the span."""
+        """Return the sums [..., B, k] of the table [..., B, R, k] over the span."""
         step = torch.arange(values.shape[-2], device=values.device)
         inside = (step >= target[:, :1]) & (step < target[:, 1:])
         return (values * inside[..., None]).sum(-2)
 
     def logit(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The sum of the tokens' logits; of their differences from the foils' where there are foils."""
+        """Return the sum of the tokens' logits, with foils of their differences from the foils' logits."""
         picked = self.pick(logits, target)
         return picked[..., 1] - picked[..., 2] if picked.shape[-1] > 2 else picked[..., 1]
 
     def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
-        """The span's probability given what is before it."""
+        """Return the span's probability, given everything before it."""
         return self.pick(probabilities, target)[..., 0].exp()
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Its logarithm."""
+        """Return the span's log-probability, given everything before it."""
         return self.pick(logits, target)[..., 0]
 
     def score(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The span's output; with foils minus that of the foils, each read on the response's own prefix."""
+        """Return the span's output; with foils minus that of the foils, each predicted from the response's prefix."""
         picked = self.pick(logits, target)
-        if self.output == "logit" or (self.output == "log_prob" and picked.shape[-1] > 2):
+        has_foils = picked.shape[-1] > 2
+        # The normaliser of a position cancels out, so log-probabilities differ by as much as logits.
+        if self.output == "logit" or (self.output == "log_prob" and has_foils):
             return self.logit(logits, target)
         if self.output == "log_prob":
             return picked[..., 0]
-        other = (picked[..., 0] - picked[..., 1] + picked[..., 2]).exp() if picked.shape[-1] > 2 else 0
-        return picked[..., 0].exp() - other
+        if not has_foils:
+            return picked[..., 0].exp()
+        # log p(foil) = log p(token) − logit(token) + logit(foil).
+        return picked[..., 0].exp() - (picked[..., 0] - picked[..., 1] + picked[..., 2]).exp()
 
     def score_probabilities(self, probabilities: Tensor, target: Tensor) -> Tensor:
-        """The same number: nothing is lost under removal."""
+        """Return the same number as `score`: the table, unlike probabilities, has logits."""
         return self.score(probabilities, target)
 
 
 def require_integers(target: Tensor, shape: list[int]) -> None:
-    """Refuses a target of another shape, or of floating point numbers."""
+    """Raise ExegeteError for a target of another shape, or of floating point numbers."""
     if list(target.shape) != shape or target.is_floating_point():
         raise ExegeteError(f"expected a target of integers {shape}, got {list(target.shape)} {target.dtype}")
 
 
-def _precise(logits: Tensor) -> Tensor:
+def _to_float32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -357,17 +382,17 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Mul
 
 
 def make_task(model: PreTrainedModel, name: str | None = None) -> Task:
-    """The task of this name; default: what the model's head and configuration say.
+    """Return the task of this name; default: as the model's head and configuration say.
 
     Raises:
         ExegeteError: an unknown task, or no head that can be explained.
     """
     if name is not None and name not in TASKS:
         raise unknown("task", name, TASKS)
-    return TASKS[name or _named_by_head(model)]()
+    return TASKS[name or _infer_task_name(model)]()
 
 
-def _named_by_head(model: PreTrainedModel) -> str:
+def _infer_task_name(model: PreTrainedModel) -> str:
     name, config = type(model).__name__, model.config
     if name.endswith("ForQuestionAnswering"):
         return "span"
@@ -378,4 +403,5 @@ def _named_by_head(model: PreTrainedModel) -> str:
         )
     if config.problem_type == "multi_label_classification":
         return "multi_label"
+    # transformers itself reads a single output as a regression.
     return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"

@@ -1,4 +1,4 @@
-"""Texts longer than their model, read in windows that overlap; the answer is the mean over the windows."""
+"""Texts that are longer than their model, read in overlapping windows; the answer is the mean over the windows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from exegete.data.alignment import Alignment
 from exegete.errors import ExegeteError
 from exegete.models.batch import PER_POSITION, Batch
 from exegete.models.explained import ExplainedModel
-from exegete.models.outputs import Outputs
-from exegete.models.passes.capture import Capture
-
-ENDLESS = 1 << 20
+from exegete.models.hugging_face import UNLIMITED
+from exegete.models.outputs import Capture, Outputs
 
 
 @dataclass(frozen=True)
 class Windows:
-    """W windows of at most K positions of a batch's B rows of L.
+    """W windows of at most K positions over a batch of B rows and L positions.
 
-    `batch`: them as rows of their own. `owner` [W]: whose window each is. `columns` [W, K]: which positions it has,
-    where they are `real` [W, K].
+    Args:
+        batch: the windows as rows.
+        owner: [W] the row of each window.
+        columns: [W, K] the positions of each window in its row.
+        real: [W, K] whether the window has a position there.
+        rows: B.
+        length: L.
     """
 
     batch: Batch
@@ -35,38 +38,39 @@ class Windows:
     length: int
 
     def gather(self, values: Tensor) -> Tensor:
-        """[W, K, ...] of [B, L, ...]."""
+        """Return the windows' values [W, K, …] of values [B, L, …]."""
         return values[self.owner[:, None], self.columns]
 
     def mean_logits(self, logits: Tensor) -> Tensor:
-        """[B, C] The mean of each row's windows, from [W, C]."""
+        """Return the mean [B, C] over each row's windows of logits [W, C]."""
         total = logits.new_zeros(self.rows, *logits.shape[1:]).index_add(0, self.owner, logits)
         return total / torch.bincount(self.owner, minlength=self.rows)[:, None]
 
     def mean_scores(self, scores: Tensor) -> Tensor:
-        """[B, L] or [B, N, L] The mean over the windows that hold a position, from [W, K] or [W, N, K]."""
+        """Return each position's mean, [B, L] or [B, N, L], over its windows' scores [W, K] or [W, N, K]."""
         own = scores.movedim(-1, 1)
-        real = self.real.view(*self.real.shape, *(1 for _ in own.shape[2:]))
         place = (self.owner[:, None], self.columns)
+        real = self.real if own.ndim == 2 else self.real[..., None]
         total = own.new_zeros(self.rows, self.length, *own.shape[2:])
         total = total.index_put(place, own.where(real, 0), accumulate=True)
-        held = own.new_zeros(self.rows, self.length).index_put(place, self.real.to(own.dtype), accumulate=True)
-        return (total / held.clamp(min=1).view(*held.shape, *(1 for _ in own.shape[2:]))).movedim(1, -1)
+        count = own.new_zeros(self.rows, self.length).index_put(place, self.real.to(own.dtype), accumulate=True)
+        count = count.clamp(min=1)
+        return (total / (count if own.ndim == 2 else count[..., None])).movedim(1, -1)
 
 
 class WindowedModel(ExplainedModel):
-    """A model that reads a text longer than itself in windows, and answers with the mean of their logits.
+    """A model that reads a long text in windows, and answers with the mean of their logits.
 
     Windows are those of transformers' tokenizers (`stride`, `return_overflowing_tokens`): each has the special tokens
-    and as many of the text's as fit. Of a pair the longer text is cut, and every window has all of the other one. Where
-    tokens are removed, windows are made of what stays.
+    and as many of the text's tokens as fit. Of a pair the longer text is cut, and every window has all of the other
+    one. If tokens are removed, windows are made of those that stay.
 
     Args:
         model: a model whose head reads a whole text, with its tokenizer.
-        stride: tokens that neighbouring windows share.
+        stride: the number of tokens that neighbouring windows share.
 
     Raises:
-        ExegeteError: another kind of model; a stride that leaves a window nothing new.
+        ExegeteError: another kind of model; a stride that leaves no room for new tokens in a window.
     """
 
     def __init__(self, model: ExplainedModel, stride: int) -> None:
@@ -82,123 +86,135 @@ class WindowedModel(ExplainedModel):
 
     @property
     def window(self) -> int:
-        """The tokens of a window at most, special ones included."""
+        """The most tokens of a window, special tokens included."""
         return super().max_length
 
     @property
     def max_length(self) -> int:
-        """Texts are not cut off."""
-        return ENDLESS
+        """Unlimited: texts are not cut off."""
+        return UNLIMITED
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As of any model; and how its windows are made."""
+        """The settings of any model, with those of the windows."""
         return super().settings | {"max_length": self.window, "stride": self.stride}
 
     @property
     def window_model(self) -> ExplainedModel:
-        """The model as it reads one window."""
-        found = ExplainedModel(self.model, self.processing_class, self.task.name, self.requested_max_length)
-        found.task = self.task
-        return found
+        """The same model without windows, which reads one window at a time."""
+        model = ExplainedModel(self.model, self.processing_class, self.task.name, self.requested_max_length)
+        model.task = self.task
+        return model
 
     def encode(self, examples: Any, device: str | torch.device | None = None) -> Batch:
-        """Whole texts as one padded batch.
+        """Encode whole texts as one padded batch.
 
         Raises:
-            ExegeteError: as of any model; a long text with special tokens written in it; a long pair whose texts
-                nothing parts, or of which the shorter leaves no room.
+            ExegeteError: also a long text with special tokens written in it; a long pair without a special token
+                between its texts, or whose shorter text leaves no room.
         """
         batch = super().encode(examples, device)
         for index, (alignment, content) in enumerate(zip(batch.alignments or (), batch.content, strict=True)):
             if len(alignment.tokens) > self.window:
+                # Windows are cut at special tokens, so a written one would be taken for the end of the text.
                 written = sum(span is not None for span in alignment.spans) - int(content.sum())
                 if written:
                     raise ExegeteError(f"example {index} is long and has special tokens in its text: leave stride out")
-                if len(alignment.texts) > 1 and not self._parts_texts:
+                if len(alignment.texts) > 1 and not self._separates_texts:
                     raise ExegeteError(f"example {index} is a long pair, and nothing parts its texts: leave stride out")
         self.make_windows(batch)
         return batch
 
     @property
-    def _parts_texts(self) -> bool:
-        """Whether the tokenizer puts a special token between the texts of a pair."""
+    def _separates_texts(self) -> bool:
+        """Whether the tokenizer writes a special token between the texts of a pair."""
         one, two = (self.tokenizer.num_special_tokens_to_add(pair) for pair in (False, True))
         return bool(two > one)
 
     def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
-        """One pass over all windows; see `ExplainedModel.forward`. What happens in layers is captured of short rows."""
+        """Run one pass over all windows; see `ExplainedModel.forward`.
+
+        Raises:
+            ExegeteError: something is to be captured although a row has several windows.
+        """
         windows = self.make_windows(batch)
         if windows is None:
             return super().forward(batch, embeddings, capture)
         if capture not in (None, Capture()):
             raise ExegeteError("a text of several windows has several passes: nothing can be captured in them all")
-        given = None if embeddings is None else windows.gather(embeddings)
-        return Outputs(windows.mean_logits(super().forward(windows.batch, given).logits), embeddings)
+        parts = None if embeddings is None else windows.gather(embeddings)
+        return Outputs(windows.mean_logits(super().forward(windows.batch, parts).logits), embeddings)
 
     def make_windows(self, batch: Batch) -> Windows | None:
-        """The windows of a batch's rows; None where each row fits."""
-        sizes = batch.attended.sum(1)
-        if int(sizes.max()) <= self.window:
+        """Return the windows of a batch's rows; None if each row fits."""
+        if int(batch.attended.sum(1).max()) <= self.window:
             return None
         special = torch.tensor(sorted(self.special_ids), device=batch.device)
-        own = ~torch.isin(batch.inputs["input_ids"], special)
-        each = [(row, chosen) for row in range(len(batch)) for chosen in self._cut(batch.attended[row], own[row])]
-        lengths = [len(chosen) for _, chosen in each]
+        is_text = ~torch.isin(batch.inputs["input_ids"], special)
+        owners: list[int] = []
+        cuts: list[Tensor] = []
+        for row in range(len(batch)):
+            row_cuts = self._cut_row(batch.attended[row], is_text[row])
+            owners += [row] * len(row_cuts)
+            cuts += row_cuts
         side = "left" if self.is_decoder else "right"
-        columns = pad_sequence([chosen for _, chosen in each], batch_first=True, padding_side=side)
-        ones = [torch.ones(size, dtype=torch.bool, device=batch.device) for size in lengths]
+        columns = pad_sequence(cuts, batch_first=True, padding_side=side)
+        ones = [torch.ones_like(cut, dtype=torch.bool) for cut in cuts]
         real = pad_sequence(ones, batch_first=True, padding_side=side)
-        owner = torch.tensor([row for row, _ in each], device=batch.device)
-        return Windows(self._rows(batch, owner, columns, real), owner, columns, real, len(batch), batch.length)
+        owner = torch.tensor(owners, device=batch.device)
+        return Windows(self._make_rows(batch, owner, columns, real), owner, columns, real, len(batch), batch.length)
 
-    def _cut(self, attended: Tensor, own: Tensor) -> list[Tensor]:
-        """The positions of each window of a row: all that is not in the longest stretch of text, and a part of that."""
-        at = attended.nonzero().flatten()
-        if len(at) <= self.window:
-            return [at]
-        text = own[at].long()
-        edges = torch.nn.functional.pad(text, (1, 1)).diff()
+    def _cut_row(self, attended: Tensor, is_text: Tensor) -> list[Tensor]:
+        """Return the positions of each window of a row: a part of its longest text, and everything else."""
+        real = attended.nonzero().flatten()
+        if len(real) <= self.window:
+            return [real]
+        # Texts are the runs between special tokens: they begin where the difference is 1 and end where it is −1.
+        edges = torch.nn.functional.pad(is_text[real].long(), (1, 1)).diff()
         starts, ends = (edges == 1).nonzero().flatten(), (edges == -1).nonzero().flatten()
         longest = int((ends - starts).argmax())
         first, last = int(starts[longest]), int(ends[longest])
-        room = self.window - (len(at) - (last - first))
+        room = self.window - (len(real) - (last - first))
         if room <= self.stride:
             raise ExegeteError(
                 f"both texts of a pair are long: beside the shorter one a window of {self.window} tokens has room for "
                 f"{max(0, room)}, not for more than the stride of {self.stride}: shorten that text"
             )
-        begins = range(first, max(first + 1, last - self.stride), room - self.stride)
-        return [torch.cat([at[:first], at[begin : min(begin + room, last)], at[last:]]) for begin in begins]
+        cuts: list[Tensor] = []
+        for begin in range(first, max(first + 1, last - self.stride), room - self.stride):
+            cuts.append(torch.cat([real[:first], real[begin : min(begin + room, last)], real[last:]]))
+        return cuts
 
-    def _rows(self, batch: Batch, owner: Tensor, columns: Tensor, real: Tensor) -> Batch:
-        """Windows as a batch: numbers of words and sentences are those of the whole text."""
+    def _make_rows(self, batch: Batch, owner: Tensor, columns: Tensor, real: Tensor) -> Batch:
+        """Return the windows as a batch, in which words and sentences keep their numbers of the whole text."""
         fill = {"input_ids": self.pad_id, "word_of": -1, "unit_of": -1}
         place = (owner[:, None], columns)
 
-        def taken(name: str, values: Tensor) -> Tensor:
+        def take(name: str, values: Tensor) -> Tensor:
             if name not in PER_POSITION:
                 return values[owner]
             return values[place].masked_fill(~real, fill.get(name, 0))
 
-        inputs = {name: taken(name, values) for name, values in batch.inputs.items() if name != "position_ids"}
-        marks = ("content", "word_of", "unit_of", "rationale_mask", "has_rationale", "labels")
-        found: dict[str, Any] = {
-            name: taken(name, values) for name in marks if (values := getattr(batch, name)) is not None
-        }
-        aligned = None
+        # Every window begins at position 0 of the model.
+        inputs = {name: take(name, values) for name, values in batch.inputs.items() if name != "position_ids"}
+        fields: dict[str, Any] = {}
+        for name in ("content", "word_of", "unit_of", "rationale_mask", "has_rationale", "labels"):
+            if getattr(batch, name) is not None:
+                fields[name] = take(name, getattr(batch, name))
         if batch.alignments is not None:
+            # Alignments count tokens without padding.
             ranks = (batch.attended.long().cumsum(1) - 1)[place]
-            numbers = zip(owner.tolist(), ranks, real, strict=True)
-            aligned = tuple(_part(batch.alignments[row], rank[here].tolist()) for row, rank, here in numbers)
-        return replace(batch, inputs=inputs, attended=real, alignments=aligned, **found)
+            alignments: list[Alignment] = []
+            for window, row in enumerate(owner.tolist()):
+                alignments.append(_select_tokens(batch.alignments[row], ranks[window][real[window]].tolist()))
+            fields["alignments"] = tuple(alignments)
+        return replace(batch, inputs=inputs, attended=real, **fields)
 
 
-def _part(whole: Alignment, chosen: list[int]) -> Alignment:
-    """The alignment of some of its tokens."""
+def _select_tokens(alignment: Alignment, tokens: list[int]) -> Alignment:
     return replace(
-        whole,
-        tokens=tuple(whole.tokens[at] for at in chosen),
-        spans=tuple(whole.spans[at] for at in chosen),
-        word_of=tuple(whole.word_of[at] for at in chosen),
+        alignment,
+        tokens=tuple(alignment.tokens[token] for token in tokens),
+        spans=tuple(alignment.spans[token] for token in tokens),
+        word_of=tuple(alignment.word_of[token] for token in tokens),
     )

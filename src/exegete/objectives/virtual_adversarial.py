@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
-from exegete.models.state.restore import isolate_random_state
+from exegete.models.state import isolate_random_state
 from exegete.objectives.base import Objective, TrainingStep
 
 Form = Literal["literal", "smart"]

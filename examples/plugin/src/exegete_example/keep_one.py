@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from exegete.explainers import Explainer, MethodCard, number_units, spread
-from exegete.models import Batch, ExplainedModel
+from exegete.models import Batch, ExplainedModel, RemovalMethod
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class KeepOne(Explainer):
     `perturbation`: what happens to the other words: `mask`, `remove`, `pad` or `zero`.
     """
 
-    perturbation: Literal["remove", "mask", "pad", "zero"] = "mask"
+    perturbation: RemovalMethod = "mask"
     card: ClassVar = MethodCard(name="keep_one", family="perturbation", signed=True, cost="(words + 1) F")
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -37,7 +37,7 @@ from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError, unknown
 from exegete.models import load
-from exegete.models.state.restore import preserve_random_state
+from exegete.models.state import preserve_random_state
 from exegete.training.loop.execute import StopAfterStep, TrainResult
 from exegete.training.loop.run import find_newest_checkpoint
 

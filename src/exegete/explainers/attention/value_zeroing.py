@@ -15,7 +15,7 @@ from exegete.explainers.gradients.paths import shift_spans
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.layer_calls import LayerCall, record_layer_calls
 from exegete.models.perturbation.run import TOKENS_PER_PASS
-from exegete.models.state.restore import choose_attention_type
+from exegete.models.state import choose_attention_type
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def compute_contributions(call: LayerCall) -> Tensor:
     similar = []
     for part in masks.split(max(1, budget // length)):
         # 1 − cos of nearly equal vectors cancels: float32 would leave only noise of it.
-        similar.append(torch.cosine_similarity(call.zeroed(part).double(), call.output.double(), dim=-1))
+        similar.append(torch.cosine_similarity(call.run_without_values(part).double(), call.output.double(), dim=-1))
     change = (1 - torch.cat(similar).T).clamp(min=0)
     total = change.sum(1, keepdim=True)
     return torch.where(total > 0, change / total, 0.0)

@@ -29,8 +29,7 @@ from exegete.explainers.learned.base import CONFIG, WEIGHTS, load_config
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.loading.checkpoint import describe_load_errors
 from exegete.models.loading.digest import digest_weights
-from exegete.models.state.locks import get_lock
-from exegete.models.state.restore import evaluation_mode
+from exegete.models.state import evaluation_mode, get_lock
 
 BACKBONE = "backbone"
 

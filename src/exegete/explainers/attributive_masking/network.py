@@ -86,7 +86,7 @@ class MaskingNetwork(nn.Module):
         last = own.length - 1 - own.attended.long().flip(1).argmax(1, keepdim=True)
         inputs: dict[str, Tensor] = {}
         for name in ("input_ids", "token_type_ids"):
-            if name in own.inputs and self.reader.accepts(name):
+            if name in own.inputs and name in self.reader.forward_parameters:
                 fill = self.reader.pad_id if name == "input_ids" else 0
                 values = nn.functional.pad(own.inputs[name], (0, 1), value=fill)
                 # RoBERTa numbers positions by the ids that are not padding: the answer needs a real id, any one.

@@ -18,7 +18,7 @@ from exegete.explainers.attributive_masking.settings import MapMetric, load_metr
 from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.last_layer import skip_unread_positions
-from exegete.models.state.restore import freeze_weights
+from exegete.models.state import freeze_weights
 
 
 def refine_maps(masking: MaskingNetwork, model: ExplainedModel, batch: Batch, answer: Tensor, target: Tensor) -> Tensor:

@@ -153,4 +153,4 @@ class BackwardRules(DimensionwiseExplainer):
         factors = HeldFactors(record=True)
         with apply_backward_rules(model.model, factors, self.rules), skip_unread_positions(model):
             model(batch, capture=CAPTURE)
-        return factors.replayed()
+        return factors.make_replay()

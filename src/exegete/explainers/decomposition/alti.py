@@ -71,7 +71,7 @@ def compute_shares(state: LayerState, rows: Tensor) -> tuple[Tensor, Tensor, Ten
         return middle, *state.decompose_middle(rows)
     # The linearised norm is g ⊙ (u − mean(u)) / std(y): centring and g apply to the vectors, the std to the weights.
     norm = state.parts.norms[0]
-    weights, vectors = state.decompose_middle(rows, norm.unscaled)
+    weights, vectors = state.decompose_middle(rows, norm.apply_without_scale)
     return norm(middle), weights / middle.std(-1, correction=0)[:, None], vectors
 
 

@@ -37,7 +37,7 @@ class GlobEnc(LayerMaps):
 
         def apply_norms(x: Tensor) -> Tensor:
             for norm in norms:
-                x = norm.unscaled(x)
+                x = norm.apply_without_scale(x)
             return x
 
         weights, vectors = state.decompose_middle(rows, apply_norms)

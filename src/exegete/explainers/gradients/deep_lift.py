@@ -14,8 +14,8 @@ from exegete.data.cards import MethodCard
 from exegete.explainers.base import DimensionwiseExplainer
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, ExplainedModel
-from exegete.models.explained import Reference
-from exegete.models.state.locks import PROCESS_LOCK
+from exegete.models.hugging_face import Reference
+from exegete.models.state import PROCESS_LOCK
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.explainers.gradients.paths import shift_spans
 from exegete.explainers.seeding import example_seeds
 from exegete.models import Batch, ExplainedModel
-from exegete.models.explained import Reference
-from exegete.models.state.restore import isolate_random_state
+from exegete.models.hugging_face import Reference
+from exegete.models.state import isolate_random_state
 
 
 @dataclass(frozen=True)

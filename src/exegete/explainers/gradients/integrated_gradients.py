@@ -22,7 +22,7 @@ from exegete.explainers.base import (
 from exegete.explainers.gradients.adaptive import Value, integrate
 from exegete.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
 from exegete.models import Batch, ExplainedModel
-from exegete.models.explained import Reference
+from exegete.models.hugging_face import Reference
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.base import DimensionwiseExplainer, Explanation, TargetSelector, embed_with_gradient
 from exegete.explainers.gradients.paths import gradients_at, quadrature, scores_at
 from exegete.models import Batch, ExplainedModel
-from exegete.models.explained import Reference
+from exegete.models.hugging_face import Reference
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class TargetRank(Task):
         if not isinstance(self.task, Generation):
             return self.task.logits(output, batch)
         # Ranks are counted here, where the logits of the whole vocabulary still exist.
-        full, ids, real = self.task.read(output, batch)
+        full, ids, real = self.task.read_logits(output, batch)
         return (full > full.gather(-1, ids)).sum(-1) * real
 
     def probabilities(self, logits: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Naopc(UnitMetric):
 
     def _cache_keys(self, model: ExplainedModel, batch: Batch, target: Tensor) -> list[bytes]:
         """Return a key for each row; rows with equal keys have equal limits."""
-        inputs = Deletion(model, batch, batch.attended[None].clone()).keys()
+        inputs = Deletion(model, batch, batch.attended[None].clone()).compute_keys()
         # Targets that are positions count from the first real token, so that padding on the left does not change a key.
         start = batch.attended.long().argmax(1)
         targets = (target - start[:, None] if target.ndim > 1 else target).cpu().numpy()

@@ -1,1 +1,1 @@
-"""Examples as batches of token ids or pixels, and labels as numbers."""
+"""Encoding of texts and images as ids or pixels, and of labels as numbers."""

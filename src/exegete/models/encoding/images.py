@@ -1,4 +1,4 @@
-"""Image transformers: their leading tokens, and passes over chosen patches only."""
+"""Image transformers: their leading tokens, and passes over a selection of patches."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ LEADING = frozenset({"cls_token", "distillation_token", "register_tokens"})
 
 
 def count_leading_tokens(model: nn.Module) -> int:
-    """How many positions stand before a picture's patches: the class token's, and those of tokens like it.
+    """Return the number of positions before an image's patches: the class token's and those of similar tokens.
 
-    One for a model without any of them, too.
+    A model without any such parameter is assumed to have one.
     """
     return sum(token.shape[1] for name, token in model.named_parameters() if name.rpartition(".")[2] in LEADING) or 1
 
 
 @contextmanager
 def select_patches(model: PreTrainedModel, positions: Tensor, length: int) -> Iterator[None]:
-    """Inside the block the encoder sees only these positions [B, K] of each picture's `length`, places unchanged.
+    """Let the encoder see only these positions inside the block; each patch keeps its position embedding.
+
+    Args:
+        model: an image transformer.
+        positions: [B, K] the positions to keep.
+        length: the number of positions of a whole image.
 
     Raises:
         ExegeteError: a model whose patches cannot be told apart.
@@ -36,7 +41,8 @@ def select_patches(model: PreTrainedModel, positions: Tensor, length: int) -> It
             "use how='mask' or 'zero'"
         )
 
-    def chosen(module: nn.Module, inputs: Any, output: Any) -> Tensor:
+    def select(module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        # Other architectures (Swin) do not return one vector per patch here.
         if not isinstance(output, Tensor) or output.shape[1] != length:
             raise ExegeteError(
                 f"patches of a {model.config.model_type!r} model cannot be removed: its embeddings are not the "
@@ -44,5 +50,6 @@ def select_patches(model: PreTrainedModel, positions: Tensor, length: int) -> It
             )
         return output.gather(1, positions[..., None].expand(-1, -1, output.shape[-1]))
 
-    with embeddings.register_forward_hook(chosen):
+    # Hooked after the embeddings, where position embeddings are already added.
+    with embeddings.register_forward_hook(select):
         yield

@@ -1,4 +1,4 @@
-"""Texts in places of a larger one: templates, and their tokens seen from the texts in them."""
+"""Texts inside a larger one: templates, and their tokens from the point of view of the texts in them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ FIELD = re.compile(r"\{(text|text_pair)\}")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A prompt with a place for the text, and one for the second text of a pair. Other braces are only characters."""
+    """A prompt with a place for the text, and one for the second text of a pair; other braces are plain characters.
+
+    `pieces` are the constant texts, and `sides` the numbers of the texts between them.
+    """
 
     pieces: tuple[str, ...]
     sides: tuple[int, ...]
 
     @classmethod
     def parse(cls, template: str) -> Template:
-        """From text with `{text}` once, and `{text_pair}` at most once."""
+        """Return the template of a text with `{text}` once, and `{text_pair}` at most once.
+
+        Raises:
+            ExegeteError: other numbers of fields.
+        """
         parts = FIELD.split(template)
         names = parts[1::2]
         if sorted(names) not in (["text"], ["text", "text_pair"]):
@@ -33,8 +40,12 @@ class Template:
             )
         return cls(tuple(parts[::2]), tuple(("text", "text_pair").index(name) for name in names))
 
-    def filled(self, texts: tuple[str, ...]) -> tuple[str, dict[int, tuple[int, int]]]:
-        """The whole prompt, and where in it each text stands."""
+    def fill(self, texts: tuple[str, ...]) -> tuple[str, dict[int, tuple[int, int]]]:
+        """Return the whole prompt, and the characters of each text in it.
+
+        Raises:
+            ExegeteError: another number of texts than of places.
+        """
         if len(texts) != len(self.sides):
             raise ExegeteError(f"the template has {len(self.sides)} place(s) for texts, the example has {len(texts)}")
         whole, places = self.pieces[0], {}
@@ -46,7 +57,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class TemplateEncoding:
-    """The `Encoding` of a prompt, seen from the texts in it: everything else is special."""
+    """The tokens of a prompt with the attributes of `tokenizers.Encoding`; all but the texts' tokens are special."""
 
     ids: list[int]
     tokens: list[str]
@@ -60,51 +71,74 @@ class TemplateEncoding:
 def encode_template(
     tokenizer: Any, template: Template, texts: tuple[str, ...], *, special: SpecialTokens = "all"
 ) -> TemplateEncoding:
-    """The tokens of the texts in the template; `special`: which of those that the tokenizer adds of its own accord.
+    """Return the tokens of the texts in the template.
 
-    A token that holds characters of both a text and what is around it belongs to neither text.
+    A token that holds characters of both a text and the template belongs to the template.
+
+    Args:
+        tokenizer: the tokenizer.
+        template: the template.
+        texts: as many as it has places.
+        special: the special tokens to add: all, only those before the prompt, or None.
     """
-    whole, places = template.filled(texts)
-    found = tokenize_text(tokenizer, whole, special=special is not None)
-    stop = len(found.ids)
-    while special == "before" and stop and found.special_tokens_mask[stop - 1] and not found.offsets[stop - 1][1]:
-        stop -= 1
-    sides = [_side(span, whole, places) for span in found.offsets[:stop]]
-    sides = [None if added else side for side, added in zip(sides, found.special_tokens_mask, strict=False)]
-    offsets = [
-        (0, 0) if side is None else (max(start - places[side][0], 0), end - places[side][0])
-        for side, (start, end) in zip(sides, found.offsets, strict=False)
-    ]
-    outside = [int(side is None) for side in sides]
-    return TemplateEncoding(found.ids[:stop], found.tokens[:stop], offsets, sides, outside, [0] * stop)
+    whole, places = template.fill(texts)
+    encoding = tokenize_text(tokenizer, whole, special=special is not None)
+    stop = len(encoding.ids)
+    if special == "before":
+        # A special token that is written in the text has characters; one that the tokenizer added has none.
+        while stop and encoding.special_tokens_mask[stop - 1] and not encoding.offsets[stop - 1][1]:
+            stop -= 1
+    sides: list[int | None] = []
+    offsets: list[tuple[int, int]] = []
+    for span, is_added in zip(encoding.offsets[:stop], encoding.special_tokens_mask, strict=False):
+        side = None if is_added else _find_side(span, whole, places)
+        sides.append(side)
+        if side is None:
+            offsets.append((0, 0))
+        else:
+            # Offsets of a text begin at its first character; white space before it is cut off.
+            offsets.append((max(span[0] - places[side][0], 0), span[1] - places[side][0]))
+    is_special = [int(side is None) for side in sides]
+    return TemplateEncoding(encoding.ids[:stop], encoding.tokens[:stop], offsets, sides, is_special, [0] * stop)
 
 
 def fit_template(
-    tokenizer: Any, template: Template, texts: tuple[str, ...], max_length: int, *, special: SpecialTokens = "all"
+    tokenizer: Any,
+    template: Template,
+    texts: tuple[str, ...],
+    max_length: int,
+    *,
+    special: SpecialTokens = "all",
 ) -> tuple[TemplateEncoding, tuple[str, ...]]:
-    """The texts in their template, the longest cut at its end until all fits; and what is left of them.
+    """Return the tokens of the texts in their template and the texts, the longest text cut at its end until all fits.
 
     Raises:
         ExegeteError: the template leaves no room for a text.
     """
-    found = encode_template(tokenizer, template, texts, special=special)
-    while (excess := len(found.ids) - max_length) > 0:
-        longest = max(range(len(texts)), key=found.sequence_ids.count)
-        own = [i for i, side in enumerate(found.sequence_ids) if side == longest]
+    encoding = encode_template(tokenizer, template, texts, special=special)
+    # A cut text may have more tokens than planned, since its last word is tokenized anew.
+    while len(encoding.ids) > max_length:
+        excess = len(encoding.ids) - max_length
+        longest = max(range(len(texts)), key=encoding.sequence_ids.count)
+        own = [place for place, side in enumerate(encoding.sequence_ids) if side == longest]
         if len(own) <= excess:
             raise ExegeteError(
-                f"the prompt without the text has {len(found.ids) - len(own)} of at most {max_length} "
+                f"the prompt without the text has {len(encoding.ids) - len(own)} of at most {max_length} "
                 "tokens: use a shorter template or fewer shots"
             )
-        end = found.offsets[own[-excess]][0]
+        end = encoding.offsets[own[-excess]][0]
         texts = (*texts[:longest], texts[longest][:end].rstrip(), *texts[longest + 1 :])
-        found = encode_template(tokenizer, template, texts, special=special)
-    return found, texts
+        encoding = encode_template(tokenizer, template, texts, special=special)
+    return encoding, texts
 
 
-def _side(span: tuple[int, int], whole: str, places: Mapping[int, tuple[int, int]]) -> int | None:
-    """The text that a token's characters are in, white space before them aside."""
+def _find_side(span: tuple[int, int], whole: str, places: Mapping[int, tuple[int, int]]) -> int | None:
+    """Return the number of the text that contains a token's characters, apart from white space before them."""
     start, end = span
+    # Many tokenizers count the space before a word as part of its token (" film").
     lead = len(whole[start:end]) - len(whole[start:end].lstrip())
     begin = min(start + lead, end - 1)
-    return next((side for side, (first, last) in places.items() if first <= begin and start < end <= last), None)
+    for side, (first, last) in places.items():
+        if first <= begin and start < end <= last:
+            return side
+    return None

@@ -1,4 +1,4 @@
-"""Tokens and where they stand in a text, also from tokenizers of SentencePiece that do not tell it themselves."""
+"""Tokens with their characters, also from SentencePiece tokenizers of transformers that do not give characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exegete.errors import ExegeteError
 
 
 class SentencePieceEncoding(NamedTuple):
-    """What of a `tokenizers.Encoding` is read: L tokens, their characters, and which the tokenizer added."""
+    """The attributes of a `tokenizers.Encoding` that are used: L tokens, their characters, and a mask of added ones."""
 
     ids: list[int]
     tokens: list[str]
@@ -22,39 +22,45 @@ class SentencePieceEncoding(NamedTuple):
 def tokenize_text(
     tokenizer: Any, text: str, *, special: bool = True, target: bool = False
 ) -> Encoding | SentencePieceEncoding:
-    """The tokens of a text with their characters.
+    """Return the tokens of a text with their characters.
 
     Args:
-        tokenizer: a fast one, or one around SentencePiece (Marian's).
-        text: what it cuts.
-        special: whether it adds tokens of its own.
-        target: whether the text is what a decoder says.
+        tokenizer: a fast tokenizer, or one around SentencePiece (Marian's).
+        text: the text.
+        special: add special tokens.
+        target: the text is one that a decoder generates.
 
     Raises:
-        ExegeteError: special tokens in the text, of a tokenizer around SentencePiece.
+        ExegeteError: special tokens in the text, with a tokenizer around SentencePiece.
     """
-    given = {"text_target": text} if target else {"text": text}
-    found = tokenizer(**given, add_special_tokens=special)
+    # Marian has separate vocabularies for the languages that it reads and writes.
+    argument = {"text_target": text} if target else {"text": text}
+    output = tokenizer(**argument, add_special_tokens=special)
     if tokenizer.is_fast:
-        fast: Encoding = found.encodings[0]
-        return fast
+        encoding: Encoding = output.encodings[0]
+        return encoding
     processor = tokenizer.spm_target if target else tokenizer.spm_source
-    tokens, offsets = _pieces(tokenizer, processor, text)
-    ids, count = list(found["input_ids"]), len(tokens)
+    tokens, offsets = _split_text(tokenizer, processor, text)
+    ids, count = list(output["input_ids"]), len(tokens)
     added = ids[count:]
+    # transformers splits at special tokens before SentencePiece sees the text, so counts differ if there are any.
     if not set(added) <= set(tokenizer.all_special_ids) or len(ids) < count + special:
         raise ExegeteError(f"special tokens stand in the text {text[:40]!r}: leave them out")
-    behind = len(added)
     tokens += tokenizer.convert_ids_to_tokens(added)
-    return SentencePieceEncoding(ids, tokens, [*offsets, *[(0, 0)] * behind], [0] * count + [1] * behind)
+    offsets += [(0, 0)] * len(added)
+    return SentencePieceEncoding(ids, tokens, offsets, [0] * count + [1] * len(added))
 
 
-def _pieces(tokenizer: Any, processor: Any, text: str) -> tuple[list[str], list[tuple[int, int]]]:
-    """SentencePiece's pieces and their characters, behind a code of the language that Marian wants."""
+def _split_text(tokenizer: Any, processor: Any, text: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """Return SentencePiece's pieces and their characters, after a language code if the text begins with one."""
+    # Multilingual Marian models expect a code such as >>fra<<, which is a token of its own.
     codes, rest = tokenizer.remove_language_code(text)
-    begun = len(text) - len(rest)
-    of_byte = [0, *accumulate(len(each.encode()) for each in rest)]
-    characters = {byte: begun + place for place, byte in enumerate(of_byte)}
-    pieces = processor.encode(rest, return_type="proto").pieces
-    offsets = [(characters[each.begin], characters[each.end]) for each in pieces]
-    return [*codes, *(each.piece for each in pieces)], [*[(0, begun)] * len(codes), *offsets]
+    start = len(text) - len(rest)
+    # SentencePiece counts bytes.
+    bytes_before = accumulate((len(character.encode()) for character in rest), initial=0)
+    characters = {count: start + place for place, count in enumerate(bytes_before)}
+    tokens, offsets = list(codes), [(0, start)] * len(codes)
+    for piece in processor.encode(rest, return_type="proto").pieces:
+        tokens.append(piece.piece)
+        offsets.append((characters[piece.begin], characters[piece.end]))
+    return tokens, offsets

@@ -1,4 +1,4 @@
-"""Records of model families, by transformers' `model_type`: a file and a line each."""
+"""Records of model families by transformers' `model_type`; each is a file and a line here."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from exegete.models.families.record import SMALL, Head, Hooks
 
 FAMILY = replace(
     BERT,
+    # Its attention does not go through transformers' interface.
     attention=replace(BERT.attention, projections=(), hooks=Hooks("query", "key", "value")),
     head=Head("classifier.out_proj", dense="classifier.dense", activation="hidden_act"),
     after_attention=None,

@@ -8,6 +8,7 @@ from exegete.models.families.record import SMALL, Head, Hooks
 POSITIONS = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 16, "share_att_key": True}
 FAMILY = replace(
     BERT,
+    # Its attention adds terms of relative positions and does not go through transformers' interface.
     attention=replace(
         BERT.attention,
         value="attention.self.value_proj",

@@ -4,6 +4,7 @@ from exegete.models.families.record import Attention, Family, FeedForward, Head
 
 FAMILY = Family(
     layers="h",
+    # Queries, keys and values come from one projection, values last.
     attention=Attention("attn.c_attn", "attn.c_proj", norm="ln_1", part=(2, 3)),
     feed_forward=FeedForward("mlp.c_fc", "mlp.act", "mlp.c_proj", norm="ln_2"),
     head=Head("score"),

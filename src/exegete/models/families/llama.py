@@ -11,6 +11,7 @@ FAMILY = Family(
     head=Head("score"),
     norm_first=True,
     final_norm="norm",
+    # LlamaRMSNorm computes the variance in float32.
     in_float32="norms",
     small_config=SMALL | {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3},
     tokenizer="gpt2",

@@ -1,4 +1,4 @@
-"""A record of a model family: where it keeps its parts, and a small configuration to try it with."""
+"""The record of a model family: the paths of its parts, and a small configuration for tests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ SMALL: dict[str, Any] = {
     "intermediate_size": 48,
     "max_position_embeddings": 130,
 }
-"""Sizes of a model for tests, under the names that most configurations have for them."""
+"""Sizes of a model for tests, under the names that most configurations use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The modules after the last layer; paths start at the whole model, `@` stands for its base model.
+    """The modules after the last layer: [dense → activation → [norm]] → output.
 
-    [dense → activation → [norm]] → output. `activation` is an activation's name, or that of the entry of the
-    configuration that holds it.
+    Paths start at the whole model, or at its base model after `@`. `activation` is an activation's name, or the name of
+    the configuration's entry with it.
     """
 
     output: str
@@ -32,7 +32,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Where a self-attention module keeps its parts; `dropout` is what its attention probabilities go through."""
+    """The names of a self-attention module's parts; its attention probabilities pass through `dropout`."""
 
     query: str
     key: str
@@ -43,11 +43,11 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A layer's attention: the projections to the values and behind it, and its norm; paths start at the layer.
+    """A layer's attention: the projections to the values and after it, and its norm; paths start at the layer.
 
-    `part`: which share of a fused projection holds the values, as (index, of how many). `projections`: what makes
-    queries, keys and values, position by position, of what the layer gets. `hooks`: for attention that does not go
-    through transformers' interface.
+    `part`: the share of a fused projection that holds the values, as (index, number of parts). `projections`: the
+    modules that compute queries, keys and values from the layer's input, position by position. `hooks`: the parts of an
+    attention that does not go through transformers' interface.
     """
 
     value: str
@@ -62,8 +62,8 @@ class Attention:
 class FeedForward:
     """A layer's feed-forward: into → activation → out, and its norm; paths start at the layer.
 
-    With `gate` the wide layer is activation(gate) ⊙ into; `has_fused_gate`: the first half of `into` is the gate;
-    `gate_flag`: the configuration's entry that says whether there are a gate, `into` with `_0`, and a value, with `_1`.
+    With `gate` it is out(activation(gate) ⊙ into). `has_fused_gate`: the first half of `into` is the gate. `gate_flag`:
+    the configuration's entry that is true if `into` is split into a gate, with `_0`, and a value, with `_1`.
     """
 
     into: str
@@ -76,19 +76,19 @@ class FeedForward:
 
     @property
     def is_gated(self) -> bool:
-        """Whether the wide layer is a product with a gate."""
+        """Whether the feed-forward is a product with a gate."""
         return self.has_fused_gate or self.gate is not None
 
     def split_gate(self) -> FeedForward:
-        """As it is where `gate_flag` says that there is a gate."""
+        """Return the feed-forward of a configuration whose `gate_flag` is true."""
         return replace(self, into=f"{self.into}_1", gate=f"{self.into}_0")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A decoder behind an encoder: its list of layers in the base model, and the parts of each.
+    """A decoder after an encoder: its list of layers in the base model, and the parts of each.
 
-    `cross` is the attention to the encoder, between the layer's own and its feed-forward.
+    `cross` is the attention to the encoder, between self-attention and feed-forward.
     """
 
     layers: str
@@ -99,23 +99,24 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The facts about the models of a family that are not the same in all families.
+    """What differs between families of models.
 
     Args:
-        layers: the list of layers in the base model; `shared`: the path, in each of them, of the layers that are run
-            again and again.
+        layers: the list of layers in the base model.
+        shared: in families that run layers repeatedly, the path of the layers in each group of `layers`.
         attention: the first half of a layer.
         feed_forward: the second half of a layer.
-        norm_first: norms stand before what they belong to, not behind its residual.
-        final_norm: the base model's norm behind all layers.
-        decoder: the decoder's parts where the rest are an encoder's that stands before it.
-        head: the head for classes; `masked`: the one for masked words.
-        after_attention: the part of a layer that takes the attention's output and the residual, if the head reads the
-            first position alone; all after it can then be left out elsewhere.
-        weighs_positions: attention adds a mask [B, 1, L, L] of numbers as it is, so that positions can fade.
-        in_float32: `norms` or `rotations`, where these are computed in float32 even if the weights are more precise.
-        small: the configuration of a small model for tests.
-        tokenizer: the kind of tokenizer that a small model takes: `bert`, `roberta` or `gpt2`; None: it reads images.
+        norm_first: norms come before attention and feed-forward, not after their residuals.
+        final_norm: the base model's norm after all layers.
+        decoder: the decoder's parts, if the other parts are those of an encoder before it.
+        head: the head for classes.
+        masked: the head for masked words.
+        after_attention: the part of a layer that takes the attention's output and the residual, if the head reads only
+            the first position; it and all parts after it can then be skipped at the others.
+        accepts_pairwise_mask: attention adds a mask [B, 1, L, L] of numbers unchanged, so that positions can fade.
+        in_float32: `norms` or `rotations`, if these are computed in float32 even with more precise weights.
+        small_config: the configuration of a small model for tests.
+        tokenizer: the kind of tokenizer of a small model: `bert`, `roberta` or `gpt2`; None for images.
     """
 
     layers: str
@@ -135,5 +136,5 @@ class Family:
 
     @property
     def norms(self) -> tuple[str, str]:
-        """The attention's norm and the feed-forward's."""
+        """The attention's norm and the feed-forward's norm."""
         return self.attention.norm, self.feed_forward.norm

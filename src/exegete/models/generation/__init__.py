@@ -1,1 +1,1 @@
-"""Generated text: where responses stand in a batch, batches of ids, and the model that is explained in what it says."""
+"""Language models, with an encoder or without, explained in the text that they generate."""

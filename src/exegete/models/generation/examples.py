@@ -1,12 +1,11 @@
-"""Prompts, chats and their responses become batches."""
+"""Encoding of prompts, chats and responses as batches."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from tokenizers import Encoding
@@ -26,26 +25,50 @@ from exegete.models.generation.response import (
     tokenize_decoder_response,
     tokenize_response,
 )
-
-if TYPE_CHECKING:
-    from exegete.models.generation.model import GeneratingModel
+from exegete.models.hugging_face import HuggingFaceModel
 
 logger = logging.getLogger(__name__)
+UNLIMITED = 1 << 30
 
 
-def prompt_to_row(given: Any) -> dict[str, Any]:
-    """A prompt, a pair (prompt, response) or a row of columns as a row; an assistant's last message is the response.
+@dataclass(frozen=True)
+class ResponseFormat:
+    """How a language model reads prompts and responses.
+
+    Args:
+        tokenizer: its tokenizer.
+        max_length: the most tokens that it reads; an encoder-decoder reads as many on either side.
+        vocab_size: the number of token ids.
+        start: ids that a decoder reads between prompt and response.
+        is_encoder_decoder: whether prompt and response are read by different stacks.
+    """
+
+    tokenizer: Any
+    max_length: int
+    vocab_size: int
+    start: tuple[int, ...]
+    is_encoder_decoder: bool
+
+    def max_prompt_length(self, response: int) -> int:
+        """Return the most tokens of a prompt before a response of this length, 0 or less if that is too long."""
+        if not self.is_encoder_decoder:
+            return self.max_length - response
+        return self.max_length if response + len(self.start) <= self.max_length else 0
+
+
+def prompt_to_row(example: Any) -> dict[str, Any]:
+    """Return a prompt, a pair (prompt, response) or a row as a row; an assistant's last message is the response.
 
     Raises:
-        ExegeteError: anything else.
+        ExegeteError: another kind of example.
     """
-    if isinstance(given, str):
-        return {"prompt": given}
-    if isinstance(given, tuple) and len(given) == 2:
-        return {"prompt": given[0], "response": given[1]}
-    if not isinstance(given, Mapping):
-        raise ExegeteError(f"an example is a prompt, or a row with 'prompt' or 'messages', not {given!r:.80}")
-    row = {name: value for name, value in given.items() if value is not None}
+    if isinstance(example, str):
+        return {"prompt": example}
+    if isinstance(example, tuple) and len(example) == 2:
+        return {"prompt": example[0], "response": example[1]}
+    if not isinstance(example, Mapping):
+        raise ExegeteError(f"an example is a prompt, or a row with 'prompt' or 'messages', not {example!r:.80}")
+    row = {name: value for name, value in example.items() if value is not None}
     messages = row.get("messages")
     if "response" in row or not isinstance(messages, Sequence) or not messages:
         return row
@@ -56,9 +79,15 @@ def prompt_to_row(given: Any) -> dict[str, Any]:
 
 
 def respond(
-    model: GeneratingModel, examples: Sequence[Any], max_new_tokens: int, temperature: float, seed: int
+    model: HuggingFaceModel,
+    generator: Any,
+    form: ResponseFormat,
+    examples: Sequence[Any],
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
 ) -> list[dict[str, Any]]:
-    """See `GeneratingModel.respond`."""
+    """Return the examples as rows with responses; see `GeneratingModel.respond`."""
     if max_new_tokens < 1 or temperature < 0:
         raise ExegeteError(
             f"expected max_new_tokens of at least 1 and a temperature of at least 0, got {max_new_tokens}, "
@@ -67,74 +96,87 @@ def respond(
     rows = [prompt_to_row(example) for example in examples]
     for number, row in enumerate(rows):
         if "response" not in row:
-            longest = model.max_prompt_length(max_new_tokens)
-            placed, _ = _fitted(model, parse_prompt(row, model.tokenizer), longest, number)
-            ids = generate_response(
-                model.generator, placed.ids, model.pad_id, max_new_tokens, temperature, seed, model.decoder_start_ids
-            )
+            longest = form.max_prompt_length(max_new_tokens)
+            prompt, _ = _fit_prompt(form, parse_prompt(row, form.tokenizer), longest, number)
+            ids = generate_response(generator, prompt.ids, model.pad_id, max_new_tokens, temperature, seed, form.start)
+            # The response was generated after the cut prompt, so later the prompt is cut at the same length.
             rows[number] = row | {"response": ids, "prompt_length": longest}
     return rows
 
 
-def encode(model: GeneratingModel, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
-    """See `GeneratingModel.encode`."""
-    rows = model.respond(examples)
-    read = [_read(model, row, number) for number, row in enumerate(rows)]
+def encode(
+    model: HuggingFaceModel, form: ResponseFormat, rows: Sequence[Mapping[str, Any]], device: str | torch.device | None
+) -> Batch:
+    """Return rows with responses as one batch; see `GeneratingModel.encode`."""
+    encoded = [_encode_row(form, row, number) for number, row in enumerate(rows)]
 
-    def tokenized(*_: Any) -> encoding.TokenizedRows:
-        return [placed for placed, _, _ in read], tuple(alignment for _, alignment, _ in read)
+    def tokenize(*_: Any) -> encoding.TokenizedRows:
+        return [tokens for tokens, _, _ in encoded], tuple(alignment for _, alignment, _ in encoded)
 
-    batch = encoding.encode(model, [{} for _ in rows], tokenized, device)
-    count = torch.tensor([len(exchange.tokens) for _, _, exchange in read], device=batch.device)
+    # Empty rows: what texts have besides tokens (labels, rationales) does not apply.
+    batch = encoding.encode(model, [{} for _ in rows], tokenize, device)
+    exchanges = tuple(exchange for _, _, exchange in encoded)
+    count = torch.tensor([len(exchange.tokens) for exchange in exchanges], device=batch.device)
+    # Padding is on the left, so a response ends every row; its tokens are counted from 0.
     place = torch.arange(batch.length, device=batch.device) - batch.length + count[:, None]
-    response, decoded = place >= 0, place >= -len(model.decoder_start_ids) if model.decoder_start_ids else None
-    exchanges = tuple(exchange for _, _, exchange in read)
-    unit_of = _sources(batch, exchanges)
-    marked, known = _evidence(rows, exchanges, unit_of)
-    made = replace(batch, response=response, decoder_mask=decoded, unit_of=unit_of, exchanges=exchanges)
-    return replace(made, rationale_mask=marked, has_rationale=known)
+    unit_of = _number_sources(batch, exchanges)
+    rationale_mask, has_rationale = _mark_evidence(rows, exchanges, unit_of)
+    return replace(
+        batch,
+        response=place >= 0,
+        decoder_mask=place >= -len(form.start) if form.start else None,
+        unit_of=unit_of,
+        exchanges=exchanges,
+        rationale_mask=rationale_mask,
+        has_rationale=has_rationale,
+    )
 
 
-def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[TemplateEncoding, Alignment, Exchange]:
-    """An example's tokens, its visible texts aligned with them, and the whole as text."""
-    prompt = parse_prompt(row, model.tokenizer)
-    placed, texts = _fitted(model, prompt, 1 << 30, number)
-    response = _response(model, prompt, placed, texts, row["response"], number)
-    longest = min(model.max_prompt_length(len(response.ids)), row.get("prompt_length", model.max_length))
-    if len(placed.ids) > longest:
+def _encode_row(
+    form: ResponseFormat, row: Mapping[str, Any], number: int
+) -> tuple[TemplateEncoding, Alignment, Exchange]:
+    """Return an example's tokens, its visible texts aligned with them, and both texts."""
+    prompt = parse_prompt(row, form.tokenizer)
+    tokens, texts = _fit_prompt(form, prompt, UNLIMITED, number)
+    response = _encode_response(form, prompt, tokens, texts, row["response"], number)
+    longest = min(form.max_prompt_length(len(response.ids)), row.get("prompt_length", form.max_length))
+    if len(tokens.ids) > longest:
         if longest < 1:
             raise ExegeteError(
                 f"the response of example {number} has {len(response.ids)} tokens; prompt and response "
-                f"{'each' if model.is_encoder_decoder else 'together'} have at most {model.max_length}"
+                f"{'each' if form.is_encoder_decoder else 'together'} have at most {form.max_length}"
             )
-        placed, texts = _fitted(model, prompt, longest, number)
-        response = _response(model, prompt, placed, texts, row["response"], number)
-    behind = [*model.decoder_start_ids, *response.ids]
-    tokens, more = model.tokenizer.convert_ids_to_tokens(behind), len(behind)
+        tokens, texts = _fit_prompt(form, prompt, longest, number)
+        # Encoded again: its tokens may depend on the end of the prompt.
+        response = _encode_response(form, prompt, tokens, texts, row["response"], number)
+    added = [*form.start, *response.ids]
+    added_tokens, count = form.tokenizer.convert_ids_to_tokens(added), len(added)
     whole = TemplateEncoding(
-        [*placed.ids, *behind],
-        [*placed.tokens, *tokens],
-        [*placed.offsets, *[(0, 0)] * more],
-        [*placed.sequence_ids, *[None] * more],
-        [*placed.special_tokens_mask, *[1] * more],
-        [0] * (len(placed.ids) + more),
+        [*tokens.ids, *added],
+        [*tokens.tokens, *added_tokens],
+        [*tokens.offsets, *[(0, 0)] * count],
+        [*tokens.sequence_ids, *[None] * count],
+        [*tokens.special_tokens_mask, *[1] * count],
+        [0] * (len(tokens.ids) + count),
     )
     alignment = align(texts, cast("Encoding", whole), truncated=texts != prompt.texts)
-    text, places = prompt.template.filled(texts)
+    text, places = prompt.template.fill(texts)
     exchange = Exchange(
         text, prompt.names, tuple(places.values()), prompt.is_source, response.text,
-        tuple(tokens[len(model.decoder_start_ids) :]), response.spans,
+        tuple(added_tokens[len(form.start) :]), response.spans,
     )  # fmt: skip
     return whole, alignment, exchange
 
 
-def _fitted(
-    model: GeneratingModel, prompt: Prompt, longest: int, number: int
+def _fit_prompt(
+    form: ResponseFormat, prompt: Prompt, longest: int, number: int
 ) -> tuple[TemplateEncoding, tuple[str, ...]]:
-    """The prompt's tokens, and its visible texts, cut where it is too long."""
-    every: SpecialTokens = "all" if model.is_encoder_decoder else "before"
-    special = every if prompt.special else None
-    placed, texts = fit_template(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
+    """Return the prompt's tokens and its visible texts, cut if the prompt is too long."""
+    # A decoder continues the prompt, so an end-of-text token after it would be wrong; an encoder expects one.
+    special: SpecialTokens = "all" if form.is_encoder_decoder else "before"
+    tokens, texts = fit_template(
+        form.tokenizer, prompt.template, prompt.texts, longest, special=special if prompt.special else None
+    )
     cut = [
         f"{name!r} to {len(short)} of {len(text)} characters"
         for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True)
@@ -142,54 +184,62 @@ def _fitted(
     ]
     if cut:
         logger.warning("the prompt of example %d is cut to %d tokens: %s", number, longest, ", ".join(cut))
-    return placed, texts
+    return tokens, texts
 
 
-def _response(
-    model: GeneratingModel, prompt: Prompt, placed: TemplateEncoding, texts: tuple[str, ...], given: Any, number: int
+def _encode_response(
+    form: ResponseFormat,
+    prompt: Prompt,
+    tokens: TemplateEncoding,
+    texts: tuple[str, ...],
+    response: Any,
+    number: int,
 ) -> Response:
-    """A response from what was given, a text or ids."""
-    if isinstance(given, str) and given.strip():
-        if model.is_encoder_decoder:
-            return tokenize_decoder_response(model.tokenizer, given, model.decoder_start_ids)
-        whole = prompt.template.filled(texts)[0]
-        return tokenize_response(model.tokenizer, whole, placed.ids, given, special=prompt.special)
-    ids = [int(token) for token in given] if isinstance(given, Sequence | Tensor) and not isinstance(given, str) else []
-    size = model.config.get_text_config().vocab_size
-    if not ids or not all(0 <= token < size for token in ids):
+    """Return the tokens of a response, which is a text or token ids."""
+    if isinstance(response, str) and response.strip():
+        if form.is_encoder_decoder:
+            return tokenize_decoder_response(form.tokenizer, response, form.start)
+        whole = prompt.template.fill(texts)[0]
+        return tokenize_response(form.tokenizer, whole, tokens.ids, response, special=prompt.special)
+    ids: list[int] = []
+    if isinstance(response, Sequence | Tensor) and not isinstance(response, str):
+        ids = [int(token) for token in response]
+    if not ids or not all(0 <= token < form.vocab_size for token in ids):
         raise ExegeteError(
-            f"expected the response of example {number} as a text or as token ids from 0 to {size - 1}, "
-            f"one at least, got {given!r:.80}"
+            f"expected the response of example {number} as a text or as token ids from 0 to {form.vocab_size - 1}, "
+            f"one at least, got {response!r:.80}"
         )
-    return decode_response(model.tokenizer, ids)
+    return decode_response(form.tokenizer, ids)
 
 
-def _evidence(
+def _mark_evidence(
     rows: Sequence[Mapping[str, Any]], exchanges: Sequence[Exchange], unit_of: Tensor
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """[B, L] Which positions stand in sources that are `evidence` by name, and [B] where that is known.
+    """Return a mask [B, L] of the sources named in `evidence`, and a mask [B] of the rows that have evidence.
 
     Raises:
         ExegeteError: evidence that is no source of the example.
     """
-    named = [row.get("evidence") for row in rows]
-    if all(names is None for names in named):
+    evidence = [row.get("evidence") for row in rows]
+    if all(names is None for names in evidence):
         return None, None
-    marked = torch.zeros_like(unit_of, dtype=torch.bool)
-    for row, names, exchange, number in zip(marked, named, exchanges, unit_of, strict=True):
+    mask = torch.zeros_like(unit_of, dtype=torch.bool)
+    for line, names, exchange, units in zip(mask, evidence, exchanges, unit_of, strict=True):
         for name in names or ():
             if name not in exchange.sources:
                 raise unknown("source in evidence", name, exchange.sources)
-            row.logical_or_(number == exchange.sources.index(name))
-    return marked, torch.tensor([names is not None for names in named], device=unit_of.device)
+            line.logical_or_(units == exchange.sources.index(name))
+    return mask, torch.tensor([names is not None for names in evidence], device=unit_of.device)
 
 
-def _sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:
-    """[B, L] Numbers of the sources, where there are some; else of the visible texts."""
-    found = torch.full_like(batch.word_of, -1)
-    for row, exchange, alignment in zip(found, exchanges, batch.alignments or (), strict=True):
-        named = [True] * len(exchange.names) if not any(exchange.is_source) else exchange.is_source
-        number = [count - 1 if own else -1 for count, own in zip(accumulate(named), named, strict=True)]
-        sides = [-1 if span is None else number[span[0]] for span in alignment.spans]
+def _number_sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:
+    """Return the number [B, L] of each position's source; without sources, of its visible text; else −1."""
+    units = torch.full_like(batch.word_of, -1)
+    for row, exchange, alignment in zip(units, exchanges, batch.alignments or (), strict=True):
+        is_unit = exchange.is_source if any(exchange.is_source) else [True] * len(exchange.names)
+        numbers: list[int] = []
+        for own in is_unit:
+            numbers.append(sum(is_unit[: len(numbers)]) if own else -1)
+        sides = [-1 if span is None else numbers[span[0]] for span in alignment.spans]
         row[len(row) - len(sides) :] = torch.tensor(sides)
-    return found
+    return units

@@ -1,4 +1,4 @@
-"""Prompts and responses given as token ids become left-padded batches."""
+"""Left-padded batches of prompts and responses that are given as token ids."""
 
 from __future__ import annotations
 
@@ -23,69 +23,80 @@ def make_batch(
     foils: Any = None,
     start: Sequence[int] = (),
 ) -> Batch:
-    """See `GeneratingModel.batch`; `start`: ids that a decoder reads before each response, behind an encoder's."""
-    prompt, response = _rows("prompt_ids", prompts), _rows("response_ids", responses)
-    if len(prompt) != len(response):
-        raise ExegeteError(f"expected a response for each of {len(prompt)} prompts, got {len(response)}")
-    for number, (asked, said) in enumerate(zip(prompt, response, strict=True)):
-        if not len(asked) or not len(said):
-            empty = "response" if len(asked) else "prompt"
+    """Return a batch; see `GeneratingModel.batch`. `start`: ids that a decoder reads before each response."""
+    prompt_rows, response_rows = _read_rows("prompt_ids", prompts), _read_rows("response_ids", responses)
+    if len(prompt_rows) != len(response_rows):
+        raise ExegeteError(f"expected a response for each of {len(prompt_rows)} prompts, got {len(response_rows)}")
+    ids: list[Tensor] = []
+    lengths: list[tuple[int, int]] = []
+    for number, (prompt, response) in enumerate(zip(prompt_rows, response_rows, strict=True)):
+        if not len(prompt) or not len(response):
+            empty = "response" if len(prompt) else "prompt"
             raise ExegeteError(f"example {number} has an empty {empty}: each needs one token at least")
-    lengths, begin = [(len(asked), len(said)) for asked, said in zip(prompt, response, strict=True)], len(start)
-    ids = [torch.cat([asked, torch.tensor(start).long(), said]) for asked, said in zip(prompt, response, strict=True)]
-    made = Batch.from_ids(
-        _padded(ids, pad_id),
-        _padded([torch.ones_like(row) for row in ids], 0),
-        response=_padded(
-            [torch.arange(len(row)) >= len(row) - r for row, (_, r) in zip(ids, lengths, strict=True)], False
-        ),
-        content=None if content is None else _padded(_over("content", content, lengths, False, begin), False),
-        unit_of=None if unit_of is None else _padded(_over("unit_of", unit_of, lengths, -1, begin), -1),
-        decoder_mask=_padded([torch.arange(len(row)) >= p for row, (p, _) in zip(ids, lengths, strict=True)], False)
-        if begin
-        else None,
+        ids.append(torch.cat([prompt, torch.tensor(start).long(), response]))
+        lengths.append((len(prompt), len(response)))
+    # Rows end with start and response, so both masks are ends of rows.
+    in_response = [_mark_end(len(row), response) for row, (_, response) in zip(ids, lengths, strict=True)]
+    decoder_mask = None
+    if start:
+        decoder_mask = _pad_left([_mark_end(len(row), len(row) - p) for row, (p, _) in zip(ids, lengths, strict=True)])
+    batch = Batch.from_ids(
+        _pad_left(ids, pad_id),
+        _pad_left([torch.ones_like(row) for row in ids]),
+        response=_pad_left(in_response),
+        content=None if content is None else _pad_left(_extend_rows("content", content, lengths, False, len(start))),
+        unit_of=None if unit_of is None else _pad_left(_extend_rows("unit_of", unit_of, lengths, -1, len(start)), -1),
+        decoder_mask=decoder_mask,
     )
-    return replace(made, foil=None if foils is None else _foils(foils, lengths))
+    return replace(batch, foil=None if foils is None else _read_foils(foils, lengths))
 
 
-def _rows(name: str, given: Any) -> list[Tensor]:
-    """Each example's numbers [n]: from one example or several, as lists, arrays or tensors."""
+def _mark_end(length: int, count: int) -> Tensor:
+    return torch.arange(length) >= length - count
+
+
+def _read_rows(name: str, values: Any) -> list[Tensor]:
+    """Return the numbers [n] of one example or several, from lists, arrays or tensors."""
     try:
-        if not isinstance(given, Sequence) or (len(given) and isinstance(given[0], int | bool)):
-            given = torch.as_tensor(given)
-            given = given[None] if given.ndim == 1 else given
-        rows = [torch.as_tensor(row, device="cpu") for row in given]
+        # A flat list is one example; a list of rows may be ragged, which torch cannot read at once.
+        if not isinstance(values, Sequence) or (len(values) and isinstance(values[0], int | bool)):
+            values = torch.as_tensor(values)
+            values = values[None] if values.ndim == 1 else values
+        rows = [torch.as_tensor(row, device="cpu") for row in values]
     except (TypeError, ValueError, RuntimeError) as error:
         raise ExegeteError(f"{name} cannot be read as rows of integers: {error}") from error
+    # torch reads an empty list as floating point.
     if not rows or any(row.ndim != 1 or (len(row) and row.is_floating_point()) for row in rows):
         raise ExegeteError(f"expected {name} as one row of integers or one for each example")
     return [row if row.dtype == torch.bool else row.long() for row in rows]
 
 
-def _over(name: str, given: Any, lengths: list[tuple[int, int]], fill: Any, begin: int) -> list[Tensor]:
-    """Rows over prompt, start and response, from rows over prompt and response or over the prompt alone."""
-    rows = _rows(name, given)
+def _extend_rows(name: str, values: Any, lengths: list[tuple[int, int]], fill: Any, start: int) -> list[Tensor]:
+    """Return rows over prompt, start and response, from rows over prompt and response or over the prompt alone."""
+    rows = _read_rows(name, values)
     if len(rows) != len(lengths):
         raise ExegeteError(f"expected {name} for {len(lengths)} examples, got {len(rows)} rows")
-    found = []
-    for number, (row, (asked, said)) in enumerate(zip(rows, lengths, strict=True)):
-        if len(row) not in (asked, asked + said):
+    extended = []
+    for number, (row, (prompt, response)) in enumerate(zip(rows, lengths, strict=True)):
+        whole = prompt + response
+        if len(row) not in (prompt, whole):
             raise ExegeteError(
-                f"expected {name} of example {number} for its {asked} prompt tokens or all {asked + said} tokens, "
+                f"expected {name} of example {number} for its {prompt} prompt tokens or all {whole} tokens, "
                 f"got {len(row)}"
             )
-        whole = torch.cat([row, row.new_full((asked + said - len(row),), fill)])
-        found.append(torch.cat([whole[:asked], row.new_full((begin,), fill), whole[asked:]]))
-    return found
+        after = torch.cat([row[prompt:], row.new_full((whole - len(row),), fill)])
+        extended.append(torch.cat([row[:prompt], row.new_full((start,), fill), after]))
+    return extended
 
 
-def _foils(foils: Any, lengths: list[tuple[int, int]]) -> Tensor:
-    """[B, R] A foil for each token of each response."""
-    rows = _rows("foil_ids", foils)
-    if [len(row) for row in rows] != [said for _, said in lengths]:
-        raise ExegeteError(f"expected a foil for each response token, {[said for _, said in lengths]} of them")
+def _read_foils(foils: Any, lengths: list[tuple[int, int]]) -> Tensor:
+    """Return a foil [B, R] for each token of each response."""
+    rows = _read_rows("foil_ids", foils)
+    expected = [response for _, response in lengths]
+    if [len(row) for row in rows] != expected:
+        raise ExegeteError(f"expected a foil for each response token, {expected} of them")
     return pad_sequence(rows, batch_first=True, padding_value=0)
 
 
-def _padded(rows: list[Tensor], fill: Any) -> Tensor:
+def _pad_left(rows: list[Tensor], fill: Any = 0) -> Tensor:
     return pad_sequence(rows, batch_first=True, padding_value=fill, padding_side="left")

@@ -1,4 +1,4 @@
-"""A causal language model, explained in what it says."""
+"""Causal language models, explained in the text that they generate."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation import examples as generation_examples
+from exegete.models.generation.examples import ResponseFormat
 from exegete.models.generation.from_ids import make_batch
-from exegete.models.loading.adapters import unwrap_adapter
-from exegete.models.outputs import Outputs
-from exegete.models.passes.capture import Capture
+from exegete.models.layers.architecture import unwrap_adapter
+from exegete.models.outputs import Capture, Outputs
 from exegete.models.response_positions import find_predicting_columns, find_response_positions, require_response
-from exegete.models.state.locks import with_lock
+from exegete.models.state import with_lock
 from exegete.models.tasks import Generation
 
 
@@ -32,7 +32,7 @@ class GeneratingModel(ExplainedModel):
     Args:
         model: a causal language model.
         processing_class: its tokenizer; without it only batches made from ids work.
-        max_length: tokens that prompt and response may have together, where that shall be fewer than the model takes.
+        max_length: the most tokens of prompt and response together, if fewer than the model allows.
 
     Raises:
         ExegeteError: a model without a language modelling head.
@@ -51,71 +51,74 @@ class GeneratingModel(ExplainedModel):
 
     @property
     def decoder_start_ids(self) -> tuple[int, ...]:
-        """The ids between prompt and response; only decoders behind an encoder have some."""
+        """The ids between prompt and response; empty without a decoder of its own."""
         return ()
-
-    def max_prompt_length(self, response: int) -> int:
-        """How many tokens a prompt may have before a response of so many; none or less where that is too long."""
-        return self.max_length - response
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """A text has none."""
+        """Empty: a text has no labels."""
         return ()
 
     @property
     def is_decoder(self) -> bool:
-        """Padding goes left."""
+        """True: padding goes to the left."""
         return True
 
     @property
-    def _is_read_at_last_token(self) -> bool:
-        return False
+    def response_format(self) -> ResponseFormat:
+        """How prompts and responses are read."""
+        vocab_size = self.config.get_text_config().vocab_size
+        return ResponseFormat(
+            self.tokenizer, self.max_length, vocab_size, self.decoder_start_ids, self.is_encoder_decoder
+        )
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
-        """Prompts or chats with their responses as one left-padded batch; what has no response is answered first.
+        """Encode prompts or chats with their responses as one left-padded batch; missing responses are generated.
 
         An example is a prompt, or a row: `prompt`, or `messages` for the tokenizer's chat template; `sources`, texts by
-        name, see `parse_prompt` for where they go; `response`, a text or token ids. Only visible texts are content. Too
-        long a prompt is cut at the end of its longest visible text, and a warning says so.
+        name, see `parse_prompt` for their places; `response`, a text or token ids. Only visible texts are content. A
+        prompt that is too long is cut at the end of its longest visible text, and a warning says so.
 
         Raises:
             ExegeteError: a source that is empty or has no place, a response that is no continuation, no tokenizer.
         """
-        return generation_examples.encode(self, examples, device)
+        return generation_examples.encode(self, self.response_format, self.respond(examples), device)
 
     def respond(
         self, examples: Sequence[Any], max_new_tokens: int = 64, temperature: float = 0.0, seed: int = 0
     ) -> list[dict[str, Any]]:
-        """The examples as rows, each with a response: what it came with, or else what the model says, as token ids.
+        """Return the examples as rows with responses: their own, or else the model's, as token ids.
 
         `temperature` 0 takes the likeliest token every time; others are drawn, by `seed` and the prompt alone.
         """
-        return generation_examples.respond(self, examples, max_new_tokens, temperature, seed)
+        return generation_examples.respond(
+            self, self.generator, self.response_format, examples, max_new_tokens, temperature, seed
+        )
 
     def batch(
         self, prompt_ids: Any, response_ids: Any, content: Any = None, *, unit_of: Any = None, foil_ids: Any = None
     ) -> Batch:
-        """Prompts and responses made elsewhere as one left-padded batch on the model's device.
+        """Return prompts and responses from elsewhere as one left-padded batch on the model's device.
 
         Args:
-            prompt_ids: ids of one example, or a row for each; lists, arrays or tensors, rows of any length.
-            response_ids: the same for what the model said, or might have said.
-            content: booleans in rows as long as the prompt, or prompt and response: what can carry attribution;
+            prompt_ids: ids of one example, or one row per example; lists, arrays or tensors, rows of any length.
+            response_ids: the same for the model's response, or any other.
+            content: booleans in rows as long as the prompt, or as prompt and response: what can carry attribution;
                 default: the whole prompt, special tokens included, because ids alone do not tell them apart.
-            unit_of: integers in rows as `content`: the number of each position's unit (source, sentence), -1 for none.
-            foil_ids: another token in each response token's place; scores then are differences, response − foil.
+            unit_of: integers in rows like `content`: the number of each position's unit (source, sentence), -1 without.
+            foil_ids: another token for each response token; scores then are differences, response − foil.
 
         Raises:
-            ExegeteError: rows of other lengths, an empty prompt or response.
+            ExegeteError: rows of other lengths, an empty prompt or response, an id that the model does not have.
         """
-        made = make_batch(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids, self.decoder_start_ids)
-        if (ids := made.inputs["input_ids"]).max() >= self.config.get_text_config().vocab_size or ids.min() < 0:
-            raise ExegeteError(f"expected token ids from 0 to {self.config.get_text_config().vocab_size - 1}")
-        return self.add_position_ids(made.to(self.device))
+        batch = make_batch(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids, self.decoder_start_ids)
+        ids, size = batch.inputs["input_ids"], self.config.get_text_config().vocab_size
+        if ids.max() >= size or ids.min() < 0:
+            raise ExegeteError(f"expected token ids from 0 to {size - 1}")
+        return self.add_position_ids(batch.to(self.device))
 
     def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
-        """Weights [B, L] of the positions that predict the span's tokens, the same for each, 1 in all."""
+        """Return equal weights [B, L] of the positions that predict the span's tokens; their sum is 1."""
         positions, _ = find_response_positions(require_response(batch))
         step = torch.arange(positions.shape[1], device=batch.device)
         inside = ((step >= target[:, :1]) & (step < target[:, 1:])).to(self.dtype)
@@ -124,15 +127,20 @@ class GeneratingModel(ExplainedModel):
 
     @with_lock
     def forward_with_cache(self, batch: Batch, past: DynamicCache) -> tuple[Outputs, DynamicCache]:
-        """One pass over texts [B, S] whose beginnings were read before, and all that was read then and now.
+        """Run one pass over texts [B, S] after cached beginnings, and return the outputs and the extended cache.
 
-        `past` has their keys and values, at its right end; `attention_mask` covers it too, and positions are explicit.
+        Args:
+            batch: the new tokens; `attention_mask` covers the cache, too, and position ids are explicit.
+            past: keys and values of the beginnings, padded on the left.
         """
         arguments = self._forward_arguments(batch, Capture()) | {"use_cache": True, "past_key_values": past}
         output = self.model(**arguments)
         return Outputs(self.task.logits(output, batch)), output.past_key_values
 
     def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        arguments = super()._forward_arguments(batch, capture)
+        # Logits over the vocabulary are the largest tensor of a pass, so only those that are read are computed.
         columns = find_predicting_columns(require_response(batch))
-        only_needed = {"logits_to_keep": columns} if self.accepts("logits_to_keep") else {}
-        return super()._forward_arguments(batch, capture) | only_needed
+        if "logits_to_keep" in self.forward_parameters:
+            arguments["logits_to_keep"] = columns
+        return arguments

@@ -1,4 +1,4 @@
-"""Prompts and chats with sources in them become one text, in which it is known where each visible text stands."""
+"""Prompts and chats, with sources in them, as one text with known places of the visible texts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from jinja2 import TemplateError
 from exegete.errors import ExegeteError, unknown
 from exegete.models.encoding.template import Template
 
-MARK = re.compile("\ue000([0-9]+)\ue001")
+# Private-use characters, which no text contains and no chat template changes.
+PLACEHOLDER = re.compile("\ue000([0-9]+)\ue001")
 ALL_SOURCES = "{sources}"
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt as a template with S visible `texts`, their `names`, and which of them are sources.
+    """A prompt as a template with S visible `texts`.
 
-    `special`: whether the tokenizer adds special tokens (a chat's template writes them itself).
+    Args:
+        template: the prompt, with places for the texts.
+        texts: the visible texts, which carry attribution.
+        names: a name per text.
+        is_source: whether each text is a source.
+        special: whether the tokenizer adds special tokens (chat templates write them themselves).
     """
 
     template: Template
@@ -32,175 +38,202 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A text of the user: the prompt, or a message; only what is `visible` carries attribution."""
+    """The prompt or one message; only `visible` text carries attribution."""
 
     name: str
     text: str
     visible: bool
 
 
-class _Marks:
-    """Stands marks in for visible texts, so that they are found again in what a chat template makes of them."""
+class _Placeholders:
+    """Placeholders of visible texts, by which these are found again in the output of a chat template.
+
+    Searching for the texts themselves would be ambiguous: a text may occur twice, or in a system message.
+    """
 
     def __init__(self) -> None:
         self.texts: list[tuple[str, str, bool]] = []
 
     def names(self) -> set[str]:
-        """The names of the sources so far."""
-        return {name for name, _, source in self.texts if source}
+        """Return the names of the sources that have a placeholder."""
+        return {name for name, _, is_source in self.texts if is_source}
 
-    def put(self, name: str, text: str, source: bool) -> str:
-        """The text's mark, with the white space that the text has at its ends."""
+    def insert(self, name: str, text: str, is_source: bool) -> str:
+        """Return the text's placeholder, with the white space at the ends of the text around it."""
+        # Chat templates strip messages, so white space at the ends is not part of the visible text.
         bare = text.strip()
         if not bare:
             return text
-        self.texts.append((name, bare, source))
+        self.texts.append((name, bare, is_source))
         start = text.index(bare)
         return f"{text[:start]}\ue000{len(self.texts) - 1}\ue001{text[start + len(bare) :]}"
 
-    def between(self, block: _Block, text: str) -> str:
-        """A block's text beside sources: marked where it is visible, else as it is."""
-        return self.put(block.name, text, False) if block.visible else text
+    def insert_rest(self, block: _Block, text: str) -> str:
+        """Return a block's text between sources: its placeholder if the block is visible, else the text."""
+        return self.insert(block.name, text, False) if block.visible else text
 
-    def filled(self, marked: str) -> str:
-        """The text without marks."""
-        return MARK.sub(lambda mark: self.texts[int(mark[1])][1], marked)
+    def fill(self, text: str) -> str:
+        """Return the text with the visible texts in place of their placeholders."""
+        return PLACEHOLDER.sub(lambda match: self.texts[int(match[1])][1], text)
 
-    def read(self, marked: str, *, special: bool) -> Prompt:
-        """The prompt of a text with every mark in it once."""
-        parts = MARK.split(marked)
+    def parse(self, text: str, *, special: bool) -> Prompt:
+        """Return the prompt of a text that contains every placeholder once.
+
+        Raises:
+            ExegeteError: a placeholder is missing or repeated.
+        """
+        parts = PLACEHOLDER.split(text)
         order = [int(number) for number in parts[1::2]]
-        if sorted(order) != list(range(len(self.texts))):
-            odd = next(number for number in range(len(self.texts)) if order.count(number) != 1)
-            raise ExegeteError(
-                f"the chat template leaves out or repeats {self.texts[odd][0]!r}: give the prompt as text instead"
-            )
-        names, texts, sources = zip(*(self.texts[number] for number in order), strict=True) if order else ((),) * 3
+        for number, (missing, _, _) in enumerate(self.texts):
+            if order.count(number) != 1:
+                raise ExegeteError(
+                    f"the chat template leaves out or repeats {missing!r}: give the prompt as text instead"
+                )
+        template = Template(tuple(parts[::2]), tuple(range(len(order))))
+        visible = [self.texts[number] for number in order]
         return Prompt(
-            Template(tuple(parts[::2]), tuple(range(len(order)))), tuple(texts), _numbered(names), sources, special
+            template,
+            texts=tuple(text for _, text, _ in visible),
+            names=_number_duplicates([name for name, _, _ in visible]),
+            is_source=tuple(is_source for _, _, is_source in visible),
+            special=special,
         )
 
 
-def _numbered(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, with a number where one comes again."""
-    return tuple(
-        name if name not in names[:place] else f"{name} {names[: place + 1].count(name)}"
-        for place, name in enumerate(names)
-    )
+def _number_duplicates(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names, the second and later occurrences of a name with a number."""
+    unique: list[str] = []
+    for place, name in enumerate(names):
+        count = names[: place + 1].count(name)
+        unique.append(name if count == 1 else f"{name} {count}")
+    return tuple(unique)
 
 
 def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
-    """The prompt of an example: its `prompt`, or its `messages` through the tokenizer's chat template.
+    """Return the prompt of an example: its `prompt`, or its `messages` through the tokenizer's chat template.
 
-    `sources` (texts by name) stand where the text says `{sources}` (all of them, a blank line between two) or `{name}`,
-    else where they stand word for word, else where a chat template has a place for documents. Visible are sources, the
-    prompt, and of a chat the last message of the user and what tools answered to it; other messages if they say
+    `sources` (texts by name) go where the text says `{sources}` (all of them, with blank lines between) or `{name}`,
+    or where they occur word for word, or where the chat template has a place for documents. Visible are sources,
+    the prompt, and of a chat the last message of the user and the tools' answers to it; other messages if they have
     `"explain": True`.
 
     Raises:
-        ExegeteError: neither or both of prompt and messages, an empty source, an unknown one, or one without a place.
+        ExegeteError: neither or both of prompt and messages, an empty or unknown source, or one without a place.
     """
-    sources, chat = name_sources(example.get("sources")), example.get("messages") is not None
-    if chat == (example.get("prompt") is not None):
+    sources, is_chat = name_sources(example.get("sources")), example.get("messages") is not None
+    if is_chat == (example.get("prompt") is not None):
         raise ExegeteError(f"an example has either a 'prompt' or 'messages'; this one has: {', '.join(example)}")
-    blocks = _blocks(example["messages"]) if chat else [_Block("prompt", _text("prompt", example["prompt"]), True)]
+    if is_chat:
+        blocks = _parse_messages(example["messages"])
+    else:
+        blocks = [_Block("prompt", _require_text("prompt", example["prompt"]), True)]
     if not sources and any(ALL_SOURCES in block.text for block in blocks):
         raise ExegeteError(f"the prompt has a place for {ALL_SOURCES}, but the example has none")
-    marks = _Marks()
-    marked = [_marked(block, blocks, sources, marks) for block in blocks]
-    missing = [name for name in sources if name not in marks.names()]
-    as_documents = chat and "documents" in str(tokenizer.chat_template)
-    _check_places(sources, () if as_documents else missing, blocks)
-    if not chat:
-        return marks.read(marked[0], special=True)
-    documents = [{"title": name, "text": marks.put(name, sources[name], True)} for name in missing]
-    prompt = marks.read(_rendered(tokenizer, example["messages"], marked, documents), special=False)
-    real = [{"title": each["title"], "text": marks.filled(each["text"])} for each in documents]
-    whole = _rendered(tokenizer, example["messages"], [marks.filled(text) for text in marked], real)
-    if prompt.template.filled(prompt.texts)[0] != whole:
+    placeholders = _Placeholders()
+    contents = [_insert_placeholders(block, blocks, sources, placeholders) for block in blocks]
+    missing = [name for name in sources if name not in placeholders.names()]
+    takes_documents = is_chat and "documents" in str(tokenizer.chat_template)
+    _check_places(sources, () if takes_documents else missing, blocks)
+    if not is_chat:
+        return placeholders.parse(contents[0], special=True)
+    documents = [{"title": name, "text": placeholders.insert(name, sources[name], True)} for name in missing]
+    rendered = _render_chat(tokenizer, example["messages"], contents, documents)
+    prompt = placeholders.parse(rendered, special=False)
+    # A template may change contents (trim, escape, cut), which placeholders would hide. So the filled prompt is
+    # compared with what the template makes of the real texts.
+    real_documents = [document | {"text": placeholders.fill(document["text"])} for document in documents]
+    real_contents = [placeholders.fill(text) for text in contents]
+    if prompt.template.fill(prompt.texts)[0] != _render_chat(
+        tokenizer, example["messages"], real_contents, real_documents
+    ):
         raise ExegeteError("the chat template changes the messages: give the prompt as text instead")
     return prompt
 
 
-def name_sources(given: Any) -> dict[str, str]:
-    """Sources by name, from a mapping, a list of texts ("source 1", …), or rows with a name (or title) and a text.
+def name_sources(sources: Any) -> dict[str, str]:
+    """Return sources by name, from a mapping, a list of texts ("source 1", …), or rows with name (or title) and text.
 
     Raises:
-        ExegeteError: anything else, an empty source, two of one name.
+        ExegeteError: anything else, an empty source, or two sources with one name.
     """
-    if isinstance(given, Mapping):
-        pairs = [(name, text) for name, text in given.items() if text is not None]
-    elif isinstance(given, Sequence | None) and not isinstance(given, str):
-        pairs = [_source(number, one) for number, one in enumerate(given or (), 1)]
+    pairs: list[tuple[str, Any]] = []
+    if isinstance(sources, Mapping):
+        pairs += [(name, text) for name, text in sources.items() if text is not None]
+    elif isinstance(sources, Sequence | None) and not isinstance(sources, str):
+        for number, source in enumerate(sources or (), 1):
+            name, text = f"source {number}", source
+            if isinstance(source, Mapping):
+                name, text = str(source.get("name") or source.get("title") or name), source.get("text")
+            pairs.append((name, text))
     else:
-        raise ExegeteError(f"expected sources as texts by name, got {given!r:.80}")
-    found: dict[str, str] = {}
+        raise ExegeteError(f"expected sources as texts by name, got {sources!r:.80}")
+    by_name: dict[str, str] = {}
     for name, text in pairs:
-        if not _text(f"source {name!r}", text).strip():
+        if not _require_text(f"source {name!r}", text).strip():
             raise ExegeteError(f"the source {name!r} is empty")
-        if found.setdefault(name, text) is not text:
+        if by_name.setdefault(name, text) is not text:
             raise ExegeteError(f"two sources are called {name!r}")
-    return found
+    return by_name
 
 
-def _source(number: int, given: Any) -> tuple[str, Any]:
-    if not isinstance(given, Mapping):
-        return f"source {number}", given
-    name = next((given[key] for key in ("name", "title") if given.get(key)), f"source {number}")
-    return str(name), given.get("text")
+def _require_text(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ExegeteError(f"expected {what} to be a text, got {value!r:.80}")
+    return value
 
 
-def _text(what: str, given: Any) -> str:
-    if not isinstance(given, str):
-        raise ExegeteError(f"expected {what} to be a text, got {given!r:.80}")
-    return given
-
-
-def _blocks(messages: Any) -> list[_Block]:
-    """Every message as a block, visible as `parse_prompt` says."""
+def _parse_messages(messages: Any) -> list[_Block]:
+    """Return every message as a block; `parse_prompt` says which are visible."""
     rows = messages if isinstance(messages, Sequence) else ()
-    roles = [one["role"] for one in rows if isinstance(one, Mapping) and isinstance(one.get("role"), str)]
+    roles = [row["role"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("role"), str)]
     if not roles or len(roles) < len(rows):
         raise ExegeteError("expected messages as a list of {'role': …, 'content': …}")
-    asked = max((number for number, role in enumerate(roles) if role == "user"), default=0)
-    return [
-        _Block(
-            role,
-            _text(f"the content of message {number + 1} ({role})", one.get("content") or ""),
-            bool(one.get("explain", number >= asked and role in ("user", "tool"))),
-        )
-        for number, (role, one) in enumerate(zip(roles, messages, strict=True))
-    ]
+    last_question = max((number for number, role in enumerate(roles) if role == "user"), default=0)
+    blocks: list[_Block] = []
+    for number, (role, row) in enumerate(zip(roles, rows, strict=True)):
+        # An assistant's message that only calls tools has the content None.
+        text = _require_text(f"the content of message {number + 1} ({role})", row.get("content") or "")
+        is_current = number >= last_question and role in ("user", "tool")
+        blocks.append(_Block(role, text, bool(row.get("explain", is_current))))
+    return blocks
 
 
-def _marked(block: _Block, blocks: Sequence[_Block], sources: Mapping[str, str], marks: _Marks) -> str:
-    """The text of a block with a mark for every visible text in it, one for each source and what is between them."""
-    text, spans = block.text, list[tuple[int, int, str, str]]()
-    joined = ALL_SOURCES in "".join(each.text for each in blocks)
-    for name, source in sources.items():
-        place = "{" + name + "}"
-        if place not in text and not joined and sum(each.text.count(source.strip()) for each in blocks) == 1:
-            place = source.strip()
-        if (start := text.find(place)) >= 0:
-            spans.append((start, start + len(place), name, source))
-    if sources and (start := text.find(ALL_SOURCES)) >= 0:
-        whole = "".join(each.text for each in blocks)
+def _insert_placeholders(
+    block: _Block, blocks: Sequence[_Block], sources: Mapping[str, str], placeholders: _Placeholders
+) -> str:
+    """Return a block's text with placeholders for the sources in it and for the visible texts between them."""
+    text = block.text
+    whole = "".join(other.text for other in blocks)
+    if sources and ALL_SOURCES in text:
         rest = [name for name in sources if "{" + name + "}" not in whole]
         text = text.replace(ALL_SOURCES, "\n\n".join("{" + name + "}" for name in rest))
-        return _marked(_Block(block.name, text, block.visible), [], sources, marks)
+        # Only named places are left, so no other block has to be looked at.
+        return _insert_placeholders(_Block(block.name, text, block.visible), [], sources, placeholders)
+    spans: list[tuple[int, int, str, str]] = []
+    for name, source in sources.items():
+        place = "{" + name + "}"
+        # A source that occurs twice is not looked for: either occurrence could be meant.
+        count = sum(other.text.count(source.strip()) for other in blocks)
+        if place not in text and ALL_SOURCES not in whole and count == 1:
+            place = source.strip()
+        start = text.find(place)
+        if start >= 0:
+            spans.append((start, start + len(place), name, source))
     pieces, end = "", 0
     for start, stop, name, source in sorted(spans):
-        if start < end:  # one source stands in another
+        # One source may occur inside another one.
+        if start < end:
             continue
-        pieces += marks.between(block, text[end:start]) + marks.put(name, source, True)
+        pieces += placeholders.insert_rest(block, text[end:start]) + placeholders.insert(name, source, True)
         end = stop
-    return pieces + marks.between(block, text[end:])
+    return pieces + placeholders.insert_rest(block, text[end:])
 
 
 def _check_places(sources: Mapping[str, str], missing: Sequence[str], blocks: Sequence[_Block]) -> None:
-    """Raises ExegeteError for sources that stand nowhere, and for a place of none where others have theirs by name."""
+    """Raise ExegeteError for sources without a place, and for a name in braces that is no source if others are."""
     named = re.findall(r"\{([\w .-]{1,60})\}", "".join(block.text for block in blocks))
     strange = [name for name in named if name not in sources and name != ALL_SOURCES[1:-1]]
+    # Braces may be part of an ordinary text, unless other braces name sources or a source has no place.
     if strange and (missing or len(strange) < len(named)):
         raise unknown("source", strange[0], sources)
     if missing:
@@ -210,14 +243,13 @@ def _check_places(sources: Mapping[str, str], missing: Sequence[str], blocks: Se
         )
 
 
-def _rendered(tokenizer: Any, messages: Any, texts: Sequence[str], documents: list[dict[str, str]]) -> str:
-    """The messages with these contents through the chat template, up to where the answer begins."""
+def _render_chat(tokenizer: Any, messages: Any, texts: Sequence[str], documents: list[dict[str, str]]) -> str:
+    """Return the messages with these contents as the chat template renders them, up to the beginning of an answer."""
     if not getattr(tokenizer, "chat_template", None):
         raise ExegeteError("the tokenizer has no chat template: give a 'prompt' instead of 'messages'")
-    filled = [
-        {key: value for key, value in one.items() if key != "explain"} | {"content": text}
-        for one, text in zip(messages, texts, strict=True)
-    ]
+    filled = [message | {"content": text} for message, text in zip(map(dict, messages), texts, strict=True)]
+    for message in filled:
+        message.pop("explain", None)
     try:
         return str(
             tokenizer.apply_chat_template(

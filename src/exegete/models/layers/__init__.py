@@ -1,1 +1,1 @@
-"""The parts of a transformer's layers, and passes whose derivatives follow rules."""
+"""Parts of layers in all families, and backward passes through them by other rules."""

@@ -1,4 +1,4 @@
-"""Activation functions as a slope times their input: f(x) = get_slope(x)·x."""
+"""Activation functions as the product of a slope and their input: f(x) = slope(x)·x."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def _tanh_gelu(x: Tensor) -> Tensor:
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """tanh(x)/x; around 0 its series, so that derivatives are right there too."""
+    """Return tanh(x)/x."""
+    # Around 0 the quotient is 0/0 and loses all digits, so its Taylor series is used, also for derivatives.
     small = x.abs() < 1e-2
+    # Each branch of `where` gets harmless values where the other one is chosen: 0·NaN in a gradient is NaN.
     away = torch.where(small, torch.ones_like(x), x)
     square = torch.where(small, x, torch.zeros_like(x)).pow(2)
     series = 1 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * 62 / 2835)))
@@ -45,7 +47,7 @@ SLOPES: Mapping[str, Slope] = {
 
 
 def get_slope(name: str) -> Slope:
-    """f(x)/x for an activation by its transformers name, with the limit at 0.
+    """Return the function f(x)/x of an activation by its transformers name, with its limit at 0.
 
     Raises:
         ExegeteError: an activation without a known slope.
@@ -56,10 +58,10 @@ def get_slope(name: str) -> Slope:
 
 
 def get_activation_name(module: nn.Module) -> str:
-    """The name of an activation module.
+    """Return the transformers name of an activation module.
 
     Raises:
-        ExegeteError: none of those with a known slope.
+        ExegeteError: an activation without a known slope.
     """
     if isinstance(module, nn.GELU):
         return "gelu" if module.approximate == "none" else "gelu_pytorch_tanh"
@@ -70,7 +72,7 @@ def get_activation_name(module: nn.Module) -> str:
 
 
 def compute_tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The tangent of an activation at x: its slope f'(x) and its height at zero f(x) − f'(x)·x."""
+    """Return the tangent of an activation at x: its slope f'(x) and its height at zero f(x) − f'(x)·x."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
         value = get_slope(name)(point) * point

@@ -1,9 +1,8 @@
-"""A family's parts, found in a model of it."""
+"""Access to the parts of a Hugging Face model, by the record of its family."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -12,44 +11,62 @@ from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES, Family, Head
 
 
+def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model inside a PEFT wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def get_architecture(model: PreTrainedModel) -> Family:
-    """The family's record, with the head that the model has: for classes, tags, spans or masked words.
+    """Return the family's record, with the head that this model has: for classes, tags, spans, choices or masked words.
 
     Raises:
         ExegeteError: a family without a record.
     """
-    family = model.config.model_type
-    if family not in FAMILIES:
+    model_type = model.config.model_type
+    if model_type not in FAMILIES:
         raise ExegeteError(
-            f"nothing is known of the layers of model type {family!r}. Known: {', '.join(sorted(FAMILIES))}. "
+            f"nothing is known of the layers of model type {model_type!r}. Known: {', '.join(sorted(FAMILIES))}. "
             "A record for it goes into exegete/models/families"
         )
-    found = FAMILIES[family]
-    flag = found.feed_forward.gate_flag
+    family = FAMILIES[model_type]
+    flag = family.feed_forward.gate_flag
     if flag is not None and getattr(model.config, flag):
-        after = found.decoder and replace(found.decoder, feed_forward=found.decoder.feed_forward.split_gate())
-        found = replace(found, feed_forward=found.feed_forward.split_gate(), decoder=after)
-    name, own = type(model).__name__, getattr(model, "own_head", None)
+        # T5 1.1 and later have gated feed-forwards, in the encoder and in the decoder.
+        decoder = family.decoder
+        if decoder is not None:
+            decoder = replace(decoder, feed_forward=decoder.feed_forward.split_gate())
+        family = replace(family, feed_forward=family.feed_forward.split_gate(), decoder=decoder)
+    head = _get_own_head(model, family)
+    return family if head is None else replace(family, head=head)
+
+
+def _get_own_head(model: PreTrainedModel, family: Family) -> Head | None:
+    """Return the model's head if it differs from the family's head for classes; else None."""
+    name = type(model).__name__
+    own: Head | None = getattr(model, "own_head", None)
     if own is not None:
-        return replace(found, head=own)
+        return own
     if hasattr(model, "qa_outputs"):
-        return replace(found, head=Head("qa_outputs"))
-    if name.endswith("ForTokenClassification") and not found.head.norm:
-        return replace(found, head=Head("classifier" if hasattr(model, "classifier") else "score"))
+        return Head("qa_outputs")
+    # ModernBERT's head for tags has the same layers as its head for classes.
+    if name.endswith("ForTokenClassification") and not family.head.norm:
+        return Head("classifier" if hasattr(model, "classifier") else "score")
     if name.endswith("ForMultipleChoice") and hasattr(model.base_model, "pooler"):
-        return replace(found, head=Head("classifier", dense="@.pooler.dense", activation="tanh"))
+        return Head("classifier", dense="@.pooler.dense", activation="tanh")
     if name.endswith("ForMaskedLM"):
-        if found.masked is None:
-            raise ExegeteError(f"nothing is known of the masked head of model type {family!r}: use gradients")
-        return replace(found, head=found.masked)
-    return found
+        if family.masked is None:
+            raise ExegeteError(
+                f"nothing is known of the masked head of model type {model.config.model_type!r}: use gradients"
+            )
+        return family.masked
+    return None
 
 
 def get_module(root: nn.Module, path: str) -> nn.Module:
-    """The module at a dotted path.
+    """Return the module at a dotted path.
 
     Raises:
-        ExegeteError: there is none: the record does not fit this model.
+        ExegeteError: the module does not exist: the family's record does not fit this model.
     """
     try:
         return root.get_submodule(path)
@@ -57,43 +74,56 @@ def get_module(root: nn.Module, path: str) -> nn.Module:
         raise ExegeteError(f"expected {type(root).__name__} to have the part {path!r}: {error}") from error
 
 
+def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
+    """Return a module of the head; a path that begins with `@` starts at the base model."""
+    return get_module(model.base_model, path[2:]) if path.startswith("@.") else get_module(model, path)
+
+
+def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """Return the layers in the order in which they run; a shared layer appears once per run.
+
+    For a family without a record: the only list with as many modules as the configuration has layers.
+    """
+    base, count = unwrap_adapter(model).base_model, model.config.num_hidden_layers
+    if model.config.model_type not in FAMILIES:
+        lists = [part for part in base.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+        if len(lists) == 1:
+            return tuple(lists[0])
+    family = get_architecture(model)
+    blocks = list(get_module(base, family.layers).children())
+    if family.decoder is not None:
+        return (*blocks, *get_module(base, family.decoder.layers).children())
+    if family.shared is None:
+        return tuple(blocks)
+    # ALBERT runs few groups of layers many times; this is its own assignment of runs to groups.
+    layers: list[nn.Module] = []
+    for index in range(count):
+        group = blocks[int(index / (count / len(blocks)))]
+        layers += get_module(group, family.shared).children()
+    return tuple(layers)
+
+
+def get_first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
+    """Return the first layer of an encoder and the first layer of its decoder."""
+    decoder = get_architecture(model).decoder
+    assert decoder is not None
+    return get_layers(model)[0], next(get_module(model.base_model, decoder.layers).children())
+
+
+def get_first_position(model: nn.Module) -> int:
+    """Return the number that the model gives to the first position of a text.
+
+    RoBERTa reserves the positions up to its padding index, so its texts begin at the one after it; others begin at 0.
+    """
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
 def encoder_decoder_error() -> ExegeteError:
-    """Why a method that follows hidden states through layers does not explain an encoder with a decoder."""
+    """Return the error of methods that follow hidden states through layers, for models with encoder and decoder."""
     return ExegeteError(
         "hidden states are not followed through an encoder and a decoder: take a method of gradients, backward rules, "
         "attention or perturbation"
     )
-
-
-def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
-    """The layers in the order in which they run; a shared one comes as often as it runs.
-
-    Of a family without a record: the one list of as many modules as the configuration has layers.
-    """
-    inner: Any = model
-    base = (inner.get_base_model() if hasattr(inner, "get_base_model") else inner).base_model
-    count = model.config.num_hidden_layers
-    if model.config.model_type not in FAMILIES:
-        lists = [each for each in base.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
-        if len(lists) == 1:
-            return tuple(lists[0])
-    found = get_architecture(model)
-    blocks = list(get_module(base, found.layers).children())
-    if found.decoder is not None:
-        return (*blocks, *get_module(base, found.decoder.layers).children())
-    if found.shared is None:
-        return tuple(blocks)
-    groups = [blocks[int(index / (count / len(blocks)))] for index in range(count)]
-    return tuple(layer for group in groups for layer in get_module(group, found.shared).children())
-
-
-def get_first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
-    """The first layer of an encoder, and that of its decoder."""
-    after = get_architecture(model).decoder
-    assert after is not None
-    return get_layers(model)[0], next(get_module(model.base_model, after.layers).children())
-
-
-def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
-    """A part of the head; `@` stands for the base model."""
-    return get_module(model.base_model, path[2:]) if path.startswith("@.") else get_module(model, path)

@@ -1,4 +1,4 @@
-"""Backward passes by other rules than the derivative's: held norms, activations and attention, products shared out."""
+"""Backward passes by rules other than the ordinary derivative: held norms, activations, attention; split products."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ AttentionRule = Literal["held", "shared", "free"]
 
 @dataclass(frozen=True, slots=True)
 class DerivativeRules:
-    """Where derivatives depart from the ordinary ones; `free` and False leave a part its own.
+    """The places where derivatives differ from the ordinary ones; `free` and False keep the ordinary derivative.
 
     Args:
-        attention: `held`, probabilities are constants; `shared`, either factor of its two products gets half of what
-            comes back (values ½, queries and keys ¼), through the softmax's own derivative.
-        gate: the product in gated feed-forwards: `value` holds the gate, `both` gives either factor half.
+        attention: `held`: probabilities are constants; `shared`: each factor of attention's two products gets half of
+            the incoming gradient (values ½, queries and keys ¼), through the softmax's own derivative.
+        gate: the product in gated feed-forwards: `value` holds the gate, `both` gives each factor half.
         norms: hold the scales of LayerNorm and RMSNorm; LayerNorm's mean stays free.
-        activations: hold the slopes f(x)/x of activations, those of the head too.
+        activations: hold the slopes f(x)/x of activations, also of the head's.
         temperature: T of the softmax whose derivative s_T ⊙ (g − ⟨g, s_T⟩) attention has, without the factor 1/T.
+
+    Raises:
+        ExegeteError: an unknown rule, or a temperature that is not positive.
     """
 
     attention: AttentionRule = "held"
@@ -45,24 +48,28 @@ class DerivativeRules:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, kinds in (("attention", AttentionRule), ("gate", Gate)):
-            if getattr(self, name) not in get_args(kinds):
-                raise unknown(name, getattr(self, name), get_args(kinds))
+        for name, choices in (("attention", AttentionRule), ("gate", Gate)):
+            if getattr(self, name) not in get_args(choices):
+                raise unknown(name, getattr(self, name), get_args(choices))
         if self.temperature <= 0:
             raise ExegeteError(f"expected a temperature above 0, got {self.temperature}")
 
 
 LINEAR_RULES = DerivativeRules()
-"""The network made linear at one input."""
+"""The rules that make the network linear at one input."""
 
 
 @dataclass
 class HeldFactors:
-    """The factors held constant in a forward pass, in the order in which they are met.
+    """The factors that are held constant in a forward pass, in the order in which they are used.
 
-    By default each factor is measured where it is met, and no derivative goes through it. `record`: nothing is held,
-    but the factors of this ordinary pass are kept, with their graph. `replay`: the network is held at factors kept
-    before, so that derivatives with respect to the weights see how the factors depend on them.
+    By default a factor is measured at its first use, and no derivative passes through it.
+
+    Args:
+        record: do not hold factors, but keep the factors of this ordinary pass with their graph.
+        replay: hold factors that were kept before, so that derivatives with respect to the weights see how the
+            factors depend on them.
+        kept: the factors that were recorded.
     """
 
     record: bool = False
@@ -70,7 +77,7 @@ class HeldFactors:
     kept: list[Tensor] = field(default_factory=list)
 
     def take(self, measure: Callable[[], Tensor]) -> Tensor:
-        """The next factor, measured here or replayed."""
+        """Return the next factor, measured now or replayed."""
         if self.replay is not None:
             return next(self.replay)
         if not self.record:
@@ -80,24 +87,26 @@ class HeldFactors:
         return self.kept[-1]
 
     def straight_through(self, value: Tensor, source: Tensor, factor: float) -> Tensor:
-        """`value`, with `factor` times the derivative of `source`, which has its shape."""
+        """Return `value` with `factor` times the derivative of `source`, a tensor of the same shape."""
         if self.replay is None and not self.record:
             return _straight_through(value.detach(), source, factor)
+        # Written with ordinary operations, because second derivatives have to pass through a replayed network.
         held, point = self.take(lambda: value), self.take(lambda: source)
         return value if self.record else held + factor * (source - point)
 
-    def replayed(self) -> HeldFactors:
-        """For a second pass, held at what this one met."""
+    def make_replay(self) -> HeldFactors:
+        """Return factors for a second pass that is held at what this pass recorded."""
         return HeldFactors(replay=iter(self.kept))
 
 
 class _StraightThrough(torch.autograd.Function):
-    """A value with a multiple of another tensor's derivative."""
+    """The first tensor with a multiple of the second tensor's derivative, also under vmap and in forward mode."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(value: Tensor, source: Tensor, factor: float) -> Tensor:
+        # A function that returns an input itself would be taken for one that changes it in place.
         return value.clone()
 
     @staticmethod
@@ -118,7 +127,7 @@ _straight_through: Callable[[Tensor, Tensor, float], Tensor] = _StraightThrough.
 
 
 class _Softmax(TorchFunctionMode):
-    """Attention's rule, applied where a softmax is computed, whatever the family."""
+    """Applies attention's rule to every softmax, so that no family's attention has to be known."""
 
     def __init__(self, factors: HeldFactors, rules: DerivativeRules) -> None:
         super().__init__()
@@ -135,107 +144,115 @@ class _Softmax(TorchFunctionMode):
         smooth = weights
         if temperature != 1:
             logits = logits / temperature
-            if temperature < 1:  # masked logits stay numbers
+            # Masked logits are the lowest finite number, which a division by T < 1 turns into −∞.
+            if temperature < 1:
                 logits = logits.clamp(min=torch.finfo(logits.dtype).min)
             smooth = func(logits, *others, **kwargs)
-        return self.factors.straight_through(
-            weights, smooth, temperature / 2 if self.rules.attention == "shared" else temperature
-        )
+        # The derivative of softmax(x / T) has a factor 1/T, which is multiplied away here.
+        factor = temperature / 2 if self.rules.attention == "shared" else temperature
+        return self.factors.straight_through(weights, smooth, factor)
 
 
 @contextmanager
 def apply_backward_rules(
     model: PreTrainedModel, factors: HeldFactors, rules: DerivativeRules = LINEAR_RULES
 ) -> Iterator[None]:
-    """Inside the block the model answers as ever, but its derivatives follow the rules.
+    """Let derivatives follow the rules inside the block; the model's answers stay the same.
 
     With `LINEAR_RULES` the answer is affine in the representations that enter any layer. Attention has to be computed
-    with an explicit softmax (`Capture(differentiable_twice=True)`). Nothing of it is left on the model after the block.
+    with an explicit softmax (`Capture(differentiable_twice=True)`).
 
     Args:
         model: of a family with a record.
-        factors: what to do with the numbers that are held.
-        rules: where derivatives depart from the ordinary ones.
+        factors: how the held numbers are obtained.
+        rules: the rules.
     """
-    found = get_architecture(model)
+    family = get_architecture(model)
     with ExitStack() as scope:
-        for module in model.modules() if rules.norms else ():
-            if is_norm_layer(module):
-                scope.enter_context(module.register_forward_hook(_norm_hook(factors)))
         for module in model.modules():
+            if rules.norms and is_norm_layer(module):
+                scope.enter_context(module.register_forward_hook(_make_norm_hook(factors)))
             if isinstance(module, InnerProduct):
-                scope.enter_context(module.register_forward_pre_hook(_halving_hook(factors)))
-        for layer, attentions, wide in _halves(model, found):
-            _activation(wide, layer, factors, rules, scope)
-            products = [each.output for each in attentions] if rules.attention == "shared" else []
-            products += [wide.out] if wide.is_gated and rules.gate == "both" else []
+                scope.enter_context(module.register_forward_pre_hook(_make_halving_hook(factors)))
+        for layer, attentions, feed_forward in _list_halves(model, family):
+            _hold_activation(feed_forward, layer, factors, rules, scope)
+            products = [attention.output for attention in attentions] if rules.attention == "shared" else []
+            if feed_forward.is_gated and rules.gate == "both":
+                products.append(feed_forward.out)
+            # The projection behind a product is the first module that sees it.
             for path in products:
-                scope.enter_context(get_module(layer, path).register_forward_pre_hook(_halving_hook(factors)))
+                scope.enter_context(get_module(layer, path).register_forward_pre_hook(_make_halving_hook(factors)))
         if rules.activations:
-            _head(model, factors, scope)
+            _hold_head_activation(model, factors, scope)
         if rules.attention != "free" or rules.temperature != 1:
             scope.enter_context(_Softmax(factors, rules))
         yield
 
 
-def _halves(model: PreTrainedModel, found: Family) -> Iterator[tuple[nn.Module, tuple[Attention, ...], FeedForward]]:
-    """Every layer with its attentions and its feed-forward."""
-    after = found.decoder
-    decoding = () if after is None else tuple(get_module(model.base_model, after.layers).children())
+def _list_halves(
+    model: PreTrainedModel, family: Family
+) -> Iterator[tuple[nn.Module, tuple[Attention, ...], FeedForward]]:
+    """Yield every layer with its attentions and its feed-forward."""
+    decoder = family.decoder
+    decoding = () if decoder is None else tuple(get_module(model.base_model, decoder.layers).children())
+    # A layer that runs many times (ALBERT) gets its hooks once.
     for layer in dict.fromkeys(get_layers(model)):
-        if after is not None and layer in decoding:
-            yield layer, (after.attention, after.cross), after.feed_forward
+        if decoder is not None and layer in decoding:
+            yield layer, (decoder.attention, decoder.cross), decoder.feed_forward
         else:
-            yield layer, (found.attention,), found.feed_forward
+            yield layer, (family.attention,), family.feed_forward
 
 
-def _halving_hook(factors: HeldFactors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:
+def _make_halving_hook(factors: HeldFactors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:
     return lambda _, inputs: (factors.straight_through(inputs[0], inputs[0], 0.5), *inputs[1:])
 
 
-def _norm_hook(factors: HeldFactors) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
-    def after(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        numbers = to_norm(module)
-        scale = factors.take(lambda: numbers.scale(inputs[0]))
-        return None if factors.record else numbers.frozen(inputs[0], scale).to(output.dtype)
+def _make_norm_hook(factors: HeldFactors) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
+    def hold_scale(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        norm = to_norm(module)
+        scale = factors.take(lambda: norm.scale(inputs[0]))
+        return None if factors.record else norm.apply_with_scale(inputs[0], scale).to(output.dtype)
 
-    return after
+    return hold_scale
 
 
-def _activation(
-    found: FeedForward, layer: nn.Module, factors: HeldFactors, rules: DerivativeRules, scope: ExitStack
+def _hold_activation(
+    feed_forward: FeedForward, layer: nn.Module, factors: HeldFactors, rules: DerivativeRules, scope: ExitStack
 ) -> None:
-    """The activation of the feed-forward, held at its slope, or as a whole where it is a gate that is held."""
-    whole = found.is_gated and rules.gate == "value"
-    if not (whole or rules.activations):
+    """Hold the activation at its slope f(x)/x; an activation that is a held gate as a whole."""
+    is_held_gate = feed_forward.is_gated and rules.gate == "value"
+    if not (is_held_gate or rules.activations):
         return
-    activation = get_module(layer, found.activation)
+    activation = get_module(layer, feed_forward.activation)
     slope = activations.get_slope(activations.get_activation_name(activation))
 
-    def after(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        held = factors.take(lambda: output if whole else slope(inputs[0]))
+    def hold(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        held = factors.take(lambda: output if is_held_gate else slope(inputs[0]))
         if factors.record:
             return None
-        return held if whole else inputs[0] * held
+        return held if is_held_gate else inputs[0] * held
 
-    scope.enter_context(activation.register_forward_hook(after))
+    scope.enter_context(activation.register_forward_hook(hold))
 
 
-def _head(model: PreTrainedModel, factors: HeldFactors, scope: ExitStack) -> None:
-    """Holds the slope of the head's activation: its output is corrected where the next layer takes it."""
+def _hold_head_activation(model: PreTrainedModel, factors: HeldFactors, scope: ExitStack) -> None:
+    """Hold the slope of the head's activation."""
     head = get_architecture(model).head
     if head.dense is None:
         return
     slope = activations.get_slope(get_head_activation(model))
-    dense: list[Tensor] = []
+    heights: list[Tensor] = []
 
-    def after(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        dense.append(output)
+    def record_height(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        heights.append(output)
 
-    def before(module: nn.Module, inputs: Any) -> Any:
-        height = dense.pop()
+    def replace_activation(module: nn.Module, inputs: Any) -> Any:
+        height = heights.pop()
         steepness = factors.take(lambda: slope(height))
         return None if factors.record else (height * steepness,)
 
-    scope.enter_context(get_head_module(model, head.dense).register_forward_hook(after))
-    scope.enter_context(get_head_module(model, head.norm or head.output).register_forward_pre_hook(before))
+    # Many heads call their activation as a function, without a module that takes a hook. So its input is recorded
+    # after the dense layer, and its output replaced before the next module.
+    scope.enter_context(get_head_module(model, head.dense).register_forward_hook(record_height))
+    after = get_head_module(model, head.norm or head.output)
+    scope.enter_context(after.register_forward_pre_hook(replace_activation))

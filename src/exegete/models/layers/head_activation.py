@@ -1,4 +1,4 @@
-"""The activation of a head; of one that takes its encoder's from the configuration (BigBird's), another one."""
+"""The activation of a head, and its change in heads that share their encoder's (BigBird)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import get_architecture, get_module
 
-ENCODER_KEY = "hidden_act"  # the configuration's entry for the encoder
-HEAD_KEY = "head_activation"  # the entry that is saved with a model whose head has another one
+ENCODER_KEY = "hidden_act"
+"""The configuration's entry for the encoder's activation."""
+HEAD_KEY = "head_activation"
+"""The entry that is saved with a model whose head has an activation of its own."""
 
 
 def get_head_activation(model: PreTrainedModel) -> str:
-    """The name of the head's activation: the family's record gives it, or says where the configuration has it."""
+    """Return the name of the head's activation."""
     name = get_architecture(model).head.activation
-    config = _head(model).config if shares_encoder_activation(model) else model.config
+    # A record holds the activation's name, or the configuration's entry with the name.
+    config = _get_configured_module(model).config if shares_encoder_activation(model) else model.config
     return name if name in activations.SLOPES else str(getattr(config, name))
 
 
 def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
-    """Gives the head an activation of its own, which the configuration notes; None: the encoder's again.
+    """Set the head's activation and save its name in the configuration; None restores the encoder's activation.
 
     Raises:
         ExegeteError: an activation without a known slope, or a head that does not share its encoder's.
@@ -35,26 +38,27 @@ def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
     config = model.config
     if name is not None:
         activations.get_slope(name)
+        # The head gets a configuration of its own: the encoder would change with a shared one.
         config = copy(config)
         setattr(config, ENCODER_KEY, name)
         setattr(model.config, HEAD_KEY, name)
-    _head(model).config = config
+    _get_configured_module(model).config = config
 
 
 def shares_encoder_activation(model: PreTrainedModel) -> bool:
-    """Whether the head takes its activation from the encoder's entry of the configuration."""
+    """Return whether the head takes its activation from the encoder's entry of the configuration."""
     family = FAMILIES.get(model.config.model_type)
     return family is not None and family.head.activation == ENCODER_KEY and hasattr(model, "classifier")
 
 
 def restore_head_activation(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, its head with the activation that its configuration notes."""
+    """Return a loaded model whose head has the activation that is saved in its configuration."""
     name = getattr(model.config, HEAD_KEY, None)
     if name is not None:
         set_head_activation(model, name)
     return model
 
 
-def _head(model: PreTrainedModel) -> Any:
-    """The module whose configuration names the head's activation."""
+def _get_configured_module(model: PreTrainedModel) -> Any:
+    """Return the module of the head whose configuration is read for the activation."""
     return get_module(model, str(FAMILIES[model.config.model_type].head.dense).rpartition(".")[0])

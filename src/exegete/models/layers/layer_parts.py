@@ -1,4 +1,4 @@
-"""The numbers of a layer's parts, however its family stores them."""
+"""The weights of a layer and of a head in one form for all families."""
 
 from __future__ import annotations
 
@@ -15,42 +15,55 @@ from exegete.models.families import Attention
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import get_architecture, get_head_module, get_module
 from exegete.models.layers.head_activation import get_head_activation
-from exegete.models.loading.quantized import dequantize
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """In float32, if it was in less."""
+    """Return the tensor in float32, unless it already has float32 or float64."""
     return x.float() if x.element_size() < 4 else x
 
 
 def read_weight(module: nn.Module, name: str) -> Tensor:
-    """A weight of a module, in float32 at least, also where Accelerate keeps it elsewhere, or it is in 8 or 4 bits."""
+    """Return a weight of a module in float32 at least, also if Accelerate has offloaded it or it has 8 or 4 bits."""
     weight: Tensor = getattr(module, name)
     if weight.is_meta:
+        # Accelerate leaves a meta tensor in the module and loads the weight in a hook before each forward.
         hook: Any = module._hf_hook
         weight = hook.weights_map[name].to(hook.execution_device)
-    return to_float32(dequantize(module, weight))
+    return to_float32(_dequantize(module, weight))
+
+
+def _dequantize(module: nn.Module, weight: Tensor) -> Tensor:
+    """Return a weight that bitsandbytes stores in 8 or 4 bits as floating point numbers; other weights unchanged."""
+    if type(weight).__name__ not in ("Int8Params", "Params4bit"):
+        return weight
+    # See `loading.quantized.keep_weight_order`: the packing cannot be undone.
+    if getattr(getattr(weight, "quant_state", None), "packing_format_for_cpu", False):
+        raise ExegeteError("4-bit weights were reordered for this CPU: load the model by name with dtype='4bit'")
+    from transformers.integrations.bitsandbytes import dequantize_bnb_weight  # noqa: PLC0415
+
+    numbers: Tensor = dequantize_bnb_weight(weight, getattr(module, "state", None))
+    return numbers.detach()
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """x ↦ W x + b, `weight` [out, in], `bias` [out]; however the family stores it."""
+    """The map x ↦ W x + b with `weight` [out, in] and `bias` [out]."""
 
     weight: Tensor
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[..., in] → [..., out]."""
+        """Apply the map: [..., in] → [..., out]."""
         return nn.functional.linear(x, self.weight, self.bias)
 
-    def rows(self, start: int, stop: int) -> Affine:
-        """The outputs from `start` to `stop`."""
+    def slice_outputs(self, start: int, stop: int) -> Affine:
+        """Return the map to the outputs from `start` to `stop` only."""
         return Affine(self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """LayerNorm (`centred`), RMSNorm, or nothing at all (`weight` None and not `active`)."""
+    """A LayerNorm (`centred`), an RMSNorm, or the identity (not `active`)."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -59,40 +72,42 @@ class Norm:
     active: bool = True
 
     def scale(self, x: Tensor) -> Tensor:
-        """1 / sqrt(var + eps) [..., 1] at x, in float32 at least; RMSNorm: of the mean square."""
+        """Return 1 / sqrt(var + eps) [..., 1] at x, in float32 at least; for an RMSNorm, of the mean square."""
         if not self.active:
             return x.new_ones(*x.shape[:-1], 1)
+        # Squares of float16 activations overflow at 256.
         x = to_float32(x)
         square = x.var(-1, correction=0, keepdim=True) if self.centred else x.pow(2).mean(-1, keepdim=True)
         return (square + self.eps).rsqrt()
 
     def linear(self, x: Tensor, scale: Tensor) -> Tensor:
-        """Applies the norm to a component x with its scale frozen, without the bias."""
+        """Apply the norm with a fixed scale and without the bias, so that components of x can be normed one by one."""
         if not self.active:
             return x
         scaled = (x - x.mean(-1, keepdim=True) if self.centred else x) * scale
         return scaled if self.weight is None else scaled * self.weight
 
-    def unscaled(self, x: Tensor) -> Tensor:
-        """Applies the norm to a component with a scale of 1, without the bias."""
+    def apply_without_scale(self, x: Tensor) -> Tensor:
+        """Apply the norm with a scale of 1 and without the bias."""
         return self.linear(x, x.new_ones(1))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Applies the norm with the scale measured at x."""
-        return self.frozen(x, self.scale(x))
+        """Apply the norm."""
+        return self.apply_with_scale(x, self.scale(x))
 
-    def frozen(self, x: Tensor, scale: Tensor) -> Tensor:
-        """The whole of it, with the scale given."""
+    def apply_with_scale(self, x: Tensor, scale: Tensor) -> Tensor:
+        """Apply the norm, bias included, with this scale instead of its own."""
         scaled = self.linear(x, scale)
         return scaled if self.bias is None else scaled + self.bias
 
 
 def to_affine(module: nn.Module) -> Affine:
-    """The weights of a projection, in float32 at least.
+    """Return the weights of a projection, in float32 at least.
 
     Raises:
-        ExegeteError: it is neither a linear layer nor GPT-2's transposed one.
+        ExegeteError: the module is neither a linear layer nor GPT-2's transposed one.
     """
+    # GPT-2's Conv1D is a linear layer that stores its weight as [in, out].
     if isinstance(module, Conv1D):
         return Affine(read_weight(module, "weight").T, read_weight(module, "bias"))
     if isinstance(module, nn.Linear):
@@ -103,29 +118,38 @@ def to_affine(module: nn.Module) -> Affine:
 
 
 def is_norm_layer(module: nn.Module) -> bool:
-    """Whether it is a LayerNorm or an RMSNorm, under whatever name."""
+    """Return whether the module is a LayerNorm or an RMSNorm."""
+    # Each family of transformers defines an RMSNorm class of its own (LlamaRMSNorm, Qwen2RMSNorm, …).
     return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "T5LayerNorm"))
 
 
 def to_norm(module: nn.Module) -> Norm:
-    """The numbers of a norm, in float32 at least; an identity where a family has none."""
+    """Return the weights of a norm, in float32 at least; an identity for `nn.Identity`.
+
+    Raises:
+        ExegeteError: the module is no norm.
+    """
+    # ModernBERT's first layer has an identity in place of its attention's norm.
     if isinstance(module, nn.Identity):
         return Norm(None, None, 0.0, centred=False, active=False)
     if not is_norm_layer(module):
         raise ExegeteError(f"expected a LayerNorm or RMSNorm, got {type(module).__name__}")
-    values: Any = module
-    weight, bias = (
-        None if getattr(values, name, None) is None else read_weight(values, name) for name in ("weight", "bias")
-    )
+    norm: Any = module
+    weight = None if getattr(norm, "weight", None) is None else read_weight(norm, "weight")
+    bias = None if getattr(norm, "bias", None) is None else read_weight(norm, "bias")
     if isinstance(module, nn.LayerNorm):
-        return Norm(weight, bias, values.eps, centred=True)
-    eps = values.variance_epsilon if hasattr(values, "variance_epsilon") else values.eps
-    return Norm(weight, None, torch.finfo(values.weight.dtype).eps if eps is None else eps, centred=False)
+        return Norm(weight, bias, norm.eps, centred=True)
+    eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+    # torch.nn.RMSNorm reads eps=None as the machine epsilon of its type.
+    return Norm(weight, None, torch.finfo(norm.weight.dtype).eps if eps is None else eps, centred=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """A layer's numbers. `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` [d_ff, d]."""
+    """The weights of a layer, independent of how its family stores them.
+
+    `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` are [d_ff, d].
+    """
 
     value: Affine
     output: Affine
@@ -138,48 +162,49 @@ class LayerParts:
 
 
 def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
-    """The numbers of one of the model's layers."""
-    found = get_architecture(model)
-    wide_layer = found.feed_forward
-    output = to_affine(get_module(layer, found.attention.output))
-    into = to_affine(get_module(layer, wide_layer.into))
-    gate = to_affine(get_module(layer, wide_layer.gate)) if wide_layer.gate else None
-    if wide_layer.has_fused_gate:
+    """Return the weights of one of the model's layers."""
+    family = get_architecture(model)
+    feed_forward = family.feed_forward
+    output = to_affine(get_module(layer, family.attention.output))
+    into = to_affine(get_module(layer, feed_forward.into))
+    gate = to_affine(get_module(layer, feed_forward.gate)) if feed_forward.gate else None
+    if feed_forward.has_fused_gate:
         half = len(into.weight) // 2
-        gate, into = into.rows(0, half), into.rows(half, 2 * half)
+        gate, into = into.slice_outputs(0, half), into.slice_outputs(half, 2 * half)
     return LayerParts(
-        value=_values(layer, found.attention, output, model.config.num_attention_heads),
+        value=_get_values(layer, family.attention, output, model.config.num_attention_heads),
         output=output,
-        norms=(to_norm(get_module(layer, found.norms[0])), to_norm(get_module(layer, found.norms[1]))),
+        norms=(to_norm(get_module(layer, family.norms[0])), to_norm(get_module(layer, family.norms[1]))),
         into=into,
-        out=to_affine(get_module(layer, wide_layer.out)),
-        activation=activations.get_activation_name(get_module(layer, wide_layer.activation)),
-        norm_first=found.norm_first,
+        out=to_affine(get_module(layer, feed_forward.out)),
+        activation=activations.get_activation_name(get_module(layer, feed_forward.activation)),
+        norm_first=family.norm_first,
         gate=gate,
     )
 
 
-def _values(layer: nn.Module, found: Attention, output: Affine, heads: int) -> Affine:
-    """The value projection with as many heads as there are queries."""
-    fused = to_affine(get_module(layer, found.value))
-    index, parts = found.part
-    size = len(fused.weight) // parts
-    value = fused.rows(index * size, (index + 1) * size)
+def _get_values(layer: nn.Module, attention: Attention, output: Affine, heads: int) -> Affine:
+    """Return the value projection, its heads repeated so that every query head has its own."""
+    projection = to_affine(get_module(layer, attention.value))
+    index, parts = attention.part
+    size = len(projection.weight) // parts
+    value = projection.slice_outputs(index * size, (index + 1) * size)
+    # The output projection reads all query heads, which tells how often each value head is used.
     repeats = output.weight.shape[1] // size
     if repeats == 1:
         return value
     width = output.weight.shape[1] // heads
 
-    def repeated(x: Tensor) -> Tensor:
+    def repeat_heads(x: Tensor) -> Tensor:
         by_head: Tensor = x.unflatten(0, (-1, width))
         return by_head.repeat_interleave(repeats, 0).flatten(0, 1)
 
-    return Affine(repeated(value.weight), None if value.bias is None else repeated(value.bias))
+    return Affine(repeat_heads(value.weight), None if value.bias is None else repeat_heads(value.bias))
 
 
 @dataclass(frozen=True, slots=True)
 class HeadParts:
-    """A head's numbers: [dense → activation → [norm]] → output."""
+    """The weights of a head: [dense → activation → [norm]] → output."""
 
     output: Affine
     dense: Affine | None
@@ -188,7 +213,7 @@ class HeadParts:
 
 
 def get_head_parts(model: PreTrainedModel) -> HeadParts:
-    """The numbers of the model's head."""
+    """Return the weights of the model's head."""
     head = get_architecture(model).head
     return HeadParts(
         output=to_affine(get_head_module(model, head.output)),

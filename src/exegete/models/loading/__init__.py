@@ -1,1 +1,1 @@
-"""Checkpoints on disk as explained models: what is read, checked and refused."""
+"""Loading of checkpoints as explained models, and the checks that they pass first."""

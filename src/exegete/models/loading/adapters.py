@@ -1,4 +1,4 @@
-"""Adapters trained with PEFT, put into the model that they were trained on."""
+"""Adapters trained with PEFT, loaded into the model that they were trained on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ CONVERT = f"import torch, safetensors.torch as s; s.save_file(torch.load('{PICKL
 
 
 def find_adapter_base(name: str) -> str | None:
-    """The name of the model that the adapter at `name` was trained on; None where there is no adapter."""
+    """Return the name of the model that the adapter at `name` was trained on; None if there is no adapter.
+
+    Raises:
+        ExegeteError: an adapter that cannot be read, or does not name its model.
+    """
     if Path(name).is_dir() and not (Path(name) / ADAPTER_CONFIG_NAME).exists():
         return None
+    # A hub that cannot be reached is reported later, when the model itself is loaded.
     try:
         file = find_adapter_config_file(name)
     except (OSError, ValueError):
@@ -36,9 +41,14 @@ def find_adapter_base(name: str) -> str | None:
 
 
 def load_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]:
-    """The model with the adapter in it, and the names of whole modules that the adapter brought."""
+    """Return the model with the adapter in it, and the names of whole modules that come with the adapter.
+
+    Raises:
+        ExegeteError: peft is not installed; weights that are missing, pickled or of another model.
+    """
+    # Imported here: peft is an extra that only adapters need.
     try:
-        from peft import PeftModel  # noqa: PLC0415  (an extra: only adapters need it)
+        from peft import PeftModel  # noqa: PLC0415
     except ImportError as error:
         raise ExegeteError(f"{name} is an adapter: install exegete[lora] to load it") from error
     if Path(name).is_dir() and not (Path(name) / WEIGHTS).exists():
@@ -49,10 +59,6 @@ def load_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]
         loaded = PeftModel.from_pretrained(model, name)
     except (OSError, ValueError, RuntimeError) as error:
         raise ExegeteError(f"the adapter at {name} does not fit its model: {str(error).splitlines()[0]}") from error
-    brought = loaded.peft_config["default"].modules_to_save
-    return loaded, tuple(brought or ())
-
-
-def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
-    """The model inside a PEFT wrapper, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    # A classifier's head is trained and saved as a whole, beside the low-rank updates of other layers.
+    modules = loaded.peft_config["default"].modules_to_save
+    return loaded, tuple(modules or ())

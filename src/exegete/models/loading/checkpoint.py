@@ -1,4 +1,4 @@
-"""Checkpoints are read only where files are whole and safe to read, and a configuration that fits the weights."""
+"""Checks of a checkpoint: whole and safe files, and a configuration that fits the weights."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ COUNTS = (
 )
 ACTIVATIONS = ("hidden_act", "activation_function", "hidden_activation")
 UNUSED = re.compile(r"(^|\.)pooler\.|(position_ids|inv_freq|masked_bias|num_batches_tracked|attn\.bias)$")
-"""Weights that a model without them does not need: a pooler that its head passes by, numbers that were once saved."""
+"""Weights that may be left over: poolers that a head does not use, and buffers that older versions saved."""
 
 
 @contextmanager
 def describe_load_errors(name: str, what: str = "model") -> Iterator[None]:
-    """Makes one line of whatever a library raises on a damaged checkpoint.
+    """Turn any exception of a library inside the block into an ExegeteError of one line.
 
     Raises:
-        ExegeteError: it names the checkpoint, and the file and key where they are known.
+        ExegeteError: it names the checkpoint, and the file and key if they are known.
     """
     try:
         yield
     except ExegeteError:
         raise
+    # Damaged files make libraries raise exceptions of any type, down to KeyError and panics of Rust code.
     except Exception as error:
-        if "safetensors" in str(error) and _pickled(name):
+        if "safetensors" in str(error) and _has_pickled_weights(name):
             raise make_pickle_error(name) from error
         raise ExegeteError(f"no {what} could be loaded from {name!r}: {_reason(error)}") from error
 
 
 def check_files(name: str) -> None:
-    """Raises ExegeteError for files of a folder that are no JSON objects, or hold keys of another type."""
+    """Raise ExegeteError for files of a folder that are no JSON objects, or have values of the wrong type."""
     folder = Path(name)
     if not folder.is_dir():
         return
@@ -67,6 +68,7 @@ def _check_keys(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> None
     for key, kind in keys.items():
         if content.get(key) is not None and not isinstance(content[key], kind):
             raise ExegeteError(f"{path}: {key}: got {shorten(repr(content[key]), 60)} ({type(content[key]).__name__})")
+    # transformers looks the type up as an attribute of torch, which has many that are no types.
     for key in ("dtype", "torch_dtype"):
         if path.name == "config.json" and isinstance(content.get(key), str):
             _check_dtype(f"{path}: {key}", content[key])
@@ -94,18 +96,18 @@ FILES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "preprocessor_config.json": {},
     "model.safetensors.index.json": {"weight_map": dict},
 }
-"""The files of a checkpoint that are JSON objects, and the types of the keys that libraries trust."""
+"""The files of a checkpoint that are JSON objects, and the types of keys that libraries read without a check."""
 
 
 def check_config(name: str, config: Any) -> None:
-    """Raises ExegeteError for a configuration of which no model can be made, naming the key."""
-    for key, expected in _wrong_keys(config):
+    """Raise ExegeteError, naming the key, for a configuration that no model can be built from."""
+    for key, expected in _find_wrong_keys(config):
         value = getattr(config, key)
         raise ExegeteError(f"{_config_of(name)}: {key}: expected {expected}, got {shorten(repr(value), 60)}")
 
 
-def _wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
-    """Keys whose values cannot be, and what is expected of them."""
+def _find_wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield keys with impossible values, and what is expected of the values."""
     values = {key: getattr(config, key, None) for key in (*COUNTS, *ACTIVATIONS, "pad_token_id", "architectures")}
     for key, value in values.items():
         if key in COUNTS and isinstance(value, int) and value < 1:
@@ -113,10 +115,12 @@ def _wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
         if key in ACTIVATIONS and isinstance(value, str) and value not in ACT2FN:
             yield key, "an activation of transformers"
     architectures = values["architectures"] or []
-    if not all(isinstance(each, str) for each in architectures):
+    if not all(isinstance(name, str) for name in architectures):
         yield "architectures", "names"
-    elif getattr(config, "is_decoder", False) and not any("CausalLM" in each for each in architectures):
+    elif getattr(config, "is_decoder", False) and not any("CausalLM" in name for name in architectures):
+        # BERT with is_decoder=True reads its first token under a causal mask.
         yield "is_decoder", "false: its head reads the first token, which would see no other"
+    # Chunked feed-forwards require lengths that are multiples of the chunk.
     if getattr(config, "chunk_size_feed_forward", 0):
         yield "chunk_size_feed_forward", "0, since texts have any length"
     if sorted(config.id2label) != list(range(len(config.id2label))):
@@ -127,13 +131,13 @@ def _wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def check_weights(name: str, model: PreTrainedModel, info: Mapping[str, Any], *, incomplete: bool = False) -> None:
-    """Raises ExegeteError where checkpoint and configuration disagree, or a weight is no finite number.
+    """Raise ExegeteError if checkpoint and configuration disagree, or a weight is not finite.
 
     Args:
         name: the checkpoint.
-        model: what was made of it.
-        info: what transformers says of loading it.
-        incomplete: missing and unused weights are let through.
+        model: the model that was loaded.
+        info: transformers' report on loading it.
+        incomplete: allow missing and unused weights.
     """
     for key, there, here in sorted(info.get("mismatched_keys") or ()):
         raise ExegeteError(
@@ -141,7 +145,8 @@ def check_weights(name: str, model: PreTrainedModel, info: Mapping[str, Any], *,
             f"{list(here)} in the model that the configuration describes"
         )
     missing = sorted(info.get("missing_keys") or ())
-    parts = {part for part, _ in model.named_children()}  # heads of pretraining are no part of it
+    # A pretraining head in the checkpoint is no part of this model, so its weights are left over rightly.
+    parts = {part for part, _ in model.named_children()}
     unexpected = info.get("unexpected_keys") or ()
     unused = sorted(key for key in unexpected if key.split(".")[0] in parts and not UNUSED.search(key))
     for keys, what in (
@@ -154,26 +159,34 @@ def check_weights(name: str, model: PreTrainedModel, info: Mapping[str, Any], *,
                 f"{name} {what} ({shown}): an explanation of what is left means nothing; "
                 "incomplete=True (--incomplete) explains it all the same"
             )
-    for path in () if getattr(model.config, "quantization_config", None) else sorted(Path(name).glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            floating = {key for key, weight in model.named_parameters() if weight.is_floating_point()}
-            for key in floating & set(file.keys()):
-                if file.get_slice(key).get_dtype().startswith(("I", "U", "BOOL")):
-                    raise ExegeteError(f"{path}: the weight {key} is stored as whole numbers")
+    # Quantized weights are integers by design; others would be converted silently.
+    if not getattr(model.config, "quantization_config", None):
+        floating = {key for key, weight in model.named_parameters() if weight.is_floating_point()}
+        for path in sorted(Path(name).glob("*.safetensors")):
+            _check_stored_types(path, floating)
     check_finite(name, model)
+
+
+def _check_stored_types(path: Path, floating: set[str]) -> None:
+    with safe_open(path, framework="pt") as file:
+        for key in floating & set(file.keys()):
+            if file.get_slice(key).get_dtype().startswith(("I", "U", "BOOL")):
+                raise ExegeteError(f"{path}: the weight {key} is stored as whole numbers")
 
 
 @torch.no_grad()
 def check_finite(name: str, model: nn.Module) -> None:
-    """Raises ExegeteError naming the first weight that holds NaN or an infinite number."""
+    """Raise ExegeteError naming the first weight with NaN or an infinite number."""
     for key, weight in model.named_parameters():
-        known = weight.is_floating_point() and weight.device.type != "meta" and weight.numel()
-        if known and not bool(torch.stack(weight.aminmax()).isfinite().all()):  # a pass over it without a copy
+        # Offloaded weights are not in memory.
+        is_known = weight.is_floating_point() and weight.device.type != "meta" and weight.numel()
+        # Minimum and maximum are NaN if any weight is; unlike `isfinite`, they need no tensor of the weight's size.
+        if is_known and not bool(torch.stack(weight.aminmax()).isfinite().all()):
             raise ExegeteError(f"{name or type(model).__name__}: the weight {key} holds NaN or an infinite number")
 
 
 def make_pickle_error(name: str, code: str = "") -> ExegeteError:
-    """The error for weights that could run code when they are read; `code` converts them."""
+    """Return the error for pickled weights, which could run code when read; `code` is a command that converts them."""
     model = (
         "import transformers as t; t.AutoModelForSequenceClassification.from_pretrained('OLD').save_pretrained('NEW')"
     )
@@ -183,7 +196,7 @@ def make_pickle_error(name: str, code: str = "") -> ExegeteError:
     )
 
 
-def _pickled(name: str) -> bool:
+def _has_pickled_weights(name: str) -> bool:
     folder = Path(name)
     return not folder.is_dir() or any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
 
@@ -193,7 +206,7 @@ def _config_of(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """An error of a library in a line: the key that is wrong, if it says so."""
+    """Return a library's error as one line: the wrong key, if the error names it."""
     text = " ".join(str(error).split())
     field = re.search(r"Validation error for field '(\w+)': (?:\w+: )?(.*)", text)
     if field:

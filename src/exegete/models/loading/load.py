@@ -1,4 +1,4 @@
-"""From a name, a folder or a model to an ExplainedModel."""
+"""Loading of an ExplainedModel from a name, a folder or a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from exegete.models.choices import ChoosingModel
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
+from exegete.models.layers.architecture import unwrap_adapter
 from exegete.models.layers.head_activation import restore_head_activation
-from exegete.models.loading.adapters import find_adapter_base, load_adapter, unwrap_adapter
+from exegete.models.loading.adapters import find_adapter_base, load_adapter
 from exegete.models.loading.checkpoint import (
     check_config,
     check_files,
@@ -63,7 +64,7 @@ OWN: dict[str, type[TaggingModel] | type[MaskedModel] | type[ChoosingModel]] = {
     "ForMaskedLM": MaskedModel,
     "ForMultipleChoice": ChoosingModel,
 }
-"""Heads with a class of models of their own."""
+"""Heads whose models have a class of their own."""
 INSTEAD = {
     "ForConditionalGeneration": "an encoder-decoder is explained in what it says: task='generation'",
     "ForCTC": "audio is not explained: transcribe it, and explain the text",
@@ -71,12 +72,13 @@ INSTEAD = {
     "ForPreTraining": "save its masked head alone, as AutoModelForMaskedLM does",
     "ForNextSentencePrediction": "fine-tune a classifier of pairs: exegete train baseline",
 }
-"""Advice in the place of heads that are not explained."""
+"""Advice for heads that are not explained."""
 
 PROCESSOR_FILES = {
     True: ("preprocessor_config.json",),
     False: ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model"),
 }
+"""Files of which an image processor (True) or a tokenizer (False) has one at least."""
 
 
 def load(
@@ -95,43 +97,55 @@ def load(
     tokenizer: Any = None,
     image_processor: Any = None,
 ) -> ExplainedModel:
-    """Loads a model to be explained, or wraps one that is already loaded.
+    """Load a model to be explained, or wrap one that is already loaded.
 
     Args:
-        model: a folder, a hub name, or a Hugging Face model, alone, in a pipeline or with its tokenizer as a pair; it
-            stays where it is and as it is. A folder or name of a LoRA adapter loads the model that it was trained on,
-            and puts the adapter into it.
+        model: a folder, a hub name, or a Hugging Face model, alone, in a pipeline or with its tokenizer as a pair; a
+            loaded model is not moved or changed. A folder or name of a LoRA adapter loads the model that it was trained
+            on, with the adapter in it.
         processing_class: its tokenizer or image processor; default: the one saved beside the model.
         device: where to put a model loaded by name; default: the GPU if there is one; "auto": see `device_map`.
-        dtype: the floating point type to load it in, as "bfloat16"; "8bit", "4bit": linear layers' weights in so many
-            bits, by bitsandbytes; default: the checkpoint's own.
-        task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
-            classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
-            `PromptedModel`; `generation`: a causal language model, or an encoder with a decoder, is explained in what
-            it says, see `GeneratingModel` and `EncoderDecoderModel`; `similarity`: an encoder is explained in how
-            similar it finds two texts, see `BiEncoder` (folders of sentence-transformers need not be told).
+        dtype: the floating point type to load it in, such as "bfloat16"; "8bit" and "4bit" store the weights of linear
+            layers in 8 or 4 bits, by bitsandbytes; default: the checkpoint's own.
+        task: the kind of the model's answer, if its configuration does not say it. `prompt`: a causal language model
+            classifies by continuing `template`, which has `{text}` in the place of the text, with one of `labels`; see
+            `PromptedModel`. `generation`: a causal language model or an encoder-decoder is explained in its responses;
+            see `GeneratingModel` and `EncoderDecoderModel`. `similarity`: an encoder is explained in its similarity of
+            two texts; see `BiEncoder` (the default for folders of sentence-transformers).
         template: the prompt.
         labels: how each label continues the prompt, as a list or by name.
-        max_length: tokens that a text may have, where that shall be fewer than the model takes.
+        max_length: the most tokens of a text, if fewer than the model allows.
         trust_remote_code: run modelling code that comes with the checkpoint.
-        incomplete: explain a checkpoint of which weights are missing, or that has some which the model does not use.
+        incomplete: explain a checkpoint although weights are missing, or left over.
         device_map: where the parts of a model loaded by name go, see Accelerate: "auto" fills the GPUs, then the
             memory, then the disk; instead of `device`.
         tokenizer: another name of `processing_class`.
         image_processor: another name of `processing_class`.
 
     Raises:
-        ExegeteError: nothing there, or damaged; a device or type that there is not; no head that can be explained;
-            weights that are missing, left over, pickled, not finite, or of other sizes than the configuration says.
+        ExegeteError: a model that does not exist, or is damaged; an unknown device or type; no head that can be
+            explained; weights that are missing, left over, pickled, not finite, or of other sizes than the
+            configuration says.
     """
     if isinstance(model, ExplainedModel):
         return model
     _check_task(task, template, labels)
-    model, beside = _taken_apart(model)
-    processing_class = _only(processing_class, tokenizer, image_processor) or beside
+    model, own_processor = _split_pair(model)
+    processing_class = _choose_one(processing_class, tokenizer, image_processor) or own_processor
     names: tuple[str, ...]
     pooling = None
-    if not isinstance(model, str | Path):
+    if isinstance(model, str | Path):
+        if isinstance(model, Path) and not Path(os.path.expanduser(model)).exists():
+            raise ExegeteError(f"there is no model at {os.path.expanduser(model)}")
+        name = os.path.expanduser(model)
+        _check_dtype(dtype)
+        place, options = _choose_device(device, device_map)
+        pooling = read_pooling(find_folder(name) if task == SIMILARITY else Path(name))
+        task = task if pooling is None else SIMILARITY
+        base = find_adapter_base(name)
+        names = (name,) if base is None else (name, base)
+        loaded = _load_by_name(names, dtype, place, options, task, trust_remote_code, incomplete)
+    else:
         if device is not None or dtype is not None or device_map is not None:
             raise ExegeteError(
                 "a model that is already loaded stays where it is: move it yourself, without device=, dtype= and "
@@ -139,22 +153,7 @@ def load(
             )
         loaded, names = model, (str(model.config._name_or_path),)
         check_finite(names[0], model)
-    else:
-        name = os.path.expanduser(model)
-        if isinstance(model, Path) and not Path(name).exists():
-            raise ExegeteError(f"there is no model at {name}")
-        _check_dtype(dtype)
-        place, parts = _placed(device, device_map)
-        if quantized := quantization_options(dtype):
-            dtype, place, parts = None, None, ({"device_map": {"": place}} if place else parts) | quantized
-        pooling = read_pooling(find_folder(name) if task == SIMILARITY else Path(name))
-        task = task if pooling is None else SIMILARITY
-        base = find_adapter_base(name)
-        names = (name,) if base is None else (name, base)
-        options = {"trust_remote_code": trust_remote_code} | parts
-        loaded = _pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
-        keep_weight_order(loaded)
-        (loaded if place is None else loaded.to(place)).eval()
+    # An adapter's folder often has a tokenizer of its own, which goes first.
     for name in names:
         processing_class = processing_class or load_processor(name, loaded, trust_remote_code)
     rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
@@ -165,40 +164,63 @@ def load(
         return PromptedModel(loaded, processing_class, template, labels, max_length)
     if task == SIMILARITY:
         return BiEncoder(loaded, processing_class, pooling or "mean", max_length)
-    return _with_its_task(loaded, processing_class, task, max_length)
+    return _wrap_by_task(loaded, processing_class, task, max_length)
 
 
-def _with_its_task(
+def _load_by_name(
+    names: tuple[str, ...],
+    dtype: str | torch.dtype | None,
+    device: torch.device | None,
+    options: dict[str, Any],
+    task: str | None,
+    trust_remote_code: bool,
+    incomplete: bool,
+) -> PreTrainedModel:
+    """Return the model with the last name, with the adapter of the first name if there are two."""
+    quantization = quantization_options(dtype)
+    if quantization:
+        # bitsandbytes quantizes while it loads, on the device where the weights stay.
+        options = ({"device_map": {"": device}} if device else options) | quantization
+        dtype, device = None, None
+    options = options | {"trust_remote_code": trust_remote_code}
+    loaded = _load_pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
+    keep_weight_order(loaded)
+    if device is not None:
+        loaded.to(device)
+    loaded.eval()
+    return loaded
+
+
+def _wrap_by_task(
     loaded: PreTrainedModel, processing_class: Any, task: str | None, max_length: int | None
 ) -> ExplainedModel:
-    """The model as its head or the task says."""
+    """Return the model in the class of its task or of its head."""
     if task == "generation":
-        kind = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
-        return kind(loaded, processing_class, max_length)
-    own = next((own for head, own in OWN.items() if type(unwrap_adapter(loaded)).__name__.endswith(head)), None)
-    if own is not None and task is None:
-        return own(loaded, processing_class, max_length)
+        wrapper = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
+        return wrapper(loaded, processing_class, max_length)
+    for head, own_wrapper in OWN.items():
+        if task is None and type(unwrap_adapter(loaded)).__name__.endswith(head):
+            return own_wrapper(loaded, processing_class, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)
 
 
-def _taken_apart(model: Any) -> tuple[str | Path | PreTrainedModel, Any]:
-    """The model of a pipeline or a pair and its tokenizer or image processor; what else it is, with None."""
-    beside = None
+def _split_pair(model: Any) -> tuple[str | Path | PreTrainedModel, Any]:
+    """Return a model, and the tokenizer or image processor that a pipeline or a pair holds beside it."""
+    processor = None
     if isinstance(model, Pipeline):
-        model, beside = model.model, model.tokenizer or model.image_processor
+        model, processor = model.model, model.tokenizer or model.image_processor
     elif isinstance(model, tuple) and len(model) == 2:
-        model, beside = model
+        model, processor = model
     if not isinstance(model, str | Path) and not hasattr(model, "config"):
         raise ExegeteError(
             "expected a folder, a hub name, a Hugging Face model, a pipeline or (model, tokenizer), "
             f"got {type(model).__name__}"
         )
-    return model, beside
+    return model, processor
 
 
-def _only(*given: Any) -> Any:
-    """The one of several names for the same thing that was used; None where none was."""
-    used = [each for each in given if each is not None]
+def _choose_one(*processors: Any) -> Any:
+    used = [processor for processor in processors if processor is not None]
     if len(used) > 1:
         raise ExegeteError("processing_class=, tokenizer= and image_processor= are one thing: give it once")
     return used[0] if used else None
@@ -212,43 +234,41 @@ def _check_task(task: str | None, template: str | None, labels: Sequence[str] | 
         raise ExegeteError("task='prompt', template= and labels= go together: give all three or none")
 
 
-def _device(device: str | torch.device | None) -> torch.device:
-    try:
-        return torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device
-    except (RuntimeError, AssertionError) as error:
-        reason = _first_line(error)
-        raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}: {reason}") from error
-
-
-def _placed(device: str | torch.device | None, device_map: Any) -> tuple[torch.device | None, dict[str, Any]]:
-    """The device of the whole model and no options; or None, and those that say it part by part."""
+def _choose_device(device: str | torch.device | None, device_map: Any) -> tuple[torch.device | None, dict[str, Any]]:
+    """Return the device of the whole model, or None and the options that distribute its parts."""
     if device is not None and device_map is not None:
         raise ExegeteError("device= and device_map= both say where the model goes: give one")
     if device == "auto" or device_map is not None:
         return None, {"device_map": device_map or device}
-    return _device(device), {}
+    # Only a tensor shows whether a device exists; torch.device("cuda:7") never fails.
+    try:
+        return torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device, {}
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}: {reason}") from error
 
 
 def _check_dtype(dtype: str | torch.dtype | None) -> None:
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype not in (None, "auto", *BITS) and not (isinstance(found, torch.dtype) and found.is_floating_point):
+    torch_type = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    is_floating = isinstance(torch_type, torch.dtype) and torch_type.is_floating_point
+    if dtype not in (None, "auto", *BITS) and not is_floating:
         raise unknown("floating point type", str(dtype), ("float64", "float32", "bfloat16", "float16", *BITS))
 
 
-def _pretrained(
+def _load_pretrained(
     name: str,
     dtype: str | torch.dtype | None,
-    given: dict[str, Any],
+    options: dict[str, Any],
     task: str | None,
     *,
     adapter: tuple[str, ...],
     incomplete: bool,
 ) -> PreTrainedModel:
-    """The model, loaded with these options, with the adapter in it if there is one."""
+    """Return a checked model, with the adapter in it if there is one."""
     require_local_model(name)
     check_files(name)
     with describe_load_errors(name):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=given["trust_remote_code"])
+        config = AutoConfig.from_pretrained(name, trust_remote_code=options["trust_remote_code"])
         check_config(name, config)
     architecture = (config.architectures or [config.model_type])[0]
     if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
@@ -257,52 +277,56 @@ def _pretrained(
             "(task='generation'), by a language modelling head"
         )
     with describe_load_errors(name, "weights"):
-        bare = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
+        loaders = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
         if config.is_encoder_decoder:
-            bare["generation"] = AutoModelForSeq2SeqLM
-        head = bare[task] if task in bare else _head(name, config, anything=bool(adapter))
-        options = given | {"use_safetensors": True, "ignore_mismatched_sizes": True}
-        model, info = head.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
+            loaders["generation"] = AutoModelForSeq2SeqLM
+        loader = loaders[task] if task in loaders else _choose_head(name, config, has_adapter=bool(adapter))
+        # Mismatched sizes do not raise here, because `check_weights` reports them better.
+        options = options | {"use_safetensors": True, "ignore_mismatched_sizes": True}
+        model, info = loader.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
     base = model
     for folder in adapter:
-        model, brought = load_adapter(model, folder)
-        info["missing_keys"] = [key for key in info["missing_keys"] if not set(brought) & set(key.split("."))]
+        model, modules = load_adapter(model, folder)
+        # A head that comes with the adapter is missing in the base model's checkpoint.
+        info["missing_keys"] = [key for key in info["missing_keys"] if not set(modules) & set(key.split("."))]
     check_weights(name, base, info, incomplete=incomplete)
     restore_head_activation(base)
     return model
 
 
-def _head(name: str, config: Any, *, anything: bool) -> Any:
-    """The class that loads the checkpoint with its head; an adapter of a bare model brings a classifier's own."""
+def _choose_head(name: str, config: Any, *, has_adapter: bool) -> Any:
+    """Return the auto class that loads the checkpoint with its head."""
     architecture = (config.architectures or ["none"])[0]
-    head = next((head for suffix, head in HEADS.items() if architecture.endswith(suffix)), None)
-    if head is None and anything:
+    for suffix, head in HEADS.items():
+        if architecture.endswith(suffix):
+            return head
+    # An adapter of a model without a head comes with a classifier's head.
+    if has_adapter:
         return AutoModelForSequenceClassification
-    instead = next((hint for suffix, hint in INSTEAD.items() if architecture.endswith(suffix)), None)
-    if head is None and instead is not None:
-        raise ExegeteError(f"{name} holds {architecture:.80}, whose head is not explained: {instead}")
-    if head is None:
-        raise ExegeteError(
-            f"{name} holds {architecture:.80}, which has no classification head; expected "
-            + ", ".join(f"…{suffix}" for suffix in HEADS)
-            + ". Fine-tune it first: exegete train baseline; or take a causal language model as it is, as a classifier "
-            "(task='prompt') or for what it says (task='generation')"
-        )
-    return head
+    for suffix, hint in INSTEAD.items():
+        if architecture.endswith(suffix):
+            raise ExegeteError(f"{name} holds {architecture:.80}, whose head is not explained: {hint}")
+    raise ExegeteError(
+        f"{name} holds {architecture:.80}, which has no classification head; expected "
+        + ", ".join(f"…{suffix}" for suffix in HEADS)
+        + ". Fine-tune it first: exegete train baseline; or take a causal language model as it is, as a classifier "
+        "(task='prompt') or for what it says (task='generation')"
+    )
 
 
 def load_processor(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
-    """The tokenizer or image processor saved with the model; None where nothing was saved."""
+    """Return the tokenizer or image processor saved with the model, or None.
+
+    Raises:
+        ExegeteError: it is damaged.
+    """
     if not name or (looks_local(name) and not Path(name).exists()):
         return None
-    images = model.main_input_name == "pixel_values"
-    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[images]):
+    is_image = model.main_input_name == "pixel_values"
+    # transformers would make an empty tokenizer for a folder without one.
+    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[is_image]):
         return None
-    loader = AutoImageProcessor if images else AutoTokenizer
+    loader = AutoImageProcessor if is_image else AutoTokenizer
     check_files(name)
-    with describe_load_errors(name, "image processor" if images else "tokenizer"):
+    with describe_load_errors(name, "image processor" if is_image else "tokenizer"):
         return loader.from_pretrained(name, trust_remote_code=trust_remote_code)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

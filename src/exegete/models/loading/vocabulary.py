@@ -1,4 +1,4 @@
-"""A tokenizer is used only with a vocabulary that is whole and that its model has embeddings for."""
+"""Check of a tokenizer: its vocabulary is whole, and the model has embeddings for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from exegete.errors import ExegeteError
 
 SAMPLE = 60
 FEWEST = 0.2
-"""Of the sampled words of a vocabulary, the share that has to come back as itself."""
+"""The share of sampled words that a tokenizer must tokenize as its own words."""
 WORDS = (
     "the and is of a to in it that was for on with as be this are not but have",
     "der die und ist das nicht ein zu mit auf",
@@ -20,16 +20,18 @@ WORDS = (
     "が は を に の と で も する ない",
     "في من على أن إلى هذا عن مع لا ما",
 )
-"""The most frequent words of some languages."""
+"""The most frequent words of some languages, one of which any usable vocabulary knows."""
 
 
 def check_vocabulary(name: str, tokenizer: Any, rows: int) -> None:
-    """Raises ExegeteError for a tokenizer that would hand a model other tokens than it was trained on.
+    """Raise ExegeteError for a tokenizer that would give the model other tokens than it was trained on.
+
+    transformers loads a damaged or missing vocabulary without an error, and most words become the unknown token.
 
     Args:
-        name: where it came from.
-        tokenizer: of texts; image processors and what has no vocabulary pass.
-        rows: of the model's embeddings.
+        name: the checkpoint.
+        tokenizer: the tokenizer; image processors, which have no vocabulary, pass.
+        rows: the number of the model's embeddings.
     """
     if not hasattr(tokenizer, "get_vocab"):
         return
@@ -47,30 +49,31 @@ def check_vocabulary(name: str, tokenizer: Any, rows: int) -> None:
     ordinary = sorted((word for word in vocabulary if word not in special), key=lambda word: (-len(word), word))
     if not ordinary:
         raise ExegeteError(f"the tokenizer of {name} knows no word: files of it are missing, as tokenizer.json")
-    if _share_kept(tokenizer, ordinary) < FEWEST:
+    if _share_known(tokenizer, ordinary) < FEWEST:
         raise ExegeteError(f"the tokenizer of {name} does not know the words of its own vocabulary: it is not whole")
-    if len(vocabulary) < rows / 2 and all(_unknown(tokenizer, words) for words in WORDS):
+    if len(vocabulary) < rows / 2 and all(_is_mostly_unknown(tokenizer, words) for words in WORDS):
         raise ExegeteError(
             f"the tokenizer of {name} knows {len(vocabulary)} tokens, the model {rows}, and ordinary words are unknown "
             "to it: its vocabulary is not whole"
         )
 
 
-def _share_kept(tokenizer: Any, ordinary: list[str]) -> float:
-    """Of a sample of the longer half of a vocabulary, what is cut into itself again, or into few parts."""
+def _share_known(tokenizer: Any, ordinary: list[str]) -> float:
+    """Return the share of sampled words that are tokenized as themselves or into few parts."""
+    # Short words would be tokenized by characters without any merge rules, so only the longer half is sampled.
     longer = ordinary[: max(SAMPLE, len(ordinary) // 2)]
     words = {tokenizer.convert_tokens_to_string([word]).strip() for word in longer[:: 1 + len(longer) // SAMPLE]}
-    cut = {word: _cut(tokenizer, word) for word in words if word.isalpha() and len(word) > 1}
+    cut = {word: _tokenize(tokenizer, word) for word in words if word.isalpha() and len(word) > 1}
     kept = [tokenizer.unk_token_id not in ids and len(ids) <= len(word) // 2 for word, ids in cut.items()]
     return sum(kept) / len(kept) if kept else 1.0
 
 
-def _unknown(tokenizer: Any, text: str) -> bool:
-    """Whether most of a text is unknown."""
-    ids = _cut(tokenizer, text)
+def _is_mostly_unknown(tokenizer: Any, text: str) -> bool:
+    """Return whether more than half of a text's tokens are unknown."""
+    ids = _tokenize(tokenizer, text)
     return not ids or ids.count(tokenizer.unk_token_id) > len(ids) / 2
 
 
-def _cut(tokenizer: Any, text: str) -> list[int]:
+def _tokenize(tokenizer: Any, text: str) -> list[int]:
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids

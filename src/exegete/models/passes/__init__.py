@@ -1,1 +1,1 @@
-"""Passes through a user's model: what is captured or put in, and everything restored after."""
+"""Passes through the user's model: what is recorded, replaced or skipped during a forward pass."""

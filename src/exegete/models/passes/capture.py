@@ -1,10 +1,14 @@
-"""Records queries, keys, values and attention in a forward pass, where transformers dispatches to its kernels."""
+"""Recording of queries, keys, values and attention weights during a forward pass.
+
+Most families call transformers' attention interface, where our function can be named. For those that do not, hooks on
+the projections and on the attention dropout record the same quantities.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,61 +22,25 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
-from exegete.models.families import FAMILIES
-from exegete.models.passes.attention_hooks import record_by_hooks
-from exegete.models.state.locks import PROCESS_LOCK
+from exegete.models.families import FAMILIES, Hooks
+from exegete.models.outputs import Capture
+from exegete.models.state import PROCESS_LOCK
 
 ATTENTION_IMPLEMENTATION = "exegete"
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """The quantities that a forward pass should record, layer by layer.
-
-    `attentions` [B, H, L, L] after the softmax and before dropout; `heads`: queries, keys and values [B, H, L, d_h]
-    (after rotary embedding, keys and values repeated under grouped queries), and what q·k is multiplied by;
-    `hidden_states` [B, L, d], the output of the embeddings first; `differentiable_twice`: use attention with a second
-    derivative (fused kernels have none); `last_only`: of the attentions only the last layer's are needed, so that
-    fused kernels can do the others; `heads_only`: the pass may end once all `heads` are recorded, without logits;
-    `distribution`: the scores of all choices, logits of classes and of a span's ends, of generated text [B, R, V].
-    """
-
-    attentions: bool = False
-    heads: bool = False
-    hidden_states: bool = False
-    differentiable_twice: bool = False
-    last_only: bool = False
-    heads_only: bool = False
-    distribution: bool = False
-
-    def __or__(self, other: Capture) -> Capture:
-        """Everything that at least one of the two asks for."""
-        return Capture(
-            self.attentions or other.attentions,
-            self.heads or other.heads,
-            self.hidden_states or other.hidden_states,
-            self.differentiable_twice or other.differentiable_twice,
-            all(each.last_only for each in (self, other) if each.attentions),
-            self.heads_only and other.heads_only,
-            self.distribution or other.distribution,
-        )
-
-    @property
-    def in_attention(self) -> bool:
-        """Whether the attention kernels have to be ours."""
-        return self.attentions or self.heads or self.differentiable_twice
-
-
-class PassEnded(Exception):  # noqa: N818  # no error: what was wanted is there
-    """Ends a pass of which only heads are wanted."""
+class PassEnded(Exception):  # noqa: N818  # no error: it ends a pass early
+    """Raised to stop a forward pass once attention heads are captured."""
 
 
 @dataclass(slots=True)
 class AttentionRecord:
-    """The quantities that a forward pass recorded; one entry a layer, in the order in which the layers ran.
+    """The quantities that a forward pass recorded; one entry per layer, in the order in which the layers ran.
 
-    `last`: the first call of the last layer; `calls`: how many have run; `zeroed` [B, L]: positions whose values are
-    zero vectors in every attention that is recorded.
+    Args:
+        capture: what to record.
+        last: the number of the attention call, counted from 1, with which the last layer begins.
+        zeroed: [B, L] positions whose values are replaced by zero vectors in every attention.
     """
 
     capture: Capture
@@ -85,20 +53,82 @@ class AttentionRecord:
     values: list[Tensor] = field(default_factory=list)
     scalings: list[float] = field(default_factory=list)
 
-    def wants_attention(self) -> bool:
-        """Whether the layer that runs now shall leave its attention."""
-        self.calls += 1
-        return self.capture.attentions and (self.calls >= self.last or not self.capture.last_only)
-
-    def layers(self) -> dict[str, tuple[Any, ...]]:
-        """The recorded quantities, under the names of `Outputs`."""
+    def by_name(self) -> dict[str, tuple[Any, ...]]:
+        """Return the recorded quantities under their names in `Outputs`."""
         return {name: tuple(getattr(self, name)) for name in ("attentions", "queries", "keys", "values", "scalings")}
 
 
+# A context variable, because threads may run different models at the same time.
 _RECORD: ContextVar[AttentionRecord | None] = ContextVar("exegete_record", default=None)
 
 
-def _attention(
+@contextmanager
+def record_attention(
+    model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = None
+) -> Iterator[AttentionRecord]:
+    """Record what attention computes inside the block; afterwards the model uses its own attention again.
+
+    Args:
+        model: the Hugging Face model.
+        capture: what to record.
+        zeroed: [B, L] positions whose value is a zero vector for all that attend to them.
+
+    Raises:
+        ExegeteError: the family goes neither through the interface nor has a record of hooks, and more than second
+            derivatives is asked for; or no attention of the block went through the interface.
+    """
+    # An encoder-decoder has two attentions per decoder layer and says itself where the last layer begins.
+    record = AttentionRecord(capture, getattr(model, "last_attention", model.config.num_hidden_layers), zeroed)
+    family = FAMILIES.get(model.config.model_type)
+    if family is not None and family.attention.hooks is not None:
+        with _record_by_hooks(model, family.attention.hooks, record):
+            yield record
+    elif _uses_interface(model):
+        with _use_own_attention(model, record):
+            yield record
+        if not record.calls:
+            raise _uncapturable_error(model)
+    elif capture.attentions or capture.heads or zeroed is not None:
+        raise _uncapturable_error(model)
+    else:
+        # Only the mathematical kernel has second derivatives. The choice of kernel holds for the whole process.
+        with PROCESS_LOCK, sdpa_kernel(SDPBackend.MATH):
+            yield record
+
+
+def _uses_interface(model: nn.Module) -> bool:
+    """Return whether a part of the model was written for transformers' attention interface.
+
+    The name of our function also decides how masks are made. Attention that does not ask the interface would add our
+    Boolean mask to its logits as numbers, so that padding and later positions were seen.
+    """
+    return any(hasattr(sys.modules.get(type(part).__module__), "ALL_ATTENTION_FUNCTIONS") for part in model.modules())
+
+
+def _uncapturable_error(model: PreTrainedModel) -> ExegeteError:
+    return ExegeteError(
+        f"the attention of model type {model.config.model_type!r} cannot be captured: it does not go through "
+        "transformers' attention interface, and there is no adapter for it"
+    )
+
+
+@contextmanager
+def _use_own_attention(model: PreTrainedModel, record: AttentionRecord) -> Iterator[None]:
+    # T5 copies its configuration for encoder and decoder, so all distinct configurations are changed.
+    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}.values()
+    before = [config._attn_implementation for config in configs]
+    token = _RECORD.set(record)
+    for config in configs:
+        config._attn_implementation = ATTENTION_IMPLEMENTATION
+    try:
+        yield
+    finally:
+        for config, own in zip(configs, before, strict=True):
+            config._attn_implementation = own
+        _RECORD.reset(token)
+
+
+def _attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -111,24 +141,26 @@ def _attention(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention that records itself; a fused kernel does the work where it can, unless the weights are wanted."""
+    """Compute attention and record it, in a fused kernel unless the weights or second derivatives are needed."""
     record = _RECORD.get()
     if record is None:
         raise RuntimeError("the attention implementation 'exegete' only works inside ExplainedModel.forward")
+    capture = record.capture
+    record.calls += 1
+    needs_weights = capture.attentions and (record.calls >= record.last or not capture.last_only)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    wanted = record.wants_attention()
-    plain = softcap is None and s_aux is None and kwargs.get("sinks") is None
-    fused = plain and not (wanted or record.capture.differentiable_twice)
     if record.zeroed is not None:
         value = value.masked_fill(record.zeroed[:, None, :, None], 0)
-    if record.capture.heads:
+    if capture.heads:
         record.queries.append(query)
-        record.keys.append(_per_query_head(key, query))
-        record.values.append(_per_query_head(value, query))
+        record.keys.append(_repeat_heads(key, query))
+        record.values.append(_repeat_heads(value, query))
         record.scalings.append(scaling)
-        if record.capture.heads_only and record.calls == record.last:
+        if capture.heads_only and record.calls == record.last:
             raise PassEnded
-    if fused:
+    # The fused kernel knows neither soft-capped logits (Gemma) nor attention sinks (GPT-OSS).
+    is_plain = softcap is None and s_aux is None and kwargs.get("sinks") is None
+    if is_plain and not (needs_weights or capture.differentiable_twice):
         kwargs["position_bias"] = position_bias
         mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         return mixed, None
@@ -136,95 +168,89 @@ def _attention(
         raise ExegeteError(f"{type(module).__name__} attends by 'sinks' too: its weights cannot be captured")
     causal = kwargs.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    logits = query @ _per_query_head(key, query).transpose(-1, -2) * scaling
+    logits = query @ _repeat_heads(key, query).transpose(-1, -2) * scaling
     if position_bias is not None:
         logits = logits + position_bias
     if softcap is not None:
         logits = (logits / softcap).tanh() * softcap
-    weights = _weights(logits, attention_mask, causal, s_aux).to(query.dtype)
-    if wanted:
+    weights = _compute_weights(logits, attention_mask, causal, s_aux).to(query.dtype)
+    if needs_weights:
         record.attentions.append(weights)
-    mixed = nn.functional.dropout(weights, dropout, module.training) @ _per_query_head(value, query)
+    mixed = nn.functional.dropout(weights, dropout, module.training) @ _repeat_heads(value, query)
     return mixed.transpose(1, 2).contiguous(), None
 
 
-def _per_query_head(heads: Tensor, query: Tensor) -> Tensor:
+def _repeat_heads(heads: Tensor, query: Tensor) -> Tensor:
+    """Repeat the keys or values of grouped-query attention, so that every query head has its own."""
     repeats = query.shape[1] // heads.shape[1]
     return heads if repeats == 1 else heads.repeat_interleave(repeats, dim=1)
 
 
-def _weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | None) -> Tensor:
-    """softmax(logits), in float32 at least; positions that may not be attended get exactly no weight.
+def _compute_weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | None) -> Tensor:
+    """Return the softmax of the logits, in float32 at least; masked positions get exactly 0.
 
-    `sinks` [H]: a logit for each head that takes its share of the weight and leads nowhere.
+    `sinks` [H]: one logit per head that takes a share of the weight without a position of its own.
     """
+    # sdpa_mask omits the mask where the kernel's own `is_causal` flag is enough. A single query sees all keys.
     if mask is None and causal and logits.shape[2] > 1:
         mask = logits.new_ones(logits.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
+        # Not −∞: a row of padding whose keys are all masked would become NaN.
         lowest = torch.finfo(logits.dtype).min
         logits = logits.masked_fill(~mask, lowest) if mask.dtype == torch.bool else logits + mask
     precise = torch.promote_types(logits.dtype, torch.float32)
     if sinks is None:
         return logits.softmax(-1, dtype=precise)
-    nowhere = sinks.view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
-    return torch.cat([logits, nowhere], -1).softmax(-1, dtype=precise)[..., :-1]
+    sink_logits = sinks.view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
+    return torch.cat([logits, sink_logits], -1).softmax(-1, dtype=precise)[..., :-1]
 
 
-AttentionInterface.register(ATTENTION_IMPLEMENTATION, _attention)
+AttentionInterface.register(ATTENTION_IMPLEMENTATION, _attend)
 AttentionMaskInterface.register(ATTENTION_IMPLEMENTATION, sdpa_mask)
 
 
 @contextmanager
-def record_attention(
-    model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = None
-) -> Iterator[AttentionRecord]:
-    """Record what attention does in the forward passes inside the block; the model's own kernels come back after it.
-
-    `zeroed` [B, L]: positions that contribute a zero vector where they are attended to.
-
-    Raises:
-        ExegeteError: attention that goes neither through the interface nor through an adapter, of which more is wanted
-            than second derivatives; a block in which nothing came through the interface.
-    """
-    record = AttentionRecord(capture, getattr(model, "last_attention", model.config.num_hidden_layers), zeroed)
-    family = model.config.model_type
-    known = FAMILIES.get(family)
-    if known is not None and known.attention.hooks is not None:
-        with record_by_hooks(model, known.attention.hooks, record):
-            yield record
-        return
-    if not _dispatches(model):
-        if capture.attentions or capture.heads or zeroed is not None:
-            raise _uncapturable(family)
-        with PROCESS_LOCK, sdpa_kernel(SDPBackend.MATH):
-            yield record
-        return
-    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}.values()
-    before = [config._attn_implementation for config in configs]  # T5 has copies for encoder and decoder
-    token = _RECORD.set(record)
-    for config in configs:
-        config._attn_implementation = ATTENTION_IMPLEMENTATION
-    try:
-        yield record
-    finally:
-        for config, own in zip(configs, before, strict=True):
-            config._attn_implementation = own
-        _RECORD.reset(token)
-    if not record.calls:
-        raise _uncapturable(family)
+def _record_by_hooks(model: PreTrainedModel, names: Hooks, record: AttentionRecord) -> Iterator[None]:
+    layers = [module for module in model.modules() if all(hasattr(module, name) for name in (names.query, names.key))]
+    needs_weights = record.capture.attentions or record.capture.heads or record.zeroed is not None
+    # BigBird's block-sparse attention has the projections, but no dropout that a full matrix passes through.
+    if needs_weights and any(not hasattr(layer, names.dropout) for layer in layers):
+        raise ExegeteError(
+            "BigBird's block-sparse attention has no attention matrix to capture or to take values out of; "
+            "load the model with attention_type='original_full' or use shorter texts"
+        )
+    with ExitStack() as scope:
+        for layer in layers:
+            _add_hooks(layer, names, record, scope)
+        yield
 
 
-def _dispatches(model: nn.Module) -> bool:
-    """Whether a part of the model was written for transformers' attention interface.
+def _add_hooks(layer: nn.Module, names: Hooks, record: AttentionRecord, scope: ExitStack) -> None:
+    heads = int(getattr(layer, names.heads))
+    query, key, value = (layer.get_submodule(name) for name in (names.query, names.key, names.value))
+    if record.zeroed is not None:
+        zeroed = record.zeroed[..., None]
+        scope.enter_context(value.register_forward_hook(lambda module, inputs, output: output.masked_fill(zeroed, 0)))
+    if record.capture.attentions:
+        # The input of the dropout is the softmax's output.
+        dropout = layer.get_submodule(names.dropout)
+        scope.enter_context(dropout.register_forward_pre_hook(lambda _, inputs: record.attentions.append(inputs[0])))
+    if record.capture.heads:
+        # DeBERTa divides q·k by √(d_h·terms), one term for the content and one per kind of relative position.
+        terms = 1 + len({"c2p", "p2c"} & set(getattr(layer, "pos_att_type", ())))
+        width = int(query.get_parameter("weight").shape[0]) // heads
+        record.scalings.append(float((width * terms) ** -0.5))
+        for projection, store in ((query, record.queries), (key, record.keys), (value, record.values)):
+            scope.enter_context(projection.register_forward_hook(_keep_first_output(store, heads)))
 
-    Our kernel's name also decides how masks are made: attention that does not ask the interface would add them as
-    numbers, so that padding and later positions were seen.
-    """
-    return any(hasattr(sys.modules.get(type(part).__module__), "ALL_ATTENTION_FUNCTIONS") for part in model.modules())
 
+def _keep_first_output(store: list[Tensor], heads: int) -> Callable[[nn.Module, Any, Tensor], None]:
+    """Return a hook that stores a projection's first output, since DeBERTa also projects relative positions by it."""
+    seen: list[bool] = []
 
-def _uncapturable(family: str) -> ExegeteError:
-    return ExegeteError(
-        f"the attention of model type {family!r} cannot be captured: it does not go through transformers' "
-        "attention interface, and there is no adapter for it"
-    )
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if not seen:
+            seen.append(True)
+            store.append(output.unflatten(-1, (heads, -1)).transpose(1, 2))
+
+    return keep

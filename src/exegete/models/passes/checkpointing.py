@@ -1,4 +1,4 @@
-"""Gradient checkpointing, where the user has set it on the model, for passes of explanations, too."""
+"""Gradient checkpointing during explanations, if the user has enabled it on the model."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from exegete.models.passes.capture import Capture
+from exegete.models.outputs import Capture
 
 
 @contextmanager
 def enable_checkpointing(model: PreTrainedModel, capture: Capture) -> Iterator[None]:
-    """Inside the block layers keep what enters them alone, and run again when a gradient goes back through them.
+    """Let layers store only their inputs inside the block, and run again when a gradient passes through them.
 
-    That is so after `model.gradient_checkpointing_enable()`, which transformers heeds in training mode alone, in
-    evaluation mode for all layers but the last, from which passes leave out what no answer needs. Where a pass looks
-    into attention, is differentiated twice, or swaps BigBird's attention, layers keep everything: run again, they would
-    compute something else.
+    This extends `model.gradient_checkpointing_enable()`, which transformers obeys in training mode only, to evaluation
+    mode. It has no effect on passes that record attention, are differentiated twice, or swap BigBird's attention:
+    run again, their layers would compute something else.
     """
-    sparse = getattr(model.config, "attention_type", None) == "block_sparse"
+    is_sparse = getattr(model.config, "attention_type", None) == "block_sparse"
     chosen: list[nn.Module] = []
-    if torch.is_grad_enabled() and not (capture.in_attention or capture.differentiable_twice or sparse):
-        found = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)][:-1]
-        chosen = [each for each in found if each.gradient_checkpointing and not each.training]
+    if not (capture.needs_own_attention or is_sparse):
+        # Not the last layer: `skip_unread_positions` changes it for the time of the forward pass only.
+        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)][:-1]
+        chosen = [layer for layer in layers if layer.gradient_checkpointing and not layer.training]
     before = [(layer, layer.__dict__.get("forward")) for layer in chosen]
     for layer in chosen:
-        layer.forward = partial(_again, layer.forward)
+        layer.forward = partial(_run_checkpointed, layer.forward)
     try:
         yield
     finally:
@@ -40,11 +40,13 @@ def enable_checkpointing(model: PreTrainedModel, capture: Capture) -> Iterator[N
             if own is None:
                 del layer.__dict__["forward"]
             else:
+                # Accelerate's hooks also replace `forward` on the instance.
                 layer.forward = own
 
 
-def _again(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """The layer's answer; without a graph, or where it fills a cache, as it is."""
-    if not torch.is_grad_enabled() or named.get("past_key_values") is not None:
-        return forward(*args, **named)
-    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **named)
+def _run_checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # A second run would add its keys and values to the cache once more.
+    if not torch.is_grad_enabled() or kwargs.get("past_key_values") is not None:
+        return forward(*args, **kwargs)
+    # In evaluation mode nothing is drawn, so the random state need not be saved.
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

@@ -1,4 +1,4 @@
-"""Records or changes the inputs of chosen modules during a forward pass."""
+"""Recording and replacement of the inputs of chosen modules during a forward pass."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ Change = Callable[[int, Tensor], Tensor]
 
 @contextmanager
 def intercept_inputs(modules: Iterable[nn.Module], change: Change | None = None) -> Iterator[list[Tensor]]:
-    """Inside the block, the first argument of these modules at every call, in the order of the calls.
+    """Yield a list of the modules' first arguments, in the order of their calls inside the block.
 
     Args:
-        modules: a module may come twice; it is watched once.
-        change: what becomes of the argument, from the number of the call and the argument; default: nothing.
+        modules: the modules; one that occurs twice is watched once.
+        change: a function from the number of the call and the argument to another argument; default: no change.
     """
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Families pass hidden states to their layers either by position or by name.
         value = args[0] if args else kwargs["hidden_states"]
-        value = value if change is None else change(len(seen), value)
-        seen.append(value)
+        value = value if change is None else change(len(inputs), value)
+        inputs.append(value)
         return ((value, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": value})
 
-    with ExitStack() as hooks:
+    with ExitStack() as scope:
         for module in dict.fromkeys(modules):
-            hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
-        yield seen
+            scope.enter_context(module.register_forward_pre_hook(record, with_kwargs=True))
+        yield inputs

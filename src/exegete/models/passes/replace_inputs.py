@@ -1,8 +1,8 @@
-"""Replaces inputs of a pass: other embeddings, and ids that tell a decoder where it is read."""
+"""Replacement of a pass's inputs: other embeddings, and ids that show a decoder's head its last token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,63 +18,68 @@ NO_ID = -1
 
 @contextmanager
 def replace_embeddings(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
-    """The embedding layer's first answer is these [B, L, d]; later ones (GPT-2 looks token types up too) stay.
+    """Let the embedding layer return these embeddings [B, L, d] at its first call inside the block.
 
-    What the model pads of its own accord stays its own (BigBird, to full blocks); a class token and what else stands
-    before an image's patches is left out.
+    Ids are still passed, so that positions, padding and pooling are the model's own in every family.
 
     Raises:
         ExegeteError: the layer was not called, so that these embeddings were never read.
     """
-    asked: list[None] = []
+    is_replaced = False
 
-    def answer(output: Tensor) -> Tensor:
-        asked.append(None)
-        own, given = output.shape[1], embeddings.shape[1]
-        if own > given:
-            return torch.cat([embeddings.to(output.dtype), output[:, given:]], 1)
-        return embeddings[:, given - own :].to(output.dtype)
+    def replace_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        nonlocal is_replaced
+        # Later calls keep their output: GPT-2 looks up token types in the same layer.
+        if is_replaced:
+            return output
+        is_replaced = True
+        own, length = output.shape[1], embeddings.shape[1]
+        # BigBird pads ids to full blocks.
+        if own > length:
+            return torch.cat([embeddings.to(output.dtype), output[:, length:]], 1)
+        # An image's patch layer does not return the class token, which stands before the patches.
+        return embeddings[:, length - own :].to(output.dtype)
 
-    first = _first_only(answer)
-    with layer.register_forward_hook(lambda _, inputs, output: first(output)):
+    with layer.register_forward_hook(replace_output):
         yield
-    if not asked:
+    if not is_replaced:
         raise ExegeteError("the model did not read the input embeddings given to it: it looks words up somewhere else")
 
 
 def find_last_tokens(batch: Batch, pad_id: int | None) -> Tensor:
-    """[B] Where a decoder's head reads: the last real position that is not the padding token (the first if all are)."""
+    """Return the position [B] at which a decoder's head reads: the last one whose token is not the padding token.
+
+    It is the first real position if all tokens are the padding token.
+    """
     real = batch.attended
-    telling = real if pad_id is None else real & (batch.inputs["input_ids"] != pad_id)
-    last = batch.length - 1 - telling.long().flip(1).argmax(1)
-    return torch.where(telling.any(1), last, real.long().argmax(1))
+    candidates = real if pad_id is None else real & (batch.inputs["input_ids"] != pad_id)
+    last = batch.length - 1 - candidates.long().flip(1).argmax(1)
+    return torch.where(candidates.any(1), last, real.long().argmax(1))
 
 
 @contextmanager
 def mark_last_token(model: PreTrainedModel, layer: nn.Module, batch: Batch) -> Iterator[Tensor]:
-    """Ids [B, L] with which a decoder's head finds the last token, whether or not an id stands for padding.
+    """Yield ids [B, L] in which a decoder's head finds the last token, even without a padding token.
 
-    The head looks for the last id that is not padding: ids after the last token become −1, and that is the padding id
-    inside the block. The embedding layer still gets the batch's own ids.
+    transformers' heads read at the last id that is not the padding token, and refuse batches if the model has none.
+    Inside the block, ids after the last token are −1, and −1 is the padding token; the embedding layer still reads the
+    batch's own ids.
     """
     ids, config = batch.inputs["input_ids"], model.config
     before = config.pad_token_id
     after = torch.arange(batch.length, device=ids.device) > find_last_tokens(batch, before)[:, None]
-    first = _first_only(lambda _: ids)
+    is_replaced = False
+
+    def replace_ids(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        nonlocal is_replaced
+        if is_replaced:
+            return None
+        is_replaced = True
+        return ids, *inputs[1:]
+
     config.pad_token_id = NO_ID
     try:
-        with layer.register_forward_pre_hook(lambda _, inputs: (first(inputs[0]), *inputs[1:])):
+        with layer.register_forward_pre_hook(replace_ids):
             yield ids.masked_fill(after, NO_ID)
     finally:
         config.pad_token_id = before
-
-
-def _first_only(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`change` at the first call, nothing at those after it."""
-    calls: list[None] = []
-
-    def once(value: Any) -> Any:
-        calls.append(None)
-        return change(value) if len(calls) == 1 else value
-
-    return once

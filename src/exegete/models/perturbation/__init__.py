@@ -1,1 +1,1 @@
-"""Perturbed inputs: masks as rows, equal rows once, passes packed by tokens."""
+"""Answers to perturbed inputs: keep-masks become inputs, equal inputs are run once, passes are packed by tokens."""

@@ -1,8 +1,11 @@
-"""Versions of a text that begin alike: the keys and values of a beginning are computed once and shared."""
+"""Sharing of keys and values between perturbed texts that begin alike.
+
+The texts form a tree of their common beginnings. Each branch is run once, on the cached keys and values of its parents.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,15 +18,16 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from exegete.models.batch import Batch
-from exegete.models.loading.adapters import unwrap_adapter
+from exegete.models.hugging_face import HuggingFaceModel
+from exegete.models.layers.architecture import unwrap_adapter
 from exegete.models.perturbation.packing import pack_by_padding
 
 MAX_TOKEN_SHARE = 0.8
-"""The share of a loop's tokens up to which a tree, with its smaller passes, is taken."""
+"""A tree is used only if its passes, which are smaller, read at most this share of the tokens of plain passes."""
 TEXTS_PER_TREE = 512
-"""Versions that grow one tree; beginnings are kept until it is done."""
+"""Texts per tree; keys and values are kept until their tree is done."""
 PASS_COSTS = {"cpu": 24, "cuda": 4096}
-"""Tokens that one more pass costs."""
+"""The number of tokens that cost as much as one more pass."""
 
 KeyValues = list[tuple[Tensor, Tensor]]
 """Keys and values [H, n, d_h] of n tokens, layer by layer."""
@@ -31,7 +35,7 @@ KeyValues = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class PerturbedText:
-    """A text as token ids [n], of which the last `response` are generated text; its foils, where there are some."""
+    """Token ids [n] that end with `response` generated tokens, and the response's foils, if any."""
 
     ids: Tensor
     response: int
@@ -39,12 +43,13 @@ class PerturbedText:
 
     @property
     def shareable_tokens(self) -> int:
-        """How many of its tokens others may share: not the last of the prompt, where the response is first read."""
+        """The number of first tokens that other texts may share."""
+        # Not the last token of the prompt: it is the first position whose logits are read.
         return len(self.ids) - self.response - 1
 
 
 class Branch(NamedTuple):
-    """A version whose first `begin` tokens lie on the way to branch `parent` (-1: none), in pass number `level`."""
+    """A text whose first `begin` tokens are read on the branch `parent` (−1: none), in pass number `level`."""
 
     version: int
     parent: int
@@ -52,84 +57,98 @@ class Branch(NamedTuple):
     level: int
 
 
-def supports_prefix_sharing(model: Any) -> bool:
-    """Whether a model keeps keys and values, and nothing else, of what it has read."""
-    causal = model.task.name == "generation" and not model.config.is_encoder_decoder
-    known = all(model.accepts(name) for name in ("past_key_values", "position_ids", "use_cache"))
-    return causal and known and not getattr(unwrap_adapter(model.model), "_is_stateful", False)
+def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
+    """Return whether the model's cache is a plain key/value cache."""
+    is_causal = model.task.name == "generation" and not model.config.is_encoder_decoder
+    arguments = {"past_key_values", "position_ids", "use_cache"}
+    # State-space models (Mamba) keep a running state, from which no beginning can be cut out.
+    is_stateful = getattr(unwrap_adapter(model.model), "_is_stateful", False)
+    return is_causal and arguments <= model.forward_parameters and not is_stateful
 
 
-def build_tree(versions: Sequence[PerturbedText]) -> list[Branch]:
-    """Branches in an order in which parents come first; every shared token is on one branch alone.
+def build_tree(texts: Sequence[PerturbedText]) -> list[Branch]:
+    """Return branches in an order in which parents come first; every shared token is on one branch only.
 
-    Where versions part, the way goes on to most of them, so that few passes depend on one another.
+    Where texts differ, the branch continues with the largest group of them, so that few passes depend on one another.
     """
-    rows = [version.ids[: max(0, version.shareable_tokens)].cpu().numpy().astype(">i4") for version in versions]
+    # Big-endian bytes sort like the numbers that they encode.
+    rows = [text.ids[: max(0, text.shareable_tokens)].cpu().numpy().astype(">i4") for text in texts]
     order = sorted(range(len(rows)), key=lambda row: rows[row].tobytes())
-    alike = np.array([0, *(_alike(rows[one], rows[other]) for one, other in pairwise(order))])
-    found: list[Branch] = []
+    # common[i]: tokens shared by sorted texts i − 1 and i. A group shares the minimum over its inner boundaries.
+    common = np.array([0, *(_count_common(rows[one], rows[other]) for one, other in pairwise(order))])
+    branches: list[Branch] = []
     pending = [(0, len(order), -1, 0)]
+    # The list grows while it is read: groups that split off are appended.
     for *group, parent, begin in pending:
         low, high = group
         while high - low > 1:
-            least = int(alike[low + 1 : high].min())
-            cuts = low + 1 + np.flatnonzero(alike[low + 1 : high] == least)
-            *others, most = sorted(pairwise([low, *cuts.tolist(), high]), key=lambda part: part[1] - part[0])
-            pending += [(*part, len(found) if least else -1, least) for part in others]
-            low, high = most
-        found.append(Branch(order[low], parent, begin, found[parent].level + 1 if parent >= 0 else 0))
-    return found
+            shared = int(common[low + 1 : high].min())
+            cuts = low + 1 + np.flatnonzero(common[low + 1 : high] == shared)
+            groups = sorted(pairwise([low, *cuts.tolist(), high]), key=lambda bounds: bounds[1] - bounds[0])
+            for start, stop in groups[:-1]:
+                pending.append((start, stop, len(branches) if shared else -1, shared))
+            low, high = groups[-1]
+        level = branches[parent].level + 1 if parent >= 0 else 0
+        branches.append(Branch(order[low], parent, begin, level))
+    return branches
 
 
-def count_tokens(versions: Sequence[PerturbedText], branches: Iterable[Branch]) -> int:
-    """How many tokens the passes over these branches read."""
-    return sum(len(versions[branch.version].ids) - branch.begin for branch in branches)
+def count_tokens(texts: Sequence[PerturbedText], branches: Iterable[Branch]) -> int:
+    """Return the number of tokens that the passes over these branches read."""
+    return sum(len(texts[branch.version].ids) - branch.begin for branch in branches)
 
 
-def run_prefix_tree(model: Any, versions: Sequence[PerturbedText], budget: int) -> list[Tensor] | None:
-    """Each version's table [R, 2 or 3], see `Generation`, in passes of at most `budget` tokens; None: a loop does it.
+def run_prefix_tree(model: Any, texts: Sequence[PerturbedText], budget: int) -> list[Tensor] | None:
+    """Return each text's table [R, 2 or 3], see `Generation`; None if plain passes are faster.
 
     Args:
         model: a `GeneratingModel` that `supports_prefix_sharing`.
-        versions: two at least.
-        budget: tokens of a pass.
+        texts: two at least.
+        budget: tokens per pass.
     """
     answers: list[Tensor] = []
-    for first in range(0, len(versions), TEXTS_PER_TREE):
-        some = versions[first : first + TEXTS_PER_TREE]
-        branches = build_tree(some)
-        if not first and count_tokens(some, branches) > MAX_TOKEN_SHARE * sum(len(version.ids) for version in some):
+    for first in range(0, len(texts), TEXTS_PER_TREE):
+        group = texts[first : first + TEXTS_PER_TREE]
+        branches = build_tree(group)
+        # The first tree decides for all: texts of one call are alike.
+        if not first and count_tokens(group, branches) > MAX_TOKEN_SHARE * sum(len(text.ids) for text in group):
             return None
-        answers += _grown(model, some, branches, budget)
+        answers += _run_branches(model, group, branches, budget)
     return answers
 
 
-def _grown(model: Any, versions: Sequence[PerturbedText], branches: Sequence[Branch], budget: int) -> list[Tensor]:
+def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence[Branch], budget: int) -> list[Tensor]:
     kept: dict[int, KeyValues] = {}
-    needed = {branch.parent for branch in branches}
+    parents = {branch.parent for branch in branches}
     answers: dict[int, Tensor] = {}
     overhead = PASS_COSTS.get(model.device.type, PASS_COSTS["cuda"])
     for level in range(1 + max(branch.level for branch in branches)):
-        sizes = {n: len(versions[one.version].ids) - one.begin for n, one in enumerate(branches) if one.level == level}
+        sizes = {
+            number: len(texts[branch.version].ids) - branch.begin
+            for number, branch in enumerate(branches)
+            if branch.level == level
+        }
         order = sorted(sizes, key=lambda number: -sizes[number])
         for part in pack_by_padding([sizes[number] for number in order], budget, overhead):
             numbers = order[part]
-            past = [_beginning(branches, kept, branches[number]) for number in numbers]
-            table, own = _continued(model, [versions[branches[number].version] for number in numbers], past)
-            answers |= {branches[number].version: row for number, row in zip(numbers, table, strict=True)}
-            kept |= {number: own(row) for row, number in enumerate(numbers) if number in needed}
-    return [answers[number] for number in range(len(versions))]
+            past = [_get_prefix(branches, kept, branches[number]) for number in numbers]
+            table, new = _continue(model, [texts[branches[number].version] for number in numbers], past)
+            for row, number in enumerate(numbers):
+                answers[branches[number].version] = table[row]
+                if number in parents:
+                    kept[number] = new.copy(row)
+    return [answers[number] for number in range(len(texts))]
 
 
-def _alike(one: NDArray[Any], other: NDArray[Any]) -> int:
-    """How many tokens two versions begin with alike."""
+def _count_common(one: NDArray[Any], other: NDArray[Any]) -> int:
+    """Return the number of first tokens that two texts have in common."""
     size = min(len(one), len(other))
-    differ = np.flatnonzero(one[:size] != other[:size])
-    return int(differ[0]) if len(differ) else size
+    differences = np.flatnonzero(one[:size] != other[:size])
+    return int(differences[0]) if len(differences) else size
 
 
-def _beginning(branches: Sequence[Branch], kept: dict[int, KeyValues], branch: Branch) -> list[KeyValues]:
-    """The keys and values of the branch's first tokens, in pieces from the first to the last."""
+def _get_prefix(branches: Sequence[Branch], kept: dict[int, KeyValues], branch: Branch) -> list[KeyValues]:
+    """Return the keys and values of the branch's first `begin` tokens, one piece per branch on the way, in order."""
     pieces: list[KeyValues] = []
     while branch.begin:
         parent = branches[branch.parent]
@@ -139,60 +158,71 @@ def _beginning(branches: Sequence[Branch], kept: dict[int, KeyValues], branch: B
     return pieces[::-1]
 
 
-def _continued(model: Any, versions: Sequence[PerturbedText], past: Sequence[list[KeyValues]]) -> tuple[Tensor, Any]:
-    """Tables [B, R, 2 or 3] of one pass over what is new of each version, and a function from row to what it keeps."""
-    begin = [sum(piece[0][0].shape[1] for piece in pieces) for pieces in past]
-    new = [version.ids[start:] for version, start in zip(versions, begin, strict=True)]
-    sizes, before = torch.tensor([len(row) for row in new]), max(begin)
+class _NewKeyValues(NamedTuple):
+    """The cache after a pass: row r's new keys and values, as far as they can be shared, begin at `start`."""
+
+    cache: DynamicCache
+    start: int
+    counts: list[int]
+
+    def copy(self, row: int) -> KeyValues:
+        # A copy, since a view would keep the whole batch's cache in memory.
+        part = slice(self.start, self.start + self.counts[row])
+        return [(layer.keys[row, :, part].clone(), layer.values[row, :, part].clone()) for layer in self.cache.layers]
+
+
+def _continue(
+    model: Any, texts: Sequence[PerturbedText], past: Sequence[list[KeyValues]]
+) -> tuple[Tensor, _NewKeyValues]:
+    """Run one pass over the tokens after each text's prefix; return tables [B, R, 2 or 3] and the cache."""
+    prefix = [sum(piece[0][0].shape[1] for piece in pieces) for pieces in past]
+    new = [text.ids[start:] for text, start in zip(texts, prefix, strict=True)]
+    longest_prefix = max(prefix)
     ids = pad_sequence(new, batch_first=True, padding_value=model.pad_id).to(model.device)
-    place, starts = torch.arange(ids.shape[1], device=ids.device), torch.tensor(begin, device=ids.device)[:, None]
-    ends = sizes.to(ids.device)[:, None]
-    real, said = place < ends, torch.tensor([[version.response] for version in versions], device=ids.device)
-    seen = torch.arange(before, device=ids.device) >= before - starts
-    foils = [version.foil for version in versions if version.foil is not None]
+    place = torch.arange(ids.shape[1], device=ids.device)
+    starts = torch.tensor(prefix, device=ids.device)[:, None]
+    ends = torch.tensor([len(row) for row in new], device=ids.device)[:, None]
+    responses = torch.tensor([[text.response] for text in texts], device=ids.device)
+    real = place < ends
+    # Prefixes are at the right end of the cache, padding before them; new tokens are padded on the right.
+    is_prefix = torch.arange(longest_prefix, device=ids.device) >= longest_prefix - starts
+    foils = [text.foil for text in texts if text.foil is not None]
     batch = Batch(
         inputs={
             "input_ids": ids,
-            "attention_mask": torch.cat([seen, torch.ones_like(real)], 1).long(),  # nobody sees what comes after
+            # Padding on the right needs no mask: attention is causal, so no real token sees it.
+            "attention_mask": torch.cat([is_prefix, torch.ones_like(real)], 1).long(),
             "position_ids": (starts + place).where(real, 0),
         },
         attended=real,
         content=real,
         word_of=torch.full_like(ids, -1),
-        response=real & (place >= ends - said),
+        response=real & (place >= ends - responses),
         foil=torch.stack(foils) if foils else None,
     )
-    outputs, cache = model.forward_with_cache(batch, _cache(past, before) if before else DynamicCache())
-    ends_shared = [max(0, version.shareable_tokens) - start for version, start in zip(versions, begin, strict=True)]
-
-    def own(row: int) -> KeyValues:
-        part = slice(before, before + ends_shared[row])
-        return [(layer.keys[row, :, part].clone(), layer.values[row, :, part].clone()) for layer in cache.layers]
-
-    return outputs.logits, own
+    cache = _build_cache(past, longest_prefix) if longest_prefix else DynamicCache()
+    outputs, cache = model.forward_with_cache(batch, cache)
+    counts = [max(0, text.shareable_tokens) - start for text, start in zip(texts, prefix, strict=True)]
+    return outputs.logits, _NewKeyValues(cache, longest_prefix, counts)
 
 
-def _cache(past: Sequence[list[KeyValues]], length: int) -> DynamicCache:
-    """The pieces of every row side by side and at the right end of `length` tokens, zeros before them."""
+def _build_cache(past: Sequence[list[KeyValues]], length: int) -> DynamicCache:
+    """Return a cache of `length` tokens with each row's pieces side by side at its right end, zeros before them."""
     first = next(pieces[0] for pieces in past if pieces)
-    return DynamicCache(
-        [tuple(_joined(past, layer, kind, length, pair[kind]) for kind in (0, 1)) for layer, pair in enumerate(first)]
-    )
+    layers = []
+    for layer, (keys, values) in enumerate(first):
+        layers.append((_join_pieces(past, layer, 0, length, keys), _join_pieces(past, layer, 1, length, values)))
+    return DynamicCache(layers)
 
 
-def _joined(past: Sequence[list[KeyValues]], layer: int, kind: int, length: int, like: Tensor) -> Tensor:
-    """[B, H, length, d_h] Keys (`kind` 0) or values (1) of a layer."""
+def _join_pieces(past: Sequence[list[KeyValues]], layer: int, kind: int, length: int, like: Tensor) -> Tensor:
+    """Return the keys (`kind` 0) or values (1) of a layer, [B, H, length, d_h]."""
     heads, _, size = like.shape
     joined = like.new_zeros(len(past), heads, length, size)
     for row, pieces in enumerate(past):
-        parts = [piece[layer][kind] for piece in pieces]
-        for part, end in _placed(parts, length):
+        end = length
+        for piece in reversed(pieces):
+            part = piece[layer][kind]
             joined[row, :, end - part.shape[1] : end] = part
+            end -= part.shape[1]
     return joined
-
-
-def _placed(parts: Sequence[Tensor], end: int) -> Iterator[tuple[Tensor, int]]:
-    """Each part with its end, the last part's being `end`."""
-    for part in reversed(parts):
-        yield part, end
-        end -= part.shape[1]

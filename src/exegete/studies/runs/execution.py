@@ -20,7 +20,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
 from exegete.explainers.registry import make_seeded
 from exegete.models import ExplainedModel, load
-from exegete.models.state.restore import use_full_attention
+from exegete.models.state import use_full_attention
 from exegete.studies.compare.compare import compare
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.shards import OtherComparisonError

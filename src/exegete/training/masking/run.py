@@ -18,7 +18,7 @@ from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models.loading.digest import digest_processor, digest_weights
-from exegete.models.state.restore import freeze_weights, keep_modes, preserve_random_state
+from exegete.models.state import freeze_weights, keep_modes, preserve_random_state
 from exegete.objectives.masking import masking_objectives
 from exegete.training.loop.execute import StopAfterStep, TrainResult, execute
 from exegete.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments

@@ -27,7 +27,7 @@ from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
 from exegete.models.loading.digest import digest_processor, digest_weights
-from exegete.models.state.restore import freeze_weights, preserve_random_state
+from exegete.models.state import freeze_weights, preserve_random_state
 from exegete.training.loop.data import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.masking.data import sample_stratified, select_texts

@@ -1,0 +1,238 @@
+"""Locks, and blocks after which the user's model and the random state are as they were before.
+
+An explanation changes the model for the time of a pass (mode, hooks, attention). So each model has one lock: threads
+that use the same model take turns, and different models do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Lock = AbstractContextManager[Any]
+
+PROCESS_LOCK: Lock = threading.RLock()
+"""Guards what exists once per process: global random generators, kernel switches, warning filters."""
+_guard, _locks = threading.Lock(), dict[int, Lock]()
+_INSTALLED = "_output_capturing_hooks_installed"
+
+
+class Lockable(Protocol):
+    """An object with a lock of its own."""
+
+    def lock(self) -> Lock:
+        """Return the lock, to be held while the object is used."""
+
+
+def get_lock(thing: Any) -> Lock:
+    """Return the re-entrant lock of an object, created at the first request and deleted with the object.
+
+    The lock is not stored on the object, which can therefore still be copied, pickled and compared.
+    """
+    with _guard:
+        if id(thing) not in _locks:
+            _locks[id(thing)] = threading.RLock()
+            # None takes no weak reference; its lock is never deleted.
+            with suppress(TypeError):
+                weakref.finalize(thing, _locks.pop, id(thing), None).atexit = False
+        return _locks[id(thing)]
+
+
+S = TypeVar("S", bound=Lockable)
+
+
+def with_lock(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Decorate a method so that it holds its object's lock while it runs."""
+
+    @wraps(method)
+    def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.lock():
+            return method(self, *args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Set evaluation mode inside the block; afterwards each submodule's mode and the random state are restored."""
+    # `model.train()` afterwards would also switch on submodules that the user keeps in evaluation mode.
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with preserve_random_state():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def keep_modes(model: nn.Module) -> Iterator[None]:
+    """Restore the training mode of every submodule after the block."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def freeze_weights(model: nn.Module) -> Iterator[None]:
+    """Set `requires_grad=False` for all weights inside the block; restore it and their gradients afterwards."""
+    before = [(weight, weight.requires_grad, weight.grad) for weight in model.parameters()]
+    for weight, _, _ in before:
+        weight.requires_grad = False
+    try:
+        yield
+    finally:
+        for weight, requires_grad, gradient in before:
+            weight.requires_grad, weight.grad = requires_grad, gradient
+
+
+@dataclass(frozen=True)
+class _RandomState:
+    """The state of torch's generators, one per CUDA device in use, and of NumPy's global generator."""
+
+    torch: Tensor
+    devices: dict[int, Tensor]
+    numpy: Any
+
+    @classmethod
+    def read(cls) -> _RandomState:
+        # Asking for the state of a CUDA generator would initialise CUDA, which takes seconds and breaks forks.
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        on_devices = {device: torch.cuda.get_rng_state(device) for device in devices}
+        # transformers' BigBird seeds NumPy's global generator in every pass.
+        return cls(torch.get_rng_state(), on_devices, np.random.get_state())  # noqa: NPY002
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch)
+        for device, state in self.devices.items():
+            torch.cuda.set_rng_state(state, device)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+
+
+@dataclass(eq=False)
+class _Block:
+    """An active `preserve_random_state` block: its thread, and the random state to restore."""
+
+    thread: int
+    before: _RandomState
+
+
+_blocks = list[_Block]()
+"""The active blocks of all threads, oldest first."""
+
+
+@contextmanager
+def preserve_random_state() -> Iterator[None]:
+    """Restore the random state of torch and NumPy after the block.
+
+    Blocks of several threads may overlap; then the last block to end restores the state that the first one found.
+    """
+    with _guard:
+        block = _Block(threading.get_ident(), _RandomState.read())
+        _blocks.append(block)
+    try:
+        yield
+    finally:
+        with _guard:
+            place = _blocks.index(block)
+            del _blocks[place]
+            if all(other.thread == block.thread for other in _blocks):
+                block.before.restore()
+            elif place == 0:
+                # Another thread is still drawing: hand the original state to the block that is now the oldest.
+                _blocks[0].before = block.before
+
+
+@contextmanager
+def isolate_random_state() -> Iterator[None]:
+    """Preserve the random state around a block that seeds generators, one thread of the process at a time."""
+    with PROCESS_LOCK, preserve_random_state():
+        before = _RandomState.read()
+        try:
+            yield
+        finally:
+            # Restored here too, because `preserve_random_state` does not restore while other threads' blocks run.
+            before.restore()
+
+
+@contextmanager
+def remove_added_hooks(model: nn.Module) -> Iterator[None]:
+    """Remove the hooks that transformers adds permanently at the first request for hidden states."""
+    before = [(module, set(module._forward_hooks), _INSTALLED in module.__dict__) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, hooks, installed in before:
+            for added in set(module._forward_hooks) - hooks:
+                del module._forward_hooks[added]
+            # transformers checks this flag; if it stayed, hooks would never be installed again.
+            if not installed:
+                module.__dict__.pop(_INSTALLED, None)
+
+
+@contextmanager
+def choose_attention_type(model: PreTrainedModel, length: int) -> Iterator[None]:
+    """Use full attention for texts too short for BigBird's blocks, and restore its modules after the block.
+
+    BigBird would make this switch itself, but permanently: longer texts afterwards would get full attention too.
+    """
+    if getattr(model.config, "attention_type", None) != "block_sparse":
+        yield
+        return
+    # Block-sparse attention seeds NumPy's global generator in every pass.
+    with isolate_random_state(), _restore_attention_modules(model):
+        # The threshold is transformers' own, from BigBirdModel.forward.
+        if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
+            model.base_model.set_attention_type("original_full")
+        yield
+
+
+@contextmanager
+def use_full_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Give BigBird full attention for texts of any length inside the block, so that its attention can be explained."""
+    if getattr(model.config, "attention_type", None) != "block_sparse":
+        yield
+        return
+    with _restore_attention_modules(model):
+        try:
+            model.config.attention_type = "original_full"
+            # The new attention modules draw initial weights before the old weights are copied into them.
+            with isolate_random_state():
+                model.base_model.set_attention_type("original_full")
+            yield
+        finally:
+            model.config.attention_type = "block_sparse"
+
+
+@contextmanager
+def _restore_attention_modules(model: PreTrainedModel) -> Iterator[None]:
+    """Restore BigBird's attention modules and their types after the block."""
+    before = [
+        (module, module.attention_type, module._modules.get("self"))
+        for module in model.modules()
+        if isinstance(getattr(module, "attention_type", None), str)
+    ]
+    try:
+        yield
+    finally:
+        for module, attention_type, attention in before:
+            module.attention_type = attention_type
+            if attention is not None:
+                module._modules["self"] = attention
