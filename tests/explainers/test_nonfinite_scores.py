@@ -66,7 +66,7 @@ def test_numbers_at_padding_and_special_tokens_may_be_anything(model):
 def test_allow_nan_counts_nonfinite_examples(model, caplog):
     found = exegete.attribute(model, TEXTS, Breaking(), allow_nan=True)
     assert [np.isfinite(item.scores).all() for item in found] == [True, False, True]
-    assert "breaking: 1 of 3 examples have scores that are no finite numbers" in caplog.text
+    assert "breaking: 1 of 3 examples have scores that are not finite" in caplog.text
 
 
 def test_a_comparison_that_goes_on_has_no_figures_where_there_are_no_scores(model, tmp_path, caplog):

@@ -54,6 +54,17 @@ def test_one_row_an_example_and_method_with_a_column_a_metric(saved, data, tmp_p
     pd.testing.assert_frame_equal(stored, found.results)
 
 
+def test_a_checkpoint_folder_keeps_batches_and_gets_no_report(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(8))
+    first = exegete.compare(model, few, METHODS, METRICS, checkpoint_dir=tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {".parts", "exegete_run.json"}
+    calls = []
+    with model.model.register_forward_hook(lambda *_: calls.append(1)):
+        again = exegete.compare(model, few, METHODS, METRICS, checkpoint_dir=tmp_path)
+    assert not calls
+    pd.testing.assert_frame_equal(again.results, first.results)
+
+
 def test_values_are_those_of_the_methods_and_metrics_alone(saved, data):
     model = exegete.load(saved)
     found = exegete.compare(model, data, METHODS, METRICS).results

@@ -98,7 +98,7 @@ def test_the_command_compares_against_a_folder_or_a_model(models, tmp_path, caps
     assert run(tmp_path / "old", "--model", models / "old")[0] == 0
     code, shown = run(tmp_path / "new", "--model", models / "new", "--against", tmp_path / "old")
     assert code == 0
-    assert "of 2 differences are told from chance" in shown.out
+    assert "of 2 differences are significant" in shown.out
     assert f"before: {tmp_path / 'old'}; after: {models / 'new'}".replace(" ", "") in "".join(shown.out.split())
     written = pd.read_csv(tmp_path / "new" / "difference.csv")
     assert list(written["method"]) == ["saliency", "random"]

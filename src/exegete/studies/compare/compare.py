@@ -1,4 +1,4 @@
-"""Which explanation of this model can be trusted on this data?"""
+"""Comparison of explanation methods: explain the same examples by every method and judge all explanations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attributions
 from exegete.reports.progress import progress_bar
 from exegete.studies.compare.comparison import Comparison
-from exegete.studies.compare.judge import judge
+from exegete.studies.compare.judge import JudgedExamples, judge
 from exegete.studies.compare.shards import Parts, finished, remove_parts
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EXAMPLES_PER_PART = 32
-PASSES_OF_A_METRIC = 3
-"""Of an example by a method, about: most metrics look at a few shares of it removed."""
+PASSES_PER_METRIC = 3
+"""Forward passes of a metric per example and method, roughly: most remove a few shares of the input."""
 USUAL_METHODS = (
     "decompx_linear",
     "integrated_gradients",
@@ -97,88 +97,133 @@ def compare(
     special_tokens: bool = False,
     allow_nan: bool = False,
     stride: int | None = None,
-    unmarked: bool = False,
+    allow_missing_rationales: bool = False,
     output_dir: str | Path | None = None,
+    checkpoint_dir: str | Path | None = None,
     show_progress: bool | None = None,
 ) -> Comparison:
-    """Explains every example by every method and judges all of it.
+    """Explain every example by every method, judge all explanations, and return the comparison.
 
     Args:
-        model: what is explained.
-        data: a dataset in canonical form, or texts.
-        methods: ids or explainers, by name or not; ["all"]: every one that needs nothing but the model; default: the
-            quick among them.
-        metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
-        target: what is explained, see `exegete.attribute`.
-        unit: of generated text, what methods score (remove, where they do) and metrics remove and compare: `token`,
-            `word`, `sentence`, `paragraph` or `source`; default: sources where every example has some, else sentences.
-        batch_size: examples judged together; default: up to 32 of similar length. What was stopped may go on with
-            another one, unless a metric compares the examples of a batch with each other.
-        seed: of the bootstrap and of every method that has a seed.
-        special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
-            with `specials` look at them.
-        allow_nan: go on where a method's scores are no finite numbers: these have no figures, and are counted.
-        stride: texts longer than the model takes are read in windows that share so many tokens, see `attribute`;
-            metrics ask about the whole text, in windows of what they leave of it. Default: texts are cut.
-        unmarked: whether metrics of rationales may be asked for where the data has none, and are undefined.
-        output_dir: where results go. A comparison that was stopped there goes on where it stopped.
-        show_progress: a progress bar on stderr; default: where a person waits longer than a second.
+        model: the model to explain.
+        data: a dataset in canonical form, or a sequence of examples.
+        methods: ids or explainers, or a mapping from names to them; ["all"]: every method that needs only the model;
+            default: the fast ones among these.
+        metrics: ids or metrics; default: the usual ones that apply to the model, those of rationales only if the data
+            has rationales.
+        target: the output to explain, see `exegete.attribute`.
+        unit: for generated text, the unit that methods score and metrics remove: `token`, `word`, `sentence`,
+            `paragraph` or `source`; default: sources if every example has some, else sentences.
+        batch_size: examples per batch; default: up to 32 of similar length. A stopped comparison may resume with
+            another batch size, unless a metric compares the examples of a batch with each other.
+        seed: random seed of the bootstrap and of every method that has one.
+        special_tokens: keep the scores that methods give to special tokens instead of setting them to 0. Only metrics
+            with a parameter `specials` use them.
+        allow_nan: continue if a method's scores are not finite; their metrics are NaN, and a warning counts them.
+        stride: read texts longer than the model in windows that share this many tokens, see `exegete.attribute`;
+            metrics perturb the whole text and read it in windows again. Default: texts are cut.
+        allow_missing_rationales: accept metrics of rationales for data without rationales; they are NaN.
+        output_dir: save the comparison in this folder, see `Comparison.save`. A comparison that was stopped resumes.
+        checkpoint_dir: keep finished batches in this folder, without tables and report, so that a comparison that was
+            stopped resumes; default: `output_dir`.
+        show_progress: show a progress bar on stderr; default: if stderr is a terminal or a notebook.
 
     Raises:
-        ExegeteError: unknown names, one name for two, metrics that need rationales where the data has none, a label
-            that the model does not know, or results of something else in `output_dir`.
+        ExegeteError: unknown names, one name for two methods or metrics, metrics that need rationales for data without
+            any, a label that the model does not know, or a folder with the results of another comparison.
     """
-    given = as_sequence(data)
     model = model if stride is None else WindowedModel(model, stride)
-    if isinstance(model, GeneratingModel):
-        rows = model.respond(list(given))
-        unit = unit or ("source" if all(row.get("sources") for row in rows) else "sentence")
-    else:
-        rows = (
-            renumber_labels(model, data) if hasattr(data, "features") else [dict(example_to_row(row)) for row in given]
-        )
-        rows = [dict(example_to_row(row)) for row in model.expand_examples(rows)]
-        _check_no_unit(unit)
-    examples = add_label_names(model, rows)
-    chosen, judges = _make_methods(methods, seed, unit), _make_metrics(model, metrics, rows, unit)
-    if not unmarked and not _has_rationales(rows):
+    rows, unit = _read_rows(model, data, unit)
+    explainers, judges = _make_methods(methods, seed, unit), _make_metrics(model, metrics, rows, unit)
+    if not allow_missing_rationales and not _has_rationales(rows):
         _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
-    config = _resolve_config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
-    config |= ({"special_tokens": True} if special_tokens else {}) | ({} if unit is None else {"unit": unit})
+    config = _resolve_config(model, rows, explainers, judges) | {"target": str(target), "seed": seed}
+    if special_tokens:
+        config["special_tokens"] = True
+    if unit is not None:
+        config["unit"] = unit
+    # Consistency, for one, correlates examples within a batch, so its values depend on the batch size.
     if batch_size and any(judge.compares_examples for judge in judges.values()):
         config["batch_size"] = batch_size
     folder = None if output_dir is None else Path(output_dir)
-    whole = None if folder is None else finished(folder, config)
-    parts = None
-    if whole is None:
-        parts, shards = Parts(folder, config), list(_make_chunks(model, rows, batch_size))
-        passes = sum(sum(method.passes(AVERAGE_LENGTH)) for method in chosen.values())
-        passes += PASSES_OF_A_METRIC * len(chosen) * len(judges)
-        with progress_bar(
-            "comparing", len(rows), show_progress, lambda: passes * len(rows) * measure_pass(model, rows)
-        ) as done:
-            for indices in shards:
-                if indices not in parts:
-                    batch = model.encode([rows[index] for index in indices])
-                    wanted = select_targets(target, indices, len(rows))
-                    options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
-                    parts[indices] = judge(model, batch, indices, chosen, judges, wanted, **options)
-                done(len(indices))
-        whole = parts.whole(shards)
-    cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
-    attributions = Attributions(whole.attributions, config)
-    broken = Counter(item.method for item in attributions if not np.isfinite(item.scores).all())
-    for name, count in broken.items():
-        logger.warning("%s: %d of %d examples have scores that are no finite numbers", name, count, len(rows))
-    comparison = Comparison(whole.results, whole.curves, attributions, cards, examples, config)
+    judged = None if folder is None else finished(folder, config)
+    if judged is None:
+        parts = Parts(folder if checkpoint_dir is None else Path(checkpoint_dir), config)
+        options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
+        judged = _judge_parts(model, rows, explainers, judges, target, parts, batch_size, show_progress, options)
+    cards = [replace(judge.card, name=column) for column, judge in judges.items()]
+    attributions = Attributions(judged.attributions, config)
+    _warn_of_non_finite(attributions, len(rows))
+    comparison = Comparison(
+        results=judged.results,
+        curves=judged.curves,
+        attributions=attributions,
+        cards=[*cards, SECONDS, PEAK_MEMORY],
+        examples=add_label_names(model, rows),
+        config=config,
+    )
     if folder is not None:
         comparison.save(folder)
         remove_parts(folder)
     return comparison
 
 
+def _read_rows(
+    model: ExplainedModel, data: Dataset | Sequence[Any], unit: Granularity | None
+) -> tuple[list[dict[str, Any]], Granularity | None]:
+    """Return the examples as rows, with responses and the model's labels, and the unit of generated text."""
+    examples = as_sequence(data)
+    if isinstance(model, GeneratingModel):
+        rows = model.respond(list(examples))
+        return rows, unit or ("source" if all(row.get("sources") for row in rows) else "sentence")
+    if unit is not None:
+        raise ExegeteError("unit= goes with generated text: give methods a granularity and metrics a level")
+    # Only a dataset names its classes; labels of other examples are already the model's.
+    if hasattr(data, "features"):
+        rows = renumber_labels(model, data)
+    else:
+        rows = [dict(example_to_row(example)) for example in examples]
+    return [dict(example_to_row(row)) for row in model.expand_examples(rows)], None
+
+
+def _judge_parts(
+    model: ExplainedModel,
+    rows: Sequence[dict[str, Any]],
+    explainers: Mapping[str, Explainer],
+    judges: Mapping[str, Metric],
+    target: Any,
+    parts: Parts,
+    batch_size: int | None,
+    show_progress: bool | None,
+    options: Mapping[str, bool],
+) -> JudgedExamples:
+    """Judge every batch that `parts` lacks, and return all of them together."""
+    chunks = list(_make_chunks(model, rows, batch_size))
+    passes = sum(sum(method.passes(AVERAGE_LENGTH)) for method in explainers.values())
+    passes += PASSES_PER_METRIC * len(explainers) * len(judges)
+
+    def estimate() -> float:
+        return passes * len(rows) * measure_pass(model, rows)
+
+    with progress_bar("comparing", len(rows), show_progress, estimate) as advance:
+        for indices in chunks:
+            if indices not in parts:
+                batch = model.encode([rows[index] for index in indices])
+                targets = select_targets(target, indices, len(rows))
+                parts[indices] = judge(model, batch, indices, explainers, judges, targets, **options)
+            advance(len(indices))
+    return parts.whole(chunks)
+
+
+def _warn_of_non_finite(attributions: Attributions, count: int) -> None:
+    broken = Counter(item.method for item in attributions if not np.isfinite(item.scores).all())
+    for name, examples in broken.items():
+        logger.warning("%s: %d of %d examples have scores that are not finite", name, examples, count)
+
+
 def _make_chunks(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
-    """Indices of examples that are explained together: of similar length, and few enough to lose little."""
+    """Yield the indices of examples that are judged together: of similar length, at most `batch_size`."""
+    # A batch is the part that is lost when the process is killed, so it is smaller than memory would allow.
     size = batch_size or EXAMPLES_PER_PART
     for indices in make_batches(model, rows):
         for start in range(0, len(indices), size):
@@ -186,31 +231,31 @@ def _make_chunks(model: ExplainedModel, rows: Sequence[Any], batch_size: int | N
 
 
 def list_native_methods() -> list[str]:
-    """Every method that needs nothing but the model."""
-    return [
-        name for name, card in EXPLAINERS.cards(MethodCard).items() if not card.learned and card.family != "prompted"
-    ]
+    """Return the ids of all methods that need only the model: neither training nor a prompt."""
+    cards = EXPLAINERS.cards(MethodCard)
+    return [name for name, card in cards.items() if not card.learned and card.family != "prompted"]
 
 
 def _make_methods(
     methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: Granularity | None
 ) -> dict[str, Explainer]:
-    """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
+    """Return explainers by the name that the table shows; `seed` is for those whose spec names none."""
     if methods is not None and not methods:
         raise ExegeteError("there is nothing to compare: no method was given")
-    if isinstance(methods, Mapping):
-        return {name: _make_explainer(each, seed, unit) for name, each in methods.items()}
     if methods is None:
         methods = USUAL_METHODS
-    elif list(methods) == ["all"]:
+    elif not isinstance(methods, Mapping) and list(methods) == ["all"]:
         methods = list_native_methods()
-    named = _by_unique_name("methods", [(each if isinstance(each, str) else each.name, each) for each in methods])
-    return {name: _make_explainer(each, seed, unit) for name, each in named.items()}
+    if not isinstance(methods, Mapping):
+        named = [(method if isinstance(method, str) else method.name, method) for method in methods]
+        methods = _by_unique_name("methods", named)
+    return {name: _make_explainer(method, seed, unit) for name, method in methods.items()}
 
 
 def _make_explainer(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
-    """The explainer with this seed; of generated text, one that scores units of this size."""
-    return make_seeded(method, seed) if unit is None else resolve_unit(method, unit, seed_params(method, seed))[0]
+    if unit is None:
+        return make_seeded(method, seed)
+    return resolve_unit(method, unit, seed_params(method, seed))[0]
 
 
 def _make_metrics(
@@ -219,27 +264,32 @@ def _make_metrics(
     rows: Sequence[dict[str, Any]],
     unit: Granularity | None,
 ) -> dict[str, Metric]:
-    """Metrics by column: their id, or all they were called where two share an id."""
+    """Return metrics by column: by their id, or by their whole spec if several share an id."""
     if metrics is None:
-        marked = _has_rationales(rows)
-        usual = [_make_metric(name, unit) for name in (USUAL_METRICS if unit is None else USUAL_FOR_GENERATION)]
-        return {m.name: m for m in usual if m.supports(model) and (marked or not m.card.needs_rationale)}
-    judged = [each for each in metrics if each not in (SECONDS.name, PEAK_MEMORY.name)]  # always measured
-    made = [(each, each if isinstance(each, Metric) else _make_metric(each, unit)) for each in judged]
-    count = Counter(each.name for _, each in made)
-    return _by_unique_name(
-        "metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made]
-    )
+        has_rationales, usual = _has_rationales(rows), dict[str, Metric]()
+        for usual_spec in USUAL_METRICS if unit is None else USUAL_FOR_GENERATION:
+            candidate = _make_metric(usual_spec, unit)
+            if candidate.supports(model) and (has_rationales or not candidate.card.needs_rationale):
+                usual[candidate.name] = candidate
+        return usual
+    # Costs are always measured.
+    specs = [spec for spec in metrics if spec not in (SECONDS.name, PEAK_MEMORY.name)]
+    made = [spec if isinstance(spec, Metric) else _make_metric(spec, unit) for spec in specs]
+    count = Counter(part.name for part in made)
+    named = []
+    for spec, part in zip(specs, made, strict=True):
+        shares_id = isinstance(spec, str) and count[part.name] > 1
+        named.append((str(spec) if shares_id else part.name, part))
+    return _by_unique_name("metrics", named)
 
 
 def _has_rationales(rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether people marked evidence, or it is known, in any row."""
     names = ("rationale", "rationale_pair", "evidence")
     return any(row.get(name) is not None for row in rows for name in names)
 
 
 def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
-    """Raises ExegeteError where there are any of these metrics, which need rationales."""
+    """Raise ExegeteError if there are any of these metrics, which need rationales."""
     if metrics:
         one = len(metrics) == 1
         raise ExegeteError(
@@ -249,43 +299,39 @@ def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
 
 
 def _make_metric(spec: str, unit: Granularity | None) -> Metric:
-    """The metric of a spec; of generated text on units of this size, which are removed, unless the spec says it."""
+    """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
     if unit is None:
         return metric(spec)
-    _, given = parse_spec(spec)
-    usual = {"level": unit, "how": "remove", "absolute": False}
+    _, params = parse_spec(spec)
     valid = metric(spec).params
-    return metric(spec, **{key: value for key, value in usual.items() if key in valid and key not in given})
+    defaults = {"level": unit, "how": "remove", "absolute": False}
+    return metric(spec, **{key: value for key, value in defaults.items() if key in valid and key not in params})
 
 
-def _check_no_unit(unit: Granularity | None) -> None:
-    if unit is not None:
-        raise ExegeteError("unit= goes with generated text: give methods a granularity and metrics a level")
-
-
-def _by_unique_name(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """By name. Raises ExegeteError where different ones have the same, since the table could show only one."""
-    found = dict[str, T]()
-    for name, each in given:
-        if found.setdefault(name, each) != each:
+def _by_unique_name(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return parts by name. Raises ExegeteError if different ones share a name, which the table could not show."""
+    parts = dict[str, T]()
+    for name, part in named:
+        if parts.setdefault(name, part) != part:
             raise ExegeteError(f"two {what} are called {name}: give them by id and parameters, as 'ID?NAME=VALUE'")
-    return found
+    return parts
 
 
 def add_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the name of their label, where they have a class."""
+    """Return the rows, of classification with the name of the label as `label_name`."""
     if model.task.name not in ("classification", "multi_label"):
         return list(rows)
-    return [
-        row | {"label_name": model.labels[model.label_id(row["label"])]} if isinstance(row.get("label"), int) else row
-        for row in rows
-    ]
+    named = [dict(row) for row in rows]
+    for row in named:
+        if isinstance(row.get("label"), int):
+            row["label_name"] = model.labels[model.label_id(row["label"])]
+    return named
 
 
 def _resolve_config(
     model: ExplainedModel, rows: Sequence[dict[str, Any]], methods: dict[str, Explainer], metrics: dict[str, Metric]
 ) -> dict[str, Any]:
-    """All that the results depend on: the same configuration gives the same results, another one never these."""
+    """Return everything that the results depend on: a folder with another configuration is refused."""
     return {
         "model": model.config._name_or_path,
         "model_type": model.config.model_type,
@@ -300,10 +346,10 @@ def _resolve_config(
 
 
 def _digest_rows(rows: Sequence[dict[str, Any]]) -> str:
-    """A digest of the rows, pictures included."""
     summary = blake2b(digest_size=8)
     for row in rows:
         for name, value in row.items():
+            # The repr of a picture is its memory address, so its pixels are used instead.
             content = value.tobytes() if hasattr(value, "tobytes") else repr(value).encode("utf-8", "surrogatepass")
             summary.update(name.encode() + b"\0" + content + b"\0")
     return summary.hexdigest()

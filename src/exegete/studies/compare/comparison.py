@@ -1,4 +1,4 @@
-"""The result of a comparison: numbers per example, and the tables and pages made of them."""
+"""The result of a comparison: numbers per example, and the tables and pages rendered from them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ from exegete.studies.compare.judge import BY_LAYER
 from exegete.studies.compare.shards import read_config, read_frames
 
 SHOWN = 20
+"""Examples on a page: each is shown once per method."""
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """Methods judged on the same examples.
 
-    `results`: one row per example and method, one column per metric id, NaN where a metric is undefined. `curves`: one
-    row per example, method, metric and budget `x` (or layer). `attributions`: every example by every method, in that
-    order. `cards`: the metrics' facts. `examples`: the rows that were compared. `config`: the resolved configuration.
+    Attributes:
+        results: one row per example and method, one column per metric; NaN for an undefined metric.
+        curves: one row per example, method, metric and budget `x` (or layer).
+        attributions: of every example by every method, in the order of `results`.
+        cards: the metrics.
+        examples: the rows that were compared.
+        config: the resolved configuration.
     """
 
     results: pd.DataFrame
@@ -57,28 +62,29 @@ class Comparison:
     @property
     def leaderboard(self) -> Leaderboard:
         """Mean of each metric for each method, with 95 % bootstrap intervals over examples."""
-        return self._board(self.results)
+        return self._make_leaderboard(self.results)
 
     def leaderboard_of(self, column: str, value: Any) -> Leaderboard:
-        """The same for the examples alone whose column has this value."""
-        chosen = [number for number, row in enumerate(self.examples) if row.get(column) == value]
-        return self._board(self.results[self.results["example"].isin(chosen)])
+        """Return the leaderboard of the examples whose `column` has this value."""
+        selected = [number for number, row in enumerate(self.examples) if row.get(column) == value]
+        return self._make_leaderboard(self.results[self.results["example"].isin(selected)])
 
-    def _board(self, results: pd.DataFrame) -> Leaderboard:
+    def _make_leaderboard(self, results: pd.DataFrame) -> Leaderboard:
+        # Peak memory is measured on GPUs only.
         cards = [card for card in self.cards if card != PEAK_MEMORY or results[card.name].notna().all()]
         return make_leaderboard(results, cards, titles=self.titles, seed=self.config.get("seed", 0))
 
     @property
     def titles(self) -> dict[str, str]:
-        """The methods in people's words, by name; those with a name of their own keep it."""
+        """The methods' titles for people, by name; a name that the user gave is its own title."""
         return make_titles(dict.fromkeys(map(str, self.results["method"])))
 
     def difference(self, other: Comparison) -> pd.DataFrame:
-        """What changed from another comparison of the same examples to this one, see `difference`."""
+        """Return the change from another comparison of the same examples to this one, see `compute_difference`."""
         return compute_difference(self, other)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The table of means: methods × metrics."""
+        """Return the table of means, methods × metrics."""
         board = self.leaderboard
         return pd.DataFrame(board.mean, index=board.rows, columns=[card.name for card in board.cards])
 
@@ -90,33 +96,36 @@ class Comparison:
         return render_leaderboard_html(self.leaderboard)
 
     def to_markdown(self) -> str:
-        """The verdict and the table, best in bold, with intervals."""
+        """Return the verdict and the table of means with intervals, best in bold."""
         return render_board_markdown(self.leaderboard)
 
     def to_latex(self, caption: str = "", label: str = "") -> str:
-        """The table without costs, for the package booktabs; the verdict begins the caption unless one is given."""
+        """Return the table without costs, for the package booktabs; the default caption is the verdict."""
         board = self.leaderboard
         return render_board_latex(board.without_costs, caption or format_verdict(board), label)
 
     def plot(self) -> Figure:
-        """The faithfulness curves as a matplotlib figure, a panel a metric; it is returned, not shown.
+        """Return the faithfulness curves as a matplotlib figure, one panel per metric.
 
         Raises:
             ExegeteError: no metric of the comparison has a curve.
         """
-        if not self._curves():
+        curves = self._mean_curves()
+        if not curves:
             raise ExegeteError(
                 "there are no curves: compare by a metric over several budgets, as aopc_comprehensiveness"
             )
-        curves = [curve._replace(method=self.titles[curve.method]) for curve in self._curves()]
-        return plot_curves(curves)
+        return plot_curves([curve._replace(method=self.titles[curve.method]) for curve in curves])
 
     def to_html(self, title: str = "Comparison of explanations") -> str:
-        """One self-contained page: sortable table, curves, and the same examples by every method."""
-        return render_report(title, self.leaderboard, self._curves(), self._views(), self.config)
+        """Return one self-contained page: sortable table, curves, and the same examples explained by every method."""
+        return render_report(title, self.leaderboard, self._mean_curves(), self._example_views(), self.config)
 
     def save(self, directory: str | Path) -> Path:
-        """`results`, `curves` and `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`."""
+        """Write `results`, `curves`, `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`.
+
+        Returns the folder.
+        """
         folder = Path(directory)
         for name, frame in (("results", self.results), ("curves", self.curves)):
             with atomic_file(folder / f"{name}.parquet") as fresh:
@@ -124,6 +133,7 @@ class Comparison:
         write_examples(folder / EXAMPLES, self.examples)
         self.attributions.save(folder / "attributions")
         board = self.leaderboard
+        # The report is written last: a folder with a report is a finished comparison.
         texts = {"table.csv": render_board_csv(board), "table.tex": self.to_latex(), "report.html": self.to_html()}
         for name, text in texts.items():
             with atomic_file(folder / name) as fresh:
@@ -132,28 +142,30 @@ class Comparison:
 
     @classmethod
     def load(cls, directory: str | Path) -> Comparison:
-        """Loads a comparison from the folder that `exegete compare` wrote.
+        """Return the comparison in a folder that `exegete compare` or `save` wrote.
 
         Raises:
-            ExegeteError: there is no finished comparison.
+            ExegeteError: the folder holds no finished comparison.
         """
         folder = Path(directory)
         config = read_config(folder)
         results, curves = read_frames(folder)
         known = metric_cards()
-        cards = [replace(known[made["metric"]], name=column) for column, made in config["metrics"].items()]
+        cards = [replace(known[params["metric"]], name=column) for column, params in config["metrics"].items()]
         examples = read_examples(folder / EXAMPLES, results["example"].nunique())
         attributions = Attributions.load(folder / "attributions")
         return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
 
-    def _curves(self) -> list[Curve]:
-        """Mean over examples with a 95 % interval at every budget."""
-        sample_examples = draw_resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
+    def _mean_curves(self) -> list[Curve]:
+        """Return the curves' means over examples with 95 % intervals."""
+        resamples = draw_resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
         curves, headings = [], {card.name: card.heading for card in self.cards}
         for (method, metric), part in self.curves.groupby(["method", "metric"], sort=False):
             grid = part.pivot_table(index="x", columns="example", values="value", dropna=False)
             values = grid.to_numpy()[None]
-            low, high = bootstrap_intervals(values, sample_examples[:, : values.shape[2]] % values.shape[2])
+            # A curve may exist for some examples only: the resamples are mapped to their number.
+            examples = values.shape[2]
+            low, high = bootstrap_intervals(values, resamples[:, :examples] % examples)
             mean = grid.mean(axis=1).to_numpy()
             x, label = grid.index.to_numpy(), "layer"
             if metric != BY_LAYER:
@@ -163,7 +175,7 @@ class Comparison:
             )
         return curves
 
-    def _views(self) -> list[ExampleView]:
+    def _example_views(self) -> list[ExampleView]:
         by_method: dict[int, dict[str, Attribution]] = {}
         for method, item in zip(self.results["method"], self.attributions, strict=False):
             by_method.setdefault(item.index, {})[method] = item
@@ -183,7 +195,7 @@ class Comparison:
 
 
 def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans | None]:
-    """The marked spans of each text; of generated text, all of each source that is evidence."""
+    """Return the spans that people marked in each text; for generated text, each source that is evidence as a whole."""
     evidence = row.get("evidence")
     if evidence is None:
         return [row.get(name) for name in ("rationale", "rationale_pair")][: len(texts)]

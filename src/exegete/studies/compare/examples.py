@@ -1,4 +1,4 @@
-"""The rows that were compared, kept beside the results: texts, pictures, labels and rationales."""
+"""Storage of the rows that were compared: texts, pictures, labels and rationales."""
 
 from __future__ import annotations
 
@@ -28,34 +28,37 @@ SCHEMA = pa.schema(
         "exchange": pa.string(),
     }
 )
-"""`label_name`: the label as the model calls it; `image`: a PNG; `exchange`: the columns of generated text as JSON.
+"""`label_name`: the model's name of the label; `image`: a PNG; `exchange`: the columns of generated text as JSON.
 
-What an example does not have is null.
+Missing values are null.
 """
 
 
 def write_examples(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the examples' rows to a Parquet file."""
+    """Write the rows to a Parquet file."""
     content = pa.Table.from_pylist([_to_stored_row(row) for row in rows], schema=SCHEMA)
     with atomic_file(path) as fresh:
         pq.write_table(content, fresh, compression="zstd")
 
 
 def read_examples(path: Path, count: int) -> list[dict[str, Any]]:
-    """The rows, without what each does not have; `count` empty ones where they were not kept (before version 0.2)."""
+    """Return the rows without missing values; `count` empty rows if the file does not exist (before version 0.2)."""
     if not path.exists():
         return [{} for _ in range(count)]
     return [_from_stored_row(row) for row in pq.read_table(path).to_pylist()]
 
 
 def _to_stored_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: row.get(name) for name in SCHEMA.names}
-    if found["image"] is not None:
+    stored = {name: row.get(name) for name in SCHEMA.names}
+    if stored["image"] is not None:
+        # PNG is lossless, so that explanations of the loaded picture are the same.
         buffer = BytesIO()
-        found["image"].save(buffer, format="PNG")
-        found["image"] = buffer.getvalue()
+        stored["image"].save(buffer, format="PNG")
+        stored["image"] = buffer.getvalue()
     exchange = {name: row[name] for name in EXCHANGE if row.get(name) is not None}
-    return found | ({"exchange": json.dumps(exchange, ensure_ascii=False)} if exchange else {})
+    if exchange:
+        stored["exchange"] = json.dumps(exchange, ensure_ascii=False)
+    return stored
 
 
 def _from_stored_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,11 +24,13 @@ BY_LAYER = "AUC by layer"
 
 @dataclass(frozen=True)
 class JudgedExamples:
-    """A batch's part of a comparison.
+    """The results of some examples of a comparison.
 
-    `results`: one row per example and method, one column per metric. `curves`: one row per example, method, metric and
-    budget (`x`, a fraction) with the `value` there; as metric `BY_LAYER` also plausibility by layer (`x`, from 1).
-    `attributions`: every example by every method.
+    Attributes:
+        results: one row per example and method, one column per metric.
+        curves: one row per example, method, metric and budget (`x`, a fraction), with the `value` there; the metric
+            `BY_LAYER` is plausibility by layer (`x`, from 1).
+        attributions: of every example by every method.
     """
 
     results: pd.DataFrame
@@ -48,111 +50,114 @@ def judge(
     special_tokens: bool = False,
     allow_nan: bool = False,
 ) -> JudgedExamples:
-    """Explains and judges B examples; special tokens have scores of 0, or with `special_tokens` the methods' own.
+    """Explain a batch of B examples by all methods, and judge the explanations.
 
-    All methods are judged together, so that a perturbed input that several ask for is run once. Scores that are not
-    finite are an error; with `allow_nan` their figures are NaN.
+    Args:
+        model: the model to explain.
+        batch: the examples.
+        indices: [B] their numbers in the data.
+        methods: explainers by name.
+        metrics: metrics by column.
+        target: see `exegete.attribute`.
+        special_tokens: keep the scores of special tokens instead of setting them to 0.
+        allow_nan: set metrics of scores that are not finite to NaN.
+
+    Raises:
+        ExegeteError: scores that are not finite, without `allow_nan`.
     """
     with model.evaluation_mode():
         logits = require_finite_logits(model(batch).logits)
-    explained = model.resolve_target(batch, target, logits)
-    explanations, costs = _explain_by_methods(model, batch, methods, explained, special_tokens)
-    every = batch.select(list(range(len(batch))) * len(methods))
-    for method, explanation in zip(methods.values(), explanations, strict=True):
+    targets = model.resolve_target(batch, target, logits)
+    explanations, costs = _explain_by_methods(model, batch, methods, targets, special_tokens)
+    for explainer, explanation in zip(methods.values(), explanations, strict=True):
         if not allow_nan:
-            require_finite(method, model, explanation.scores, indices)
+            require_finite(explainer, model, explanation.scores, indices)
+    # All methods are judged in one batch of M·B rows: a perturbed input that several methods need is run once.
+    repeated = batch.select(list(range(len(batch))) * len(methods))
+    repeated_targets = torch.cat([targets] * len(methods))
     scores = torch.cat([explanation.scores for explanation in explanations])
     broken, scores = find_nonfinite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
-    targets = torch.cat([explained] * len(methods))
-    keys = pd.DataFrame({"example": list(indices) * len(methods), "method": [m for m in methods for _ in indices]})
+    names = [name for name in methods for _ in indices]
+    keys = pd.DataFrame({"example": list(indices) * len(methods), "method": names})
+    values, curves = dict[str, Any](), []
     with model.cache_perturbed():
-        batches = {
-            name: include_special_tokens(every, metric) if special_tokens else every for name, metric in metrics.items()
-        }
-        values = {
-            name: set_undefined(broken, _judge_by_metric(model, batches[name], len(batch), scores, targets, metric))
-            for name, metric in metrics.items()
-        }
-        curves = [
-            _curve_rows(name, keys, metric.evaluate_budgets(model, batches[name], scores, targets), broken)
-            for name, metric in metrics.items()
-        ]
-    curves += [
-        _layer_curve_rows(model, batch, explained, explanation, keys[keys["method"] == method])
-        for method, explanation in zip(methods, explanations, strict=True)
-    ]
-    judged = pd.DataFrame({name: column.cpu().numpy() for name, column in values.items()})
-    described = [
-        make_attributions(model, explainer, batch, explained, logits, explanation, indices)
-        for explainer, explanation in zip(methods.values(), explanations, strict=True)
-    ]
-    attributions = [item for items in described for item in items]
+        for name, metric in metrics.items():
+            judged = include_special_tokens(repeated, metric) if special_tokens else repeated
+            value = _judge_by_metric(model, judged, len(batch), scores, repeated_targets, metric)
+            values[name] = set_undefined(broken, value).cpu().numpy()
+            points = metric.evaluate_budgets(model, judged, scores, repeated_targets)
+            curves.append(_curve_rows(name, keys, points, broken))
+    attributions = []
+    for (name, explainer), explanation in zip(methods.items(), explanations, strict=True):
+        curves.append(_layer_curve_rows(model, batch, targets, explanation, keys[keys["method"] == name]))
+        attributions += make_attributions(model, explainer, batch, targets, logits, explanation, indices)
     facts = pd.DataFrame([_example_facts(item) for item in attributions])
-    return JudgedExamples(
-        pd.concat([keys, facts, judged, costs], axis=1), pd.concat(curves, ignore_index=True), attributions
-    )
+    results = pd.concat([keys, facts, pd.DataFrame(values), costs], axis=1)
+    return JudgedExamples(results, pd.concat(curves, ignore_index=True), attributions)
 
 
 def include_special_tokens(batch: Batch, metric: Metric) -> Batch:
-    """The batch as a metric sees it whose `specials` are set: special tokens are content that nobody marked."""
+    """Return the batch that a metric with `specials` judges: special tokens are content without rationale."""
     return replace(batch, content=batch.attended) if getattr(metric, "specials", False) else batch
 
 
 def _judge_by_metric(
-    model: ExplainedModel, every: Batch, size: int, scores: Tensor, targets: Tensor, metric: Metric
+    model: ExplainedModel, batch: Batch, size: int, scores: Tensor, targets: Tensor, metric: Metric
 ) -> Tensor:
-    """A metric's values for all methods, in one call unless it compares the examples of a batch with each other."""
+    """Return a metric's values for the rows of all methods, `size` rows per method."""
     if not metric.compares_examples:
-        return metric.evaluate(model, every, scores, targets)[metric.name]
-    rows = torch.arange(len(every), device=every.device).split(size)
-    return torch.cat([metric.evaluate(model, every.select(r), scores[r], targets[r])[metric.name] for r in rows])
+        return metric.evaluate(model, batch, scores, targets)[metric.name]
+    # Such a metric must not compare an example explained by one method with itself explained by another.
+    values = []
+    for rows in torch.arange(len(batch), device=batch.device).split(size):
+        values.append(metric.evaluate(model, batch.select(rows), scores[rows], targets[rows])[metric.name])
+    return torch.cat(values)
 
 
 def _explain_by_methods(
     model: ExplainedModel, batch: Batch, methods: Mapping[str, Explainer], target: Tensor, special_tokens: bool
 ) -> tuple[list[Explanation], pd.DataFrame]:
-    """Each method's explanation, and its cost: seconds an example, and the batch's peak memory in MiB."""
+    """Return each method's explanation and its cost: seconds per example, and the batch's peak memory in MiB."""
     explanations, costs = [], []
     for explainer in methods.values():
         with measure_cost(model.device) as cost:
-            found = explainer.explain(model, batch, target, special_tokens=special_tokens)
-        explanations.append(replace(found, scores=found.scores.masked_fill(~batch.attended, 0.0)))
+            explanation = explainer.explain(model, batch, target, special_tokens=special_tokens)
+        explanations.append(replace(explanation, scores=explanation.scores.masked_fill(~batch.attended, 0.0)))
         costs += [{"seconds": cost.seconds / len(batch), "peak_memory": cost.peak_memory}] * len(batch)
     return explanations, pd.DataFrame(costs)
 
 
 def set_undefined(rows: Sequence[int], values: Tensor) -> Tensor:
-    """The values [B], those of some rows NaN."""
-    gone = torch.tensor(rows, dtype=torch.long, device=values.device)
-    return values.index_fill(0, gone, torch.nan) if rows else values
+    """Return the values [B] with NaN in some rows."""
+    index = torch.tensor(rows, dtype=torch.long, device=values.device)
+    return values.index_fill(0, index, torch.nan) if rows else values
 
 
 def _curve_rows(
     metric: str, keys: pd.DataFrame, points: Mapping[float, Tensor], broken: Sequence[int] = ()
 ) -> pd.DataFrame:
-    """One row per example, method and budget."""
-    sample_examples = points.items() if len(points) > 1 else ()
-    parts = [
-        keys.assign(metric=metric, x=budget, value=set_undefined(broken, values).cpu().numpy())
-        for budget, values in sample_examples
-    ]
-    return pd.concat(parts) if parts else keys.iloc[:0].assign(metric="", x=0.0, value=0.0)
+    """Return one row per example, method and budget; none for a single budget, which is no curve."""
+    if len(points) < 2:
+        return keys.iloc[:0].assign(metric="", x=0.0, value=0.0)
+    parts = []
+    for budget, values in points.items():
+        parts.append(keys.assign(metric=metric, x=budget, value=set_undefined(broken, values).cpu().numpy()))
+    return pd.concat(parts)
 
 
 def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: Explanation, keys: pd.DataFrame
 ) -> pd.DataFrame:
-    """Plausibility of every layer's scores, for methods that have some, where people marked evidence."""
+    """Return the plausibility of every layer's scores; none without scores per layer or without rationales."""
     layers = () if explanation.layers is None or batch.rationale_mask is None else explanation.layers.unbind(1)
     auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
-    values = {
-        float(number): auc.evaluate(model, batch, scores, target)[auc.name] for number, scores in enumerate(layers, 1)
-    }
-    return _curve_rows(BY_LAYER, keys, values)
+    points = dict[float, Tensor]()
+    for number, scores in enumerate(layers, 1):
+        points[float(number)] = auc.evaluate(model, batch, scores, target)[auc.name]
+    return _curve_rows(BY_LAYER, keys, points)
 
 
 def _example_facts(item: Attribution) -> dict[str, Any]:
-    """The columns beside the metrics in a row of results: target, prediction, probability, tokens, truncation."""
     return {
         "target": item.target_label,
         "prediction": item.prediction_label,

@@ -1,4 +1,4 @@
-"""Who explains a corpus: this process, several on this machine, those of `accelerate launch`, or a Ray cluster."""
+"""Execution of a corpus job: in this process, in several local ones, under `accelerate launch`, or on Ray."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from exegete.studies.corpus.job import CorpusJob, explain_shard
 from exegete.studies.corpus.parts import Parts
 
 SHARDS_PER_WORKER = 4
-"""Ray hands out so many stripes a worker, so that a quick one does more of them and a dead one's are done again."""
+"""On Ray: fast workers take more shards than slow ones, and a dead worker loses one shard, not its whole share."""
 
 
 def explain_corpus(job: CorpusJob, workers: int = 1, *, threads: int | None = None, ray: str | None = None) -> int:
-    """Explains what is not yet explained of a corpus; returns its number of rows.
+    """Explain the parts of a corpus that are not finished, and return its number of explanations.
 
-    Under `accelerate launch` each process takes its share, on its own device. Otherwise:
+    Under `accelerate launch`, each process takes its share, on its own device, and the other arguments are ignored.
 
     Args:
-        job: what is explained.
-        workers: processes; with GPUs, number i uses GPU i modulo their number.
-        threads: of each process on a CPU; default: the machine's cores shared out among several workers.
-        ray: work on the Ray cluster at this address ("auto": the one that runs here), by Ray Data; all machines must
-            see the folder, the model and the data under the same paths.
+        job: the corpus, model and method.
+        workers: number of processes; with GPUs, worker i uses GPU i modulo their number.
+        threads: CPU threads per process; default: the machine's cores divided by the number of workers.
+        ray: address of a Ray cluster ("auto": the one that runs here), on which Ray Data executes the job; all machines
+            must see the folder, the model and the data under the same paths.
 
     Raises:
-        ExegeteError: what cannot be read or explained; a worker that died. What is finished is kept.
+        ExegeteError: data that cannot be read or explained, or a worker that died. Finished parts are kept.
     """
     from accelerate import PartialState
 
@@ -51,10 +51,11 @@ def _explain_on_workers(job: CorpusJob, workers: int, threads: int | None) -> No
     try:
         spawn(_run_worker, (job, workers, threads or max(1, available_cores() // workers)), nprocs=workers, daemon=True)
     except ProcessRaisedException as error:
+        # The message is a whole traceback, whose last line names the exception.
         last = str(error).strip().splitlines()[-1]
         raise ExegeteError(last.removeprefix(f"{ExegeteError.__module__}.{ExegeteError.__qualname__}: ")) from error
     except ProcessExitedException as error:
-        raise ExegeteError(f"a worker died ({error}): the same command goes on where it stopped") from error
+        raise ExegeteError(f"a worker died ({error}): the same command resumes") from error
 
 
 def _run_worker(number: int, job: CorpusJob, workers: int, threads: int) -> None:
@@ -63,48 +64,50 @@ def _run_worker(number: int, job: CorpusJob, workers: int, threads: int) -> None
     from exegete.studies.workers.local import prepare_worker
 
     prepare_worker(threads)
+    # A device that the user names wins over the distribution among GPUs.
     gpus = 0 if job.loading.get("device") else torch.cuda.device_count()
     explain_shard(job, job.load(f"cuda:{number % gpus}" if gpus else None), number, workers)
 
 
 class _ShardExplainer:
-    """A worker of Ray Data: it gets numbers of stripes and gives the same back when their parts are written."""
+    """A worker of Ray Data: it receives numbers of shards and returns them when their parts are written."""
 
-    def __init__(self, job: CorpusJob, stripes: int) -> None:
+    def __init__(self, job: CorpusJob, num_shards: int) -> None:
         from exegete.studies.workers.local import prepare_worker
 
         prepare_worker(1)
-        self.job, self.stripes, self.model = job, stripes, job.load()
+        self.job, self.num_shards, self.model = job, num_shards, job.load()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for stripe in batch["id"]:
-            explain_shard(self.job, self.model, int(stripe), self.stripes)
+        for shard in batch["id"]:
+            explain_shard(self.job, self.model, int(shard), self.num_shards)
         return batch
 
 
 def _explain_on_ray(job: CorpusJob, workers: int, address: str) -> None:
     try:
-        import ray  # an extra
+        import ray  # optional dependency
         import ray.data
     except ImportError as error:
         raise ExegeteError("--ray needs the extra 'cluster': pip install 'exegete[cluster]'") from error
     from exegete.studies.workers.on_ray import join_cluster
 
-    ours, stripes = not ray.is_initialized(), workers * SHARDS_PER_WORKER
-    if ours:
+    owns_ray, num_shards = not ray.is_initialized(), workers * SHARDS_PER_WORKER
+    if owns_ray:
         join_cluster(ray, None if address == "auto" else address)
     try:
+        # A worker gets a whole GPU, or none if the cluster has fewer GPUs than workers.
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers else 0
         ray.data.DataContext.get_current().enable_progress_bars = False
-        numbers = ray.data.from_items([{"id": stripe} for stripe in range(stripes)], override_num_blocks=stripes)
+        numbers = ray.data.from_items([{"id": shard} for shard in range(num_shards)], override_num_blocks=num_shards)
         pool = ray.data.ActorPoolStrategy(size=workers)
         options = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": gpus}
-        numbers.map_batches(_ShardExplainer, fn_constructor_args=(job, stripes), **options).materialize()
+        numbers.map_batches(_ShardExplainer, fn_constructor_args=(job, num_shards), **options).materialize()
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, ExegeteError) else str(error).strip().splitlines()[-1]
         raise ExegeteError(str(cause)) from error
     except ray.exceptions.RayError as error:
-        raise ExegeteError(f"the cluster gave up ({type(error).__name__}): the same command goes on") from error
+        raise ExegeteError(f"the cluster gave up ({type(error).__name__}): the same command resumes") from error
     finally:
-        if ours:
+        if owns_ray:
             ray.shutdown()

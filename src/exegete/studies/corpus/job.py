@@ -1,4 +1,4 @@
-"""A corpus to explain, and the explaining of its parts; several processes may each take every so-manieth part."""
+"""A corpus to explain, part by part; several processes can share the parts among them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ ROWS_PER_PART = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusJob:
-    """A corpus to explain, and where the explanations go; plain values, so that other processes can do some of it.
+    """A corpus to explain and the folder for the explanations, in plain values that other processes can receive.
 
     Args:
-        model: a folder or a hub name.
+        model: a folder or a name on the Hugging Face Hub.
         data: a spec, see `exegete.load_data`.
-        folder: where the parts go.
-        split: of the data; default: as `exegete compare` chooses it.
+        folder: where the parts are written.
+        split: of the data; default: the one that `exegete compare` uses.
         method: an id; default: see `default_method`.
-        target: what is explained, see `exegete.attribute`.
+        target: the output to explain, see `exegete.attribute`.
         loading: options of `exegete.load`.
         columns: options of the data.
-        rows_a_part: examples in a file; what is killed loses so many at most.
-        seed: of methods that have one.
-        batch_size: examples a batch; default: a budget of tokens.
-        allow_nan: go on where scores are no finite numbers.
+        rows_per_part: examples per file; a process that is killed loses at most this many.
+        seed: random seed of methods that have one.
+        batch_size: examples per batch; default: a budget of tokens.
+        allow_nan: continue if scores are not finite.
         stride: see `exegete.attribute`.
     """
 
@@ -59,19 +59,23 @@ class CorpusJob:
     stride: int | None = None
 
     def stream(self) -> Stream:
-        """The data, a row at a time."""
+        """Return the data as a stream of rows."""
         return Stream(self.data, self.split, **self.columns)
 
     def load(self, device: str | None = None) -> ExplainedModel:
-        """The model, on this device if one is given."""
-        return load(self.model, **{**self.loading, **({} if device is None else {"device": device})})
+        """Load the model, on `device` if one is given."""
+        options = dict(self.loading)
+        if device is not None:
+            options["device"] = device
+        return load(self.model, **options)
 
 
-def explain_shard(job: CorpusJob, model: ExplainedModel, stripe: int = 0, stripes: int = 1) -> Parts:
-    """Explains the parts number `stripe`, `stripe` + `stripes`, ... that are not there yet; memory holds one of them.
+def explain_shard(job: CorpusJob, model: ExplainedModel, shard: int = 0, num_shards: int = 1) -> Parts:
+    """Explain the missing ones of the parts `shard`, `shard` + `num_shards`, …; memory holds one part.
 
     Raises:
-        ExegeteError: what cannot be read or explained, in which rows; a folder of another corpus; generated text.
+        ExegeteError: data that cannot be read or explained (names the rows), a folder of another corpus, generated
+            text.
     """
     if model.task.name == "generation":
         raise ExegeteError("a corpus of generated text is explained by `exegete compare`: choose one method there")
@@ -79,50 +83,61 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, stripe: int = 0, stripe
     method = explainer(add_seed(job.method or default_method(model), job.seed))
     parts = Parts(job.folder, _resolve_config(job, model, method, stream))
     to_model = make_renumbering(model, stream.features)
-    shown = is_interactive() and not stripe
+    shown = is_interactive() and not shard
     number = -1
     with tqdm(desc="explaining", unit=" rows", disable=not shown, delay=1, leave=False) as bar:
+        # Every process reads all rows, since only their content says whether a part is finished.
         for number, rows in enumerate(_split_rows(stream, job.rows_per_part)):
-            if number % stripes == stripe and not parts.has(number, rows):
+            if number % num_shards == shard and not parts.has(number, rows):
                 first = number * job.rows_per_part
                 try:
-                    found = _explain_rows(job, model, method, [to_model(stream.decode(row)) for row in rows], first)
+                    decoded = [to_model(stream.decode(row)) for row in rows]
+                    explained = _explain_rows(job, model, method, decoded, first)
                 except ExegeteError as error:
-                    where = f"rows {first} to {first + len(rows) - 1} of {stream.spec}"
-                    raise ExegeteError(f"{where} (counted from 0): {error}") from error
-                parts.write(number, rows, found)
+                    place = f"rows {first} to {first + len(rows) - 1} of {stream.spec}"
+                    raise ExegeteError(f"{place} (counted from 0): {error}") from error
+                parts.write(number, rows, explained)
             bar.update(len(rows))
     if parts.path(number + 1).exists():
-        raise ExegeteError(f"{job.folder} explains more rows than there are: the data changed; choose another folder")
+        raise ExegeteError(f"{job.folder} has parts beyond the last row: the data changed; choose another folder")
     return parts
 
 
 def _explain_rows(
     job: CorpusJob, model: ExplainedModel, method: Explainer, rows: list[dict[str, Any]], first: int
 ) -> list[dict[str, Any]]:
-    each = [(first + number, one) for number, row in enumerate(rows) for one in model.expand_examples([row])]
-    if not each:
+    """Return the explanations of rows as stored, each with the number of its row in the corpus."""
+    examples, numbers = list[Any](), list[int]()
+    # Tagging has several examples per row: one per stretch of text.
+    for number, row in enumerate(rows, first):
+        for example in model.expand_examples([row]):
+            examples.append(example)
+            numbers.append(number)
+    if not examples:
         return []
     limits: dict[str, Any] = {"batch_size": job.batch_size, "allow_nan": job.allow_nan, "stride": job.stride}
-    found = attribute(model, [row for _, row in each], method, job.target, show_progress=False, **limits)
-    return [
-        explained_row(item, row, _label_name(model, row.get("label"))) | {"index": index}
-        for item, (index, row) in zip(found, each, strict=True)
-    ]
+    attributions = attribute(model, examples, method, job.target, show_progress=False, **limits)
+    stored = []
+    for attribution, example, number in zip(attributions, examples, numbers, strict=True):
+        label = _label_name(model, example.get("label"))
+        stored.append(explained_row(attribution, example, label) | {"index": number})
+    return stored
 
 
 def _label_name(model: ExplainedModel, label: Any) -> str | None:
-    return model.labels[label] if isinstance(label, int) else None if label is None else str(label)
+    if isinstance(label, int):
+        return model.labels[label]
+    return None if label is None else str(label)
 
 
 def _split_rows(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    each = iter(rows)
-    while part := list(islice(each, size)):
+    iterator = iter(rows)
+    while part := list(islice(iterator, size)):
         yield part
 
 
 def _resolve_config(job: CorpusJob, model: ExplainedModel, method: Explainer, stream: Stream) -> dict[str, Any]:
-    """All that the explanations depend on but the rows, of which each part has a digest."""
+    """Return everything that the explanations depend on, except the rows: each part stores a digest of its own."""
     return {
         "model": model.config._name_or_path,
         "weights": digest_weights(model.model),

@@ -153,15 +153,15 @@ def _run_comparison(
     """Run the comparison of a judgement; it resumes a stopped one in `folder`."""
     config = cell.config
     options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
-    options |= {"unmarked": True, "unit": config.get("unit")}
+    options |= {"allow_missing_rationales": True, "unit": config.get("unit")}
     metrics = [_fill_metric(spec, facts, store) for spec, facts in config["metrics"].items()]
     _remove_unreadable_comparison(folder)
     try:
-        return compare(model, data, explainers, metrics, output_dir=folder, **options)
+        return compare(model, data, explainers, metrics, checkpoint_dir=folder, **options)
     except OtherComparisonError:
         # The cell's key does not contain the library's version, so the parts may come from another version.
         shutil.rmtree(folder)
-        return compare(model, data, explainers, metrics, output_dir=folder, **options)
+        return compare(model, data, explainers, metrics, checkpoint_dir=folder, **options)
 
 
 def _fill_metric(spec: str, facts: Mapping[str, Any], store: Store) -> str:
