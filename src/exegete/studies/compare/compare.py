@@ -134,6 +134,8 @@ def compare(
     """
     model = model if stride is None else WindowedModel(model, stride)
     rows, unit = _read_rows(model, data, unit)
+    # Before any work, since this refuses labels that the model does not know.
+    examples = add_label_names(model, rows)
     explainers, judges = _make_methods(methods, seed, unit), _make_metrics(model, metrics, rows, unit)
     if not allow_missing_rationales and not _has_rationales(rows):
         _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
@@ -159,7 +161,7 @@ def compare(
         curves=judged.curves,
         attributions=attributions,
         cards=[*cards, SECONDS, PEAK_MEMORY],
-        examples=add_label_names(model, rows),
+        examples=examples,
         config=config,
     )
     if folder is not None:

@@ -1,4 +1,4 @@
-"""An explained corpus summed up in passes over its parts: words, clusters, disagreement with people, drift."""
+"""Summary of an explained corpus: important words, clusters, disagreement with rationales, drift."""
 
 from __future__ import annotations
 
@@ -29,14 +29,19 @@ if TYPE_CHECKING:
 
 COLUMNS = ["index", "texts", "words", "word_scores", "word_spans", "target_label", "rationale", "signed"]
 FEATURES, BATCH_SIZE = 4096, 1000
-"""Words are hashed to so many numbers before they are clustered, so many examples at a time."""
+"""Dimensions that words are hashed to, and examples per batch, for the clustering."""
 
 
 @dataclass
 class Cluster:
-    """Explanations that fall on the same words: how many, of which classes, and the nearest to their middle.
+    """Explanations that emphasize the same words.
 
-    `words`: those whose mean share (over all the cluster's examples) differs most from that in the whole corpus.
+    Attributes:
+        size: number of explanations.
+        labels: explanations per class.
+        mass: sum of each word's shares.
+        words: the words whose mean share differs most from that in the whole corpus, with that mean.
+        nearest: the explanations nearest to the centre: (-distance, -number of the row, text).
     """
 
     size: int = 0
@@ -48,12 +53,20 @@ class Cluster:
 
 @dataclass(frozen=True)
 class CorpusSummary:
-    """The findings of `summarise`.
+    """The result of `summarise`.
 
-    `words`: see `Words.table`. `clusters`: largest first. `rationale_auc`: the mean AUC of words' scores against
-    rationales, over so many `judged` examples; `disagreeing`: (AUC, example's number, text), worst first. `drift`: see
-    there, and `distance` between the two corpora; None where there is no other. `labels`: examples by class. `signed`:
-    whether scores tell evidence for a class from evidence against it.
+    Attributes:
+        rows: number of explanations.
+        labels: explanations per class.
+        words: see `WordStatistics.table`.
+        clusters: largest first.
+        agreement: mean AUC of words' scores against rationales, over `judged` explanations.
+        judged: number of explanations with a rationale that marks some words and not all.
+        disagreeing: (AUC, number of the row, text), worst first.
+        drift: see `compute_drift`; None without another corpus.
+        distance: see `compute_distance`; None without another corpus.
+        other_labels: explanations per class of the other corpus.
+        signed: whether negative scores are evidence against a class.
     """
 
     rows: int
@@ -69,23 +82,18 @@ class CorpusSummary:
     signed: bool = True
 
     def to_dict(self, top: int = 10) -> dict[str, Any]:
-        """Values that JSON can hold, `top` of each list (of words: for each class)."""
-        tables = {"words": self.words.groupby("label", sort=False).head(top)}
-        tables |= {} if self.drift is None else {"drift": self.drift.head(top)}
-        found = {name: frame.to_dict("records") for name, frame in tables.items()}
-        clusters = [
-            {"size": one.size, "labels": dict(one.labels), "words": one.words, "examples": _sort_nearest(one.nearest)}
-            for one in self.clusters
-        ]
+        """Return values that JSON can hold, with the first `top` of each list (of words: per class)."""
         facts = ("rows", "labels", "agreement", "judged", "distance", "other_labels")
-        return (
-            {name: getattr(self, name) for name in facts}
-            | found
-            | {
-                "clusters": clusters,
-                "disagreeing": self.disagreeing[:top],
-            }
-        )
+        values: dict[str, Any] = {name: getattr(self, name) for name in facts}
+        values["words"] = self.words.groupby("label", sort=False).head(top).to_dict("records")
+        if self.drift is not None:
+            values["drift"] = self.drift.head(top).to_dict("records")
+        values["clusters"] = []
+        for cluster in self.clusters:
+            shown = {"size": cluster.size, "labels": dict(cluster.labels), "words": cluster.words}
+            values["clusters"].append(shown | {"examples": _sort_nearest(cluster.nearest)})
+        values["disagreeing"] = self.disagreeing[:top]
+        return values
 
 
 def summarise(
@@ -97,22 +105,22 @@ def summarise(
     least: int = MIN_EXAMPLES,
     seed: int = 0,
 ) -> CorpusSummary:
-    """Sums up what `exegete explain --data` wrote. Memory grows with the vocabulary, not with the corpus.
+    """Return a summary of what `exegete explain --data` wrote. Memory grows with the vocabulary, not the corpus.
 
     Args:
         folder: the explained corpus.
-        against: another one, explained by the same method: what changed from it to this one.
-        clusters: how many, by scikit-learn's MiniBatchKMeans over words' shares.
-        top: examples kept of each cluster, and of those where explanation and rationale disagree most.
-        least: examples that a word has to occur in.
-        seed: of the clusters.
+        against: another corpus, explained by the same method, to compute the drift from.
+        clusters: number of clusters, found by scikit-learn's MiniBatchKMeans over words' shares.
+        top: examples kept per cluster, and of those whose explanation and rationale disagree most.
+        least: leave out words that occur in fewer examples.
+        seed: random seed of the clusters.
 
     Raises:
-        ExegeteError: a corpus that is not explained to its end, or has no words; two that were explained by different
-            methods.
+        ExegeteError: a corpus that is not explained completely or has no words, or two corpora that were explained by
+            different methods.
     """
     parts = Parts(Path(folder))
-    words, ranked, total, judged = WordStatistics(), list[tuple[float, int, str]](), 0.0, 0
+    words, disagreeing, total, judged = WordStatistics(), list[tuple[float, int, str]](), 0.0, 0
     signed = True
     for row in parts.rows(COLUMNS):
         if not row["words"]:
@@ -122,7 +130,7 @@ def summarise(
         auc = rationale_auc(row)
         if auc is not None:
             total, judged = total + auc, judged + 1
-            _push_bounded(ranked, (-auc, -row["index"], " / ".join(row["texts"])), top)
+            _push_bounded(disagreeing, (-auc, -row["index"], " / ".join(row["texts"])), top)
     other = None if against is None else _read_word_statistics(parts, Path(against))
     return CorpusSummary(
         rows=parts.head["rows"],
@@ -131,7 +139,7 @@ def summarise(
         clusters=_find_clusters(parts, clusters, top, seed),
         agreement=total / judged if judged else float("nan"),
         judged=judged,
-        disagreeing=[(-auc, -index, text) for auc, index, text in sorted(ranked, reverse=True)],
+        disagreeing=[(-auc, -index, text) for auc, index, text in sorted(disagreeing, reverse=True)],
         drift=None if other is None else compute_drift(other, words, least),
         distance=None if other is None else compute_distance(other, words),
         other_labels=None if other is None else dict(other.examples),
@@ -140,19 +148,20 @@ def summarise(
 
 
 def rationale_auc(row: Mapping[str, Any]) -> float | None:
-    """The chance that a marked word scores above one that is not marked; None where one of both is missing."""
+    """Return the chance that a marked word has a higher score than an unmarked one; None without both kinds."""
     if row["rationale"] is None:
         return None
-    marked = np.array(
-        [
-            any(side == where and start < last and first < end for where, first, last in row["rationale"])
-            for side, start, end in row["word_spans"]
-        ]
-    )
-    yes, no = int(marked.sum()), int((~marked).sum())
-    if not yes or not no:
+    is_marked = np.zeros(len(row["word_spans"]), dtype=bool)
+    for word, (side, start, end) in enumerate(row["word_spans"]):
+        for marked_side, first, last in row["rationale"]:
+            if side == marked_side and start < last and first < end:
+                is_marked[word] = True
+    marked, unmarked = int(is_marked.sum()), int((~is_marked).sum())
+    if not marked or not unmarked:
         return None
-    return float((rankdata(row["word_scores"])[marked].sum() - yes * (yes + 1) / 2) / (yes * no))
+    # The Mann–Whitney statistic from ranks; ties count one half.
+    rank_sum = rankdata(row["word_scores"])[is_marked].sum()
+    return float((rank_sum - marked * (marked + 1) / 2) / (marked * unmarked))
 
 
 def _read_word_statistics(parts: Parts, folder: Path) -> WordStatistics:
@@ -163,42 +172,50 @@ def _read_word_statistics(parts: Parts, folder: Path) -> WordStatistics:
 
 
 def _find_clusters(parts: Parts, count: int, top: int, seed: int) -> list[Cluster]:
-    """The clusters, largest first: one pass finds their centres, another what is in them."""
+    """Return the clusters, largest first: one pass over the corpus finds their centres, another their content."""
+    # Importing scikit-learn takes a second, which only this function needs.
     from sklearn.cluster import MiniBatchKMeans
 
     rows = parts.head["rows"]
     means = MiniBatchKMeans(min(count, rows), random_state=seed, n_init=1, batch_size=BATCH_SIZE)
     for batch in _read_batches(parts, ["words", "word_scores"]):
+        # partial_fit needs as many examples as clusters; a last batch that is smaller is left out.
         if len(batch) >= means.n_clusters:
             means.partial_fit(_hash_words(batch))
-    found = [Cluster() for _ in range(means.n_clusters)]
+    clusters = [Cluster() for _ in range(means.n_clusters)]
     for batch in _read_batches(parts, ["index", "texts", "words", "word_scores", "target_label"]):
-        _assign_to_clusters(means, batch, found, top)
-    usual = defaultdict[str, float](float)
-    for each in found:
-        for word, mass in each.mass.items():
-            usual[word] += mass / rows
-    for each in found:
-        shared = {word: mass / each.size for word, mass in each.mass.items()}
-        each.words = sorted(shared.items(), key=lambda one: (-abs(one[1] - usual[one[0]]), one[0]))[:top]
-    return sorted((each for each in found if each.size), key=lambda each: -each.size)
+        _assign_to_clusters(means, batch, clusters, top)
+    corpus_share = defaultdict[str, float](float)
+    for cluster in clusters:
+        for word, mass in cluster.mass.items():
+            corpus_share[word] += mass / rows
+    for cluster in clusters:
+        cluster.words = _find_typical_words(cluster, corpus_share, top)
+    return sorted((cluster for cluster in clusters if cluster.size), key=lambda cluster: -cluster.size)
 
 
-def _assign_to_clusters(means: MiniBatchKMeans, batch: list[dict[str, Any]], found: list[Cluster], top: int) -> None:
+def _find_typical_words(cluster: Cluster, corpus_share: Mapping[str, float], top: int) -> list[tuple[str, float]]:
+    shares = {word: mass / cluster.size for word, mass in cluster.mass.items()}
+    ranked = sorted(shares, key=lambda word: (-abs(shares[word] - corpus_share[word]), word))
+    return [(word, shares[word]) for word in ranked[:top]]
+
+
+def _assign_to_clusters(means: MiniBatchKMeans, batch: list[dict[str, Any]], clusters: list[Cluster], top: int) -> None:
     distances = means.transform(_hash_words(batch))
-    for row, nearest, away in zip(batch, distances.argmin(1), distances.min(1), strict=True):
-        cluster = found[nearest]
+    for row, nearest, distance in zip(batch, distances.argmin(1), distances.min(1), strict=True):
+        cluster = clusters[nearest]
         cluster.size += 1
         cluster.labels[row["target_label"]] += 1
         for word, share in compute_word_shares(row).items():
             cluster.mass[word] = cluster.mass.get(word, 0.0) + share
-        _push_bounded(cluster.nearest, (-float(away), -row["index"], " / ".join(row["texts"])), top)
+        _push_bounded(cluster.nearest, (-float(distance), -row["index"], " / ".join(row["texts"])), top)
 
 
 def _hash_words(batch: list[dict[str, Any]]) -> Any:
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.preprocessing import normalize
 
+    # Hashing needs no pass to collect the vocabulary; unit length makes distances those of directions.
     return normalize(FeatureHasher(FEATURES).transform(compute_word_shares(row) for row in batch))
 
 
@@ -208,8 +225,12 @@ def _read_batches(parts: Parts, columns: list[str]) -> Iterator[list[dict[str, A
         yield batch
 
 
-def _push_bounded(heap: list[tuple[float, int, str]], item: tuple[float, int, str], most: int) -> None:
-    (heapq.heappush if len(heap) < most else heapq.heappushpop)(heap, item)
+def _push_bounded(heap: list[tuple[float, int, str]], item: tuple[float, int, str], size: int) -> None:
+    """Add an item to a heap of the `size` largest ones."""
+    if len(heap) < size:
+        heapq.heappush(heap, item)
+    else:
+        heapq.heappushpop(heap, item)
 
 
 def _sort_nearest(nearest: list[tuple[float, int, str]]) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Words that matter in an explained corpus: how much of each explanation falls on them, with intervals."""
+"""Statistics of words in an explained corpus: their share of the explanations, with intervals."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 MIN_EXAMPLES = 5
-"""Examples that a word has to occur in before anything is said of it."""
+"""A word is reported only if it occurs in this many examples."""
 
 
 def compute_word_shares(row: Mapping[str, Any]) -> dict[str, float]:
-    """By word, in small letters: its scores' part of all scores' absolute sum; occurrences are added up."""
+    """Return each word's share of the sum of absolute scores, by lower-case word, summed over its occurrences."""
     total = float(np.abs(row["word_scores"]).sum()) or 1.0
-    found = defaultdict[str, float](float)
+    shares = defaultdict[str, float](float)
     for word, score in zip(row["words"], row["word_scores"], strict=True):
-        found[word.casefold()] += score / total
-    return dict(found)
+        shares[word.casefold()] += score / total
+    return dict(shares)
 
 
 class WordStatistics:
-    """Sums over examples by class and word: how often, the shares, their squares and their absolute values.
+    """Sums over examples by class and word: count, shares, squared shares, absolute shares.
 
     Memory grows with the vocabulary, not with the corpus.
     """
@@ -39,20 +39,21 @@ class WordStatistics:
         for row in rows:
             self.add(row["target_label"], compute_word_shares(row))
 
-    def add(self, label: str, found: Mapping[str, float]) -> None:
-        """Counts an example's words."""
+    def add(self, label: str, word_shares: Mapping[str, float]) -> None:
+        """Add an example of a class with its words' shares."""
         self.examples[label] += 1
-        for word, share in found.items():
+        for word, share in word_shares.items():
             self.sums[label, word] += (1, share, share * share, abs(share))
 
     def table(self, least: int = MIN_EXAMPLES) -> pd.DataFrame:
-        """label, word, examples, share, low, high: means over the examples with the word, Student's 95 % intervals.
+        """Return label, word, examples, share, low, high: means over the examples with the word, 95 % intervals (t).
 
-        Words that matter most come first within their class: by the end of the interval that is nearer to 0.
+        Words are sorted within their class by the end of the interval that is nearer to 0, largest first.
         """
         import pandas as pd
 
         frame = pd.DataFrame(list(self._figures(least)), columns=["label", "word", "examples", "share", "low", "high"])
+        # A large mean of few examples is uncertain: the nearer end ranks a word by what is sure of it.
         near = np.where(frame["share"] > 0, frame["low"].clip(lower=0), (-frame["high"]).clip(lower=0))
         return frame.assign(near=near).sort_values(["label", "near"], ascending=[True, False]).drop(columns="near")
 
@@ -63,25 +64,26 @@ class WordStatistics:
                 yield label, word, int(count), total / count, total / count - half, total / count + half
 
     def variance(self, label: str, word: str) -> float:
-        """Of the word's share among examples that have it."""
+        """Return the variance of a word's share over the examples of a class that contain it."""
         count, total, squares, _ = self.sums[label, word]
+        # Rounding can make the difference of two close sums negative.
         return float(max(0.0, (squares - total * total / count) / (count - 1)))
 
 
 def compute_drift(before: WordStatistics, after: WordStatistics, least: int = MIN_EXAMPLES) -> pd.DataFrame:
-    """Words whose share changed between two corpora, surest first, then largest; p values by Welch's test, adjusted.
+    """Return the change of each word's mean share between two corpora, sorted by p and then by size.
 
-    label, word, before and after (mean shares), change, low, high (Welch's 95 % interval), p
-    (Benjamini and Hochberg 1995).
+    Columns: label, word, before, after (mean shares), change, low, high (95 % interval), p (Welch's t-test, adjusted
+    by Benjamini and Hochberg 1995).
     """
     import pandas as pd
 
     columns = ["label", "word", "before", "after", "change", "low", "high", "p"]
-    rows = [
-        _test_change(key, before, after)
-        for key in sorted(before.sums.keys() & after.sums.keys())
-        if min(before.sums[key][0], after.sums[key][0]) >= max(least, 2)
-    ]
+    rows = []
+    for key in sorted(before.sums.keys() & after.sums.keys()):
+        # A variance needs two examples.
+        if min(before.sums[key][0], after.sums[key][0]) >= max(least, 2):
+            rows.append(_test_change(key, before, after))
     frame = pd.DataFrame(rows, columns=columns)
     if len(frame):
         frame["p"] = stats.false_discovery_control(frame["p"])
@@ -91,17 +93,18 @@ def compute_drift(before: WordStatistics, after: WordStatistics, least: int = MI
 def _test_change(key: tuple[str, str], before: WordStatistics, after: WordStatistics) -> tuple[Any, ...]:
     counts = np.array([words.sums[key][0] for words in (before, after)])
     means = np.array([words.sums[key][1] for words in (before, after)]) / counts
-    parts = np.array([words.variance(*key) for words in (before, after)]) / counts
-    change, error = means[1] - means[0], np.sqrt(parts.sum())
+    squared_errors = np.array([words.variance(*key) for words in (before, after)]) / counts
+    change, error = means[1] - means[0], np.sqrt(squared_errors.sum())
     if not error:
         return *key, *means, change, change, change, float(change == 0)
-    freedom = parts.sum() ** 2 / (parts**2 / (counts - 1)).sum()
+    # Welch–Satterthwaite degrees of freedom.
+    freedom = squared_errors.sum() ** 2 / (squared_errors**2 / (counts - 1)).sum()
     half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
     return *key, *means, change, change - half, change + half, 2 * stats.t.sf(abs(change) / error, freedom)
 
 
 def compute_distance(before: WordStatistics, after: WordStatistics) -> float:
-    """How far apart the corpora's words lie, each weighted by what falls on it: Jensen and Shannon's, from 0 to 1."""
+    """Return the Jensen–Shannon distance, from 0 to 1, of the corpora's distributions of absolute shares over words."""
     masses = [_absolute_shares(words) for words in (before, after)]
     vocabulary = sorted(masses[0].keys() | masses[1].keys())
     first, second = (np.array([mass.get(word, 0.0) for word in vocabulary]) for mass in masses)
@@ -111,7 +114,7 @@ def compute_distance(before: WordStatistics, after: WordStatistics) -> float:
 
 
 def _absolute_shares(words: WordStatistics) -> dict[str, float]:
-    found = defaultdict[str, float](float)
+    mass = defaultdict[str, float](float)
     for (_, word), (_, _, _, absolute) in words.sums.items():
-        found[word] += absolute
-    return found
+        mass[word] += absolute
+    return mass
