@@ -21,7 +21,7 @@ def four(monkeypatch):
 
 
 def test_a_small_model_gets_one_thread(four, capsys):
-    threads.choose(None, 64, "cpu")
+    threads.set_threads(None, 64, "cpu")
     assert four == [1]
     assert capsys.readouterr().err == "threads: 1 (a small model; --threads says otherwise)\n"
 
@@ -29,26 +29,26 @@ def test_a_small_model_gets_one_thread(four, capsys):
 @pytest.mark.parametrize(("seconds", "count"), [({1: 1.0, 4: 0.4}, 4), ({1: 1.0, 4: 0.9}, 1), ({1: 1.0, 4: 7.0}, 1)])
 def test_a_larger_one_gets_what_is_faster_now(seconds, count, four, monkeypatch, capsys):
     monkeypatch.setattr(threads, "_seconds", lambda number, hidden: seconds[number])
-    threads.choose(None, 768, "cpu")
+    threads.set_threads(None, 768, "cpu")
     assert four == [count]
     assert f"threads: {count} (4 threads are {1 / seconds[4]:.1f} × as fast" in capsys.readouterr().err
 
 
 def test_the_user_decides(four, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    threads.choose(None, 64, "cpu")
+    threads.set_threads(None, 64, "cpu")
     assert four == []
-    threads.choose(2, 64, "cpu")
+    threads.set_threads(2, 64, "cpu")
     assert four == [2]
     assert "threads: 2 (--threads)" in capsys.readouterr().err
     monkeypatch.delenv("OMP_NUM_THREADS")
-    threads.choose(None, 64, "cuda:0")
+    threads.set_threads(None, 64, "cuda:0")
     assert four == [2]
 
 
 def test_the_measurement_leaves_the_threads_as_they_were():
     before = torch.get_num_threads()
-    assert 0 < threads._seconds(2, 64) < 5
+    assert 0 < threads._time_products(2, 64) < 5
     assert torch.get_num_threads() == before
 
 

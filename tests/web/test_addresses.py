@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from exegete.cli.serve.command import _address, _in_address
+from exegete.cli.serve.command import _public_address, _url_host
 from exegete.web import create_app
 from exegete.web.shield import HOST
 from sites import HERE, admin, annotator, csrf, project, site, stranger
@@ -111,7 +111,7 @@ def test_what_serve_makes_of_names(started, options, address, hosts):
     ],
 )
 def test_names_and_addresses(name, host, address):
-    assert (_in_address(name), _address(name, 7)) == (host, address)
+    assert (_url_host(name), _public_address(name, 7)) == (host, address)
 
 
 def test_head_is_answered_as_get_without_the_body(tmp_path):

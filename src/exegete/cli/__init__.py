@@ -1,4 +1,4 @@
-"""The commands; each is a thin call into the rooms below."""
+"""The command line: every command parses options and calls the library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from exegete.cli.power import power
 from exegete.cli.push import push
 from exegete.cli.serve.command import serve
 from exegete.cli.shared.console import say
-from exegete.cli.shared.stopping import asked, left, signal_of, stoppable
+from exegete.cli.shared.stopping import ending_signal, handle_signals, last_signal, stop_message
 from exegete.cli.study.commands import app as study
 from exegete.cli.summary import summary
 from exegete.cli.train.commands import app as train
@@ -40,8 +40,8 @@ app.add_typer(train, name="train")
 app.add_typer(study, name="study")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(version("exegete"))
         raise typer.Exit
 
@@ -56,14 +56,16 @@ def _options(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command. Returns 0, 2 for bad input (one line on standard error), or what a stopped command says.
+    """Run a command and return its exit code.
 
-    A file that cannot be read or written counts as bad input, too. Stopped by Ctrl-C or SIGTERM, it says what is kept.
+    The code is 0 after success, 2 for bad input (reported in one line on standard error), and 128 plus the signal's
+    number after Ctrl-C or SIGTERM, with a line about what was saved. Unreadable and unwritable files are bad input.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # others import it, and it says what it does without
+    # Other libraries import bitsandbytes, which then warns about kernels that are not installed.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
-        with stoppable():
+        with handle_signals():
             app(args=None if argv is None else list(argv))
     except Stopped as stopped:
         say(f"stopped: {stopped}")
@@ -71,16 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ExegeteError, OSError) as error:
         say(f"exegete: {' '.join(str(error).split()) if isinstance(error, ExegeteError) else shorten(error)}")
         return 2
-    except (KeyboardInterrupt, SystemError) as error:  # the latter: a signal while Python parses a source file
-        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else asked()
+    # Python turns a signal that arrives while it parses a source file into a SystemError.
+    except (KeyboardInterrupt, SystemError) as error:
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else last_signal()
         if number is None:
             raise
-        say(left())
+        say(stop_message())
         return 128 + number
     except SystemExit as stop:
-        number = signal_of(stop)
+        number = ending_signal(stop)
         if number is not None:
-            say(left())
+            say(stop_message())
             return 128 + number
         return stop.code if isinstance(stop.code, int) else 0
     return 0

@@ -1,4 +1,4 @@
-"""`exegete attack`: does the model stand by its answers?"""
+"""`exegete attack`: is the model robust to irrelevant changes of its inputs?"""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.table import Table
 
 from exegete.cli.shared import options, reading
 from exegete.cli.shared.checks import check
-from exegete.cli.shared.console import console, hush
-from exegete.cli.shared.threads import Threads, choose, hidden_size
+from exegete.cli.shared.console import console, silence_libraries
+from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 
 if TYPE_CHECKING:
     from exegete.metrics.attack import AttackReport
@@ -27,18 +27,22 @@ def attack(
     limit: options.Limit = None,
     budget: Annotated[
         int | None,
-        typer.Option("--budget", min=1, help="Texts to try for an example, its own included. Default: no limit."),
+        typer.Option(
+            "--budget",
+            min=1,
+            help="Maximum number of texts tried per example, including the original. Default: no limit.",
+        ),
     ] = None,
     kinds: Annotated[
         str | None,
         typer.Option(
             "--kinds",
-            help="Comma-separated: contraction (it is, it's), name (Mary, Anna), place (Paris, Rome; a country for a "
-            "country), number (25, 24; two, three). Default: all.",
+            help="Comma-separated kinds of swaps: contraction (it is, it's), name (Mary, Anna), place (Paris, Rome), "
+            "number (25, 24). Default: all.",
         ),
     ] = None,
-    choices: Annotated[int, typer.Option("--choices", min=1, help="Words to try for each stretch.")] = 5,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, the changed texts included.")] = False,
+    choices: Annotated[int, typer.Option("--choices", min=1, help="Replacements tried per position.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, including the changed texts.")] = False,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -49,29 +53,30 @@ def attack(
     text_pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
 ) -> None:
-    """Try to change a classifier's right answers by words that should not matter (after CheckList).
+    """Try to change a classifier's correct predictions by swaps that should not matter (after CheckList).
 
-    Contractions are expanded or contracted, names, places and numbers swapped, one after the other, always the one that
-    hurts most, until the answer is wrong, nothing is left to swap, or the budget is used up. The fewer answers change,
-    the more robust the model is.
+    Contractions are expanded or contracted, and names, places and numbers are swapped. Each step makes the swap that
+    lowers the correct class most, until the prediction is wrong, no swap is left, or the budget is used up. The lower
+    the success rate, the more robust the model.
 
-    Success rate: changed answers, of those that were right. Perturbed words: of a text whose answer changed. Queries:
-    texts that the model was shown for an example. Many texts have nothing to swap: compare models on the same data.
+    Success rate: share of the correct predictions that change. Perturbed words: share of the words of a text whose
+    prediction changed. Queries: texts given to the model per example. Many texts contain nothing to swap, so compare
+    models on the same data.
 
     Example: exegete attack --model my-model --data sst:data/sst --limit 200
     """
     check(models=[model], data=data, device=device, dtype=dtype)
     import exegete
     from exegete.data.provenance import to_json_value
-    from exegete.metrics.attack import attack as attacked
+    from exegete.metrics.attack import attack as attack_model
     from exegete.models.encoding.labels import renumber_labels
 
-    hush()
+    silence_libraries()
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
-    choose(threads, hidden_size(explained), device)
-    named = options.columns(text_column, text_pair_column, label_column, None)
-    examples = reading.examples(data, split, limit, seed, named)
-    report = attacked(
+    set_threads(threads, hidden_size(explained), device)
+    named = options.column_options(text_column, text_pair_column, label_column, None)
+    examples = reading.load_examples(data, split, limit, seed, named)
+    report = attack_model(
         explained,
         renumber_labels(explained, examples),
         budget=budget,

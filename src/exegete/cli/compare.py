@@ -1,4 +1,4 @@
-"""`exegete compare`: which explanation of a model can be trusted?"""
+"""`exegete compare`: which attribution method can be trusted for a model and dataset?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 
 from exegete.cli.shared import options, reading
 from exegete.cli.shared.checks import check
-from exegete.cli.shared.console import hush, say, show, show_difference
-from exegete.cli.shared.stopping import keeping
-from exegete.cli.shared.threads import Threads, choose, hidden_size
+from exegete.cli.shared.console import say, show_difference, show_leaderboard, silence_libraries
+from exegete.cli.shared.stopping import set_stop_message
+from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_comparison(path: str) -> bool:
-    """Whether a finished comparison is there rather than a model."""
+    """Return whether the path is the folder of a finished comparison, rather than a model."""
     return (Path(path).expanduser() / "results.parquet").exists()
 
 
@@ -30,7 +30,10 @@ def compare(
     output_dir: Annotated[
         Path | None,
         typer.Option(
-            "--output-dir", "-o", callback=options.writable, help="Where results go. Default: a new folder here, dated."
+            "--output-dir",
+            "-o",
+            callback=options.require_writable,
+            help="Folder for the results. Default: a new folder named by date.",
         ),
     ] = None,
     split: options.SplitOrAll = None,
@@ -61,9 +64,13 @@ def compare(
     stride: options.Stride = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", help="A finished comparison's folder, or another model: print what changed from it."),
+        typer.Option(
+            "--against", help="Another model, or the folder of a finished comparison: test the differences from it."
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another comparison in the folder.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the comparison in the output folder.")
+    ] = False,
     quiet: options.Quiet = False,
     threads: Threads = None,
     text_column: options.TextColumn = None,
@@ -71,11 +78,11 @@ def compare(
     label_column: options.LabelColumn = None,
     rationale_column: options.RationaleColumn = None,
 ) -> None:
-    """Explain a dataset by many methods, judge them, and show which one to trust.
+    """Explain a dataset with several methods, compute metrics, and show which method to trust.
 
-    Writes results.parquet (a row per example and method), table.csv, table.tex, attributions/ and report.html. Run it
-    again with the same --output-dir after an interruption and it goes on where it stopped. --against tests, for each
-    method and metric, the difference on the same examples, and writes difference.csv.
+    Writes results.parquet (one row per example and method), table.csv, table.tex, attributions/ and report.html. To
+    resume after an interruption, run it again with the same --output-dir. --against tests the difference of each
+    method and metric on the same examples, and writes difference.csv.
 
     Example: exegete compare --model my-model --data sst:data/sst --limit 200 --methods
     integrated_gradients,occlusion,random --output-dir comparison
@@ -85,38 +92,40 @@ def compare(
     Example: exegete compare --task generation --model my-chat-model --data jsonl:chats.jsonl --output-dir comparison
     """
     if preset is not None and metrics is not None:
-        raise ExegeteError("--preset and --metrics exclude each other")
+        raise ExegeteError("--preset and --metrics cannot be combined")
     others = [] if against is None or is_comparison(against) else [against]
     check(
         models=[model, *others], data=data, methods=methods, metrics=metrics, preset=preset, device=device, dtype=dtype
     )
-    given = options.prompt(template, labels) | {"incomplete": incomplete} | ({} if task is None else {"task": task})
+    load_options = (
+        options.prompt_options(template, labels) | {"incomplete": incomplete} | ({} if task is None else {"task": task})
+    )
     import exegete
-    from exegete.cli.shared.options import columns, split_ids, target_of
+    from exegete.cli.shared.options import column_options, parse_target, split_ids
     from exegete.metrics import preset as preset_metrics
     from exegete.studies.compare.shards import remove_comparison
 
-    hush()
+    silence_libraries()
     chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
     folder = output_dir or Path(f"comparison-{datetime.now():%Y-%m-%d-%H%M%S}")
     if output_dir is None:
-        options.writable(folder)
-        say(f"results go to {folder}")
-    keeping(f"judged examples are kept in {folder}: the same command with --output-dir {folder} goes on")
-    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **given)
-    choose(threads, hidden_size(explained), device)
-    named = columns(text_column, text_pair_column, label_column, rationale_column)
-    examples = reading.examples(data, split, limit, seed, named)
+        options.require_writable(folder)
+        say(f"results are written to {folder}")
+    set_stop_message(f"finished examples are saved in {folder}: resume with the same command and --output-dir {folder}")
+    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **load_options)
+    set_threads(threads, hidden_size(explained), device)
+    named = column_options(text_column, text_pair_column, label_column, rationale_column)
+    examples = reading.load_examples(data, split, limit, seed, named)
     if overwrite:
         remove_comparison(folder)
 
-    def compared(judged: Any, into: Path) -> Comparison:
+    def compare_model(judged: Any, into: Path) -> Comparison:
         return exegete.compare(
             judged,
             examples,
             split_ids(methods),
             chosen,
-            target=target_of(target, judged.labels),
+            target=parse_target(target, judged.labels),
             unit=cast(Any, unit),
             batch_size=batch_size,
             seed=seed,
@@ -126,12 +135,12 @@ def compare(
             show_progress=False if quiet else None,
         )
 
-    comparison = compared(explained, folder)
-    show(comparison.leaderboard, folder)
+    comparison = compare_model(explained, folder)
+    show_leaderboard(comparison.leaderboard, folder)
     if against is not None:
         if others:
-            other = exegete.load(against, device=device, dtype=dtype, max_length=max_length, **given)
-            before = compared(other, folder / "against")
+            other = exegete.load(against, device=device, dtype=dtype, max_length=max_length, **load_options)
+            before = compare_model(other, folder / "against")
         else:
             before = exegete.Comparison.load(against)
         show_difference(comparison.difference(before), folder, against, model)

@@ -1,4 +1,4 @@
-"""`exegete doctor`: what a report of a fault begins with."""
+"""`exegete doctor`: the environment, for bug reports."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PROGRAMS = {"chromium": "tests of the pages", "initdb": "tests of many annotator
 
 
 def doctor() -> None:
-    """Say what is installed, what is missing and too old, which extras work, and which devices there are.
+    """Show versions, missing or outdated packages, extras and devices.
 
-    Ends with code 1 where a package that every command needs is missing or too old. Example: exegete doctor
+    The exit code is 1 if a required package is missing or too old. Example: exegete doctor
     """
     table = Table("part", "", "state", box=SIMPLE_HEAD)
     table.add_row("exegete", version("exegete"), "")
@@ -41,12 +41,12 @@ def doctor() -> None:
     console().print(table)
     wrong = [each.name for each in needed if _state(each) != "ok"]
     if wrong:
-        say(f"exegete: not as needed: {', '.join(wrong)}; pip install --upgrade exegete mends it")
+        say(f"exegete: missing or too old: {', '.join(wrong)}; fix it with pip install --upgrade exegete")
         raise typer.Exit(1)
 
 
 def _broken() -> Iterator[tuple[str, str]]:
-    """Parts of installed packages that cannot be used, and why."""
+    """Yield parts of installed packages that cannot be loaded, with the reason."""
     from exegete.data import READERS
     from exegete.data.cards import DataCard, MethodCard, MetricCard
     from exegete.explainers.registry import EXPLAINERS
@@ -61,12 +61,12 @@ def _broken() -> Iterator[tuple[str, str]]:
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:
-    """Requirements of the package by itself, or of an extra of it."""
+    """Yield the requirements of the package, or of one of its extras."""
     for line in requires("exegete") or ():
         requirement = Requirement(line)
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        chosen = requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
-        if requirement.name != "exegete" and (chosen and not always if extra else always):
+        of_extra = requirement.marker is not None and requirement.marker.evaluate({"extra": extra}) and not always
+        if requirement.name != "exegete" and (of_extra if extra else always):
             yield requirement
 
 
@@ -78,10 +78,10 @@ def _installed(name: str) -> str:
 
 
 def _state(requirement: Requirement) -> str:
-    found = _installed(requirement.name)
-    if not found:
+    installed = _installed(requirement.name)
+    if not installed:
         return "missing"
-    return "ok" if requirement.specifier.contains(found, prereleases=True) else f"needs {requirement.specifier}"
+    return "ok" if requirement.specifier.contains(installed, prereleases=True) else f"needs {requirement.specifier}"
 
 
 def _devices() -> Iterator[tuple[str, str]]:
@@ -94,4 +94,4 @@ def _devices() -> Iterator[tuple[str, str]]:
     for number in range(torch.cuda.device_count()):
         yield f"cuda:{number}", torch.cuda.get_device_name(number)
     if torch.backends.mps.is_available():
-        yield "mps", "there"
+        yield "mps", "available"

@@ -1,4 +1,4 @@
-"""`exegete methods`, `metrics`, `objectives` and `datasets`: what there is."""
+"""`exegete methods`, `metrics`, `objectives` and `datasets`: lists of all available parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from exegete.cli.shared.console import console
 
 GAP = 3
-"""Columns between two columns."""
+"""Spaces between two columns."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def methods() -> None:
     """List the attribution methods: id, family, signed, differentiable, learned, cost, paper.
 
-    Cost is in forward (F) and backward (B) passes an example. Example: exegete methods
+    Cost is in forward (F) and backward (B) passes per example. Example: exegete methods
     """
     import exegete
     from exegete.data.cards import MethodCard
@@ -32,7 +32,7 @@ def methods() -> None:
 
 
 def metrics() -> None:
-    """List the metrics: id, family, which side is better, whether it needs rationales, paper.
+    """List the metrics: id, family, which direction is better, whether rationales are needed, paper.
 
     Example: exegete metrics
     """
@@ -44,7 +44,7 @@ def metrics() -> None:
 
 
 def objectives() -> None:
-    """List the objectives that `exegete train custom` puts together: id, parameters as they are, the term.
+    """List the objectives of `exegete train custom`: id, parameters with their defaults, description.
 
     Example: exegete objectives
     """
@@ -55,19 +55,23 @@ def objectives() -> None:
     kinds = {name: (kind().params, kind.__doc__ or "") for name, kind in OBJECTIVES.items()}
     _show(
         pd.DataFrame(
-            {"name": name, "parameters": ", ".join(map(_given, params.items())), "term": text.split("\n\n")[0]}
+            {
+                "name": name,
+                "parameters": ", ".join(map(_format_parameter, params.items())),
+                "term": text.split("\n\n")[0],
+            }
             for name, (params, text) in kinds.items()
         )
     )
 
 
-def _given(parameter: tuple[str, Any]) -> str:
+def _format_parameter(parameter: tuple[str, Any]) -> str:
     name, value = parameter
     return f"{name}={value['method'] if isinstance(value, dict) else value}"
 
 
 def datasets() -> None:
-    """List the datasets and formats that --data understands.
+    """List the datasets and formats of --data.
 
     Example: exegete datasets
     """
@@ -77,9 +81,9 @@ def datasets() -> None:
 
 
 def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type = object) -> None:
-    """The table, as many of its columns as fit without breaking a word; the others are named below it.
+    """Print as many columns of the table as fit without breaking a word, and name the others below it.
 
-    Below it also stand the parts of installed packages that cannot be used.
+    Parts of installed packages that cannot be loaded are also named below it.
     """
     out = console()
     texts = {
@@ -105,4 +109,4 @@ def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type
         out.print(f"Too narrow for {', '.join(list(texts)[len(shown) :])}: widen the terminal.", markup=False)
     broken = {} if registry is None else registry.find_broken(kind)
     if broken:
-        out.print(f"Cannot be used: {', '.join(broken)}; `exegete doctor` says why.", markup=False)
+        out.print(f"Cannot be loaded: {', '.join(broken)}; `exegete doctor` shows why.", markup=False)

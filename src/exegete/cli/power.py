@@ -1,4 +1,4 @@
-"""`exegete power`: how many people a human study needs, before it starts."""
+"""`exegete power`: how many annotators a human study needs."""
 
 from __future__ import annotations
 
@@ -20,41 +20,44 @@ def power(
         float,
         typer.Option(
             "--effect",
-            help="rank: how often the better of two neighbouring methods is put first, as 0.65. simulate: by how much "
-            "an explanation raises the share of right guesses, as 0.1.",
+            help="rank: how often the better of two neighbouring methods is ranked first, such as 0.65. simulate: how "
+            "much an explanation raises the share of correct guesses, such as 0.1.",
         ),
     ],
-    people: Annotated[str, typer.Option("--people", help="Numbers of people, comma-separated.")] = "10,20,40,60",
+    people: Annotated[str, typer.Option("--people", help="Numbers of annotators, comma-separated.")] = "10,20,40,60",
     kind: Annotated[str, typer.Option("--kind", help="rank, simulate or counterfactual.")] = "rank",
     methods: Annotated[int, typer.Option("--methods", min=1, help="Methods compared.")] = 3,
-    items: Annotated[int, typer.Option("--items", min=1, help="Examples that each person sees.")] = 10,
-    screen: Annotated[int, typer.Option("--screen", min=2, help="Explanations on a screen.")] = 4,
-    baseline: Annotated[float, typer.Option("--baseline", help="simulate: right guesses without explanation.")] = 0.6,
-    person: Annotated[float, typer.Option("--person", help="Deviation of people, in log odds.")] = 0.5,
-    item: Annotated[float, typer.Option("--item", help="Deviation of examples, in log odds.")] = 0.5,
-    runs: Annotated[int, typer.Option("--runs", min=10, help="Simulated studies for each number of people.")] = 200,
+    items: Annotated[int, typer.Option("--items", min=1, help="Examples per annotator.")] = 10,
+    screen: Annotated[int, typer.Option("--screen", min=2, help="Explanations per screen.")] = 4,
+    baseline: Annotated[
+        float, typer.Option("--baseline", help="simulate: share of correct guesses without explanations.")
+    ] = 0.6,
+    person: Annotated[float, typer.Option("--person", help="Standard deviation of annotators, in log odds.")] = 0.5,
+    item: Annotated[float, typer.Option("--item", help="Standard deviation of examples, in log odds.")] = 0.5,
+    runs: Annotated[int, typer.Option("--runs", min=10, help="Simulated studies for each number of annotators.")] = 200,
     seed: options.Seed = 0,
 ) -> None:
-    """Estimate how many people a human study needs, by simulating it with a planted effect.
+    """Estimate how many annotators a human study needs, by simulating studies with a known effect.
 
-    Power is the share of simulated studies that find the whole planted order (rank) or every method's gain (simulate)
-    at a level of 5 %; 80 % is customary. Width is that of a 95 % interval: of a difference in log odds, or of a gain.
+    Power is the share of simulated studies that find the complete order (rank) or the gain of every method (simulate)
+    at a significance level of 5 %; 80 % is customary. Width is the width of the 95 % interval of a difference in log
+    odds (rank) or of a gain (simulate).
 
     Example: exegete power --effect 0.65 --methods 3 --items 10 --people 20,40,60
     """
     from exegete.web.human_study.analysis.power import Design
-    from exegete.web.human_study.analysis.power import power as estimated
+    from exegete.web.human_study.analysis.power import power as estimate_power
 
     if kind not in KINDS:
         raise unknown("kind of study", kind, KINDS)
     counts = options.split_ids(people) or []
     if not counts or not all(each.isdecimal() and len(each) < 6 for each in counts):
-        raise ExegeteError(f"expected numbers of people as 20,40,60, got {people!r:.60}")
+        raise ExegeteError(f"expected numbers of annotators such as 20,40,60, got {people!r:.60}")
     if kind == "rank" and methods < 2:
-        raise ExegeteError("a ranking needs 2 methods or more")
+        raise ExegeteError("a ranking needs at least 2 methods")
     design = Design(effect, kind, methods, items, screen, baseline, person, item)
     table = Table("people", "power", "width", box=SIMPLE_HEAD)
     for count in counts:
-        found = estimated(design, int(count), runs, seed)
-        table.add_row(count, f"{100 * found.power:.0f} %", f"{found.width:.3f}")
+        estimate = estimate_power(design, int(count), runs, seed)
+        table.add_row(count, f"{100 * estimate.power:.0f} %", f"{estimate.width:.3f}")
     console().print(table)

@@ -1,4 +1,4 @@
-"""`exegete push`: a trained model or explainer to the Hugging Face hub."""
+"""`exegete push`: upload a trained model or explainer to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from exegete.cli.shared.console import say
 
 
 def push(
-    folder: Annotated[Path, typer.Argument(help="What `exegete train` wrote.")],
-    repository: Annotated[str, typer.Argument(help="Where to, as user/name; it is made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(help="The output folder of `exegete train`.")],
+    repository: Annotated[str, typer.Argument(help="The repository, user/name; created if it does not exist.")],
     result: Annotated[
-        Path | None, typer.Option("--result", help="A comparison's folder, whose table goes into the card.")
+        Path | None,
+        typer.Option("--result", help="The folder of a comparison, whose table is added to the model card."),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="A new repository is private.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the card and the files, and stop.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Create the repository as private.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the card and the list of files without uploading.")
+    ] = False,
 ) -> None:
-    """Push a trained model or a learned explainer to the hub, with a card; log in with `hf auth login` before.
+    """Upload a trained model or a learned explainer to the hub, with a model card. Log in with `hf auth login` first.
 
-    It is loaded again by its name: exegete.load("user/name"), or --methods attributive_masking:user/name.
+    Load it by its name: exegete.load("user/name"), or --methods attributive_masking:user/name.
 
     Example: exegete push runs/guided user/guided --result judged --dry-run
     """

@@ -1,4 +1,4 @@
-"""`exegete summary`: an explained corpus in a few tables."""
+"""`exegete summary`: tables that summarise an explained corpus."""
 
 from __future__ import annotations
 
@@ -24,67 +24,67 @@ if TYPE_CHECKING:
 
 
 def summary(
-    folder: Annotated[Path, typer.Argument(help="What `exegete explain --data` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The output folder of `exegete explain --data`.")],
     against: Annotated[
-        Path | None, typer.Option("--against", help="Another explained corpus: what changed from it to this one.")
+        Path | None, typer.Option("--against", help="Another explained corpus: show the changes from it to this row.")
     ] = None,
-    clusters: Annotated[int, typer.Option("--clusters", min=1, help="Groups of explanations to look for.")] = 8,
-    top: Annotated[int, typer.Option("--top", min=1, help="Lines of each table.")] = 10,
-    least: Annotated[int, typer.Option("--least", min=2, help="Examples that a word has to occur in.")] = 5,
+    clusters: Annotated[int, typer.Option("--clusters", min=1, help="Number of groups of explanations.")] = 8,
+    top: Annotated[int, typer.Option("--top", min=1, help="Rows per table.")] = 10,
+    least: Annotated[int, typer.Option("--least", min=2, help="Minimum number of examples that contain a word.")] = 5,
     seed: options.Seed = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Sum up an explained corpus: words that matter, groups of explanations, where people disagree, what changed.
+    """Summarise an explained corpus: important words, groups of explanations, disagreement with rationales, changes.
 
     Example: exegete summary explained --against explained-last-month
     """
     from exegete.studies.corpus.summary import summarise
 
-    found = summarise(folder, against, clusters=clusters, top=top, least=least, seed=seed)
+    corpus = summarise(folder, against, clusters=clusters, top=top, least=least, seed=seed)
     if json:
         import json as library
 
         from exegete.data.provenance import to_json_value
 
-        typer.echo(library.dumps(to_json_value(found.to_dict(top)), ensure_ascii=False))
+        typer.echo(library.dumps(to_json_value(corpus.to_dict(top)), ensure_ascii=False))
         return
-    counts = ", ".join(f"{label} {count}" for label, count in sorted(found.labels.items()))
-    console().print(f"{found.rows} rows: {counts}", markup=False, highlight=False)
-    for table in _tables(found, top):
+    counts = ", ".join(f"{label} {count}" for label, count in sorted(corpus.labels.items()))
+    console().print(f"{corpus.rows} rows: {counts}", markup=False, highlight=False)
+    for table in _tables(corpus, top):
         console().print(table)
 
 
-def _tables(found: CorpusSummary, top: int) -> Iterator[Table | Text]:
-    for label, words in found.words.groupby("label", sort=False):
-        signed = "" if found.signed else "; it has no sign: words with much attention, not words for the class"
+def _tables(corpus: CorpusSummary, top: int) -> Iterator[Table | Text]:
+    for label, words in corpus.words.groupby("label", sort=False):
+        signed = "" if corpus.signed else "; unsigned: important words, not words that support the class"
         yield _table(
-            f"Words that matter most for {label}: mean share of the explanation{signed}; "
-            "sorted by the end of the 95 % interval that is nearer to 0",
+            f"Most important words for {label}: mean share of the explanation{signed}; "
+            "sorted by the bound of the 95 % interval that is closer to 0",
             ("word", "share", "interval", "examples"),
-            ((one["word"], f"{one['share']:+.3f}", _interval(one), str(one["examples"])) for one in _first(words, top)),
+            ((row["word"], f"{row['share']:+.3f}", _interval(row), str(row["examples"])) for row in _first(words, top)),
         )
-    yield _table("Groups of explanations", ("size", "classes", "words", "typical"), map(_cluster, found.clusters))
-    if found.judged:
-        title = f"Explanation and rationale disagree most (AUC; mean {found.agreement:.3f} over {found.judged})"
-        worst = ((f"{auc:.2f}", str(index), text) for auc, index, text in found.disagreeing[:top])
+    yield _table("Groups of explanations", ("size", "classes", "words", "typical"), map(_cluster, corpus.clusters))
+    if corpus.judged:
+        title = f"Explanation and rationale disagree most (AUC; mean {corpus.agreement:.3f} over {corpus.judged})"
+        worst = ((f"{auc:.2f}", str(index), text) for auc, index, text in corpus.disagreeing[:top])
         yield _table(title, ("AUC", "row", "text"), worst)
-    if found.drift is not None:
-        changed = found.drift[found.drift["p"] < LEVEL]
+    if corpus.drift is not None:
+        changed = corpus.drift[corpus.drift["p"] < LEVEL]
         if not len(changed):
-            yield Text(f"No word's share changed ({len(found.drift)} tested). {_distance(found)}")
+            yield Text(f"No word's share changed ({len(corpus.drift)} tested). {_distance(corpus)}")
             return
         yield _table(
-            f"What changed ({len(changed)} of {len(found.drift)} words; surest first). {_distance(found)}",
+            f"Changes ({len(changed)} of {len(corpus.drift)} words; smallest p first). {_distance(corpus)}",
             ("class", "word", "before", "after", "interval of the change", "p, adjusted"),
             map(_change, _first(changed, top)),
         )
 
 
-def _distance(found: CorpusSummary) -> str:
-    """How far the explanations' words lie apart."""
+def _distance(corpus: CorpusSummary) -> str:
+    """Describe the distance between the important words of the two corpora."""
     return (
-        f"Distance of what the explanations fall on: {found.distance:.3f} (Jensen–Shannon; 0: the same words, "
-        "1: none in common)"
+        f"Distance between the important words: {corpus.distance:.3f} (Jensen–Shannon; 0: the same words, "
+        "1: no word in common)"
     )
 
 
@@ -93,19 +93,19 @@ def _first(frame: pd.DataFrame, top: int) -> list[Any]:
     return rows
 
 
-def _change(one: Mapping[str, Any]) -> tuple[str, ...]:
-    shares = (f"{one[name]:+.3f}" for name in ("before", "after"))
-    return (one["label"], one["word"], *shares, _interval(one), f"{one['p']:.2g}")
+def _change(row: Mapping[str, Any]) -> tuple[str, ...]:
+    shares = (f"{row[name]:+.3f}" for name in ("before", "after"))
+    return (row["label"], row["word"], *shares, _interval(row), f"{row['p']:.2g}")
 
 
-def _cluster(one: Cluster) -> tuple[str, ...]:
-    classes = ", ".join(f"{label} {count}" for label, count in one.labels.most_common())
-    words = ", ".join(f"{word} {share:+.2f}" for word, share in one.words[:5])
-    return str(one.size), classes, words, max(one.nearest)[2]
+def _cluster(row: Cluster) -> tuple[str, ...]:
+    classes = ", ".join(f"{label} {count}" for label, count in row.labels.most_common())
+    words = ", ".join(f"{word} {share:+.2f}" for word, share in row.words[:5])
+    return str(row.size), classes, words, max(row.nearest)[2]
 
 
-def _interval(one: Mapping[str, Any]) -> str:
-    return f"{one['low']:+.3f} to {one['high']:+.3f}"
+def _interval(row: Mapping[str, Any]) -> str:
+    return f"{row['low']:+.3f} to {row['high']:+.3f}"
 
 
 def _table(title: str, head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:

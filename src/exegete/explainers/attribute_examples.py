@@ -19,7 +19,6 @@ from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, Explanation, find_nonfinite, require_finite
 from exegete.explainers.generated import attribute_generated, resolve_unit, set_unit
 from exegete.explainers.registry import default_method, explainer
-from exegete.heap import give_back
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import example_to_row
 from exegete.models.generation.model import GeneratingModel
@@ -187,7 +186,7 @@ def _attribute_all(
         raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
     attributions: dict[int, Attribution] = {}
     nonfinite, count = 0, len(examples)
-    for number, indices in enumerate(make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU), 1):
+    for indices in make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU):
         batch = model.encode([examples[index] for index in indices])
         chosen = select_targets(target, indices, count)
         targets, logits, explanation = _explain(model, method, batch, chosen)
@@ -197,9 +196,6 @@ def _attribute_all(
             require_finite(method, model, explanation.scores, indices)
         for item in make_attributions(model, method, batch, targets, logits, explanation, indices):
             attributions[item.index] = item
-        # Tensors of many sizes fragment the heap of a CPU, which then grows from batch to batch.
-        if number % BATCHES_BETWEEN_TRIMS == 0 and model.device.type == "cpu":
-            give_back()
         report(len(indices))
     if nonfinite:
         logger.warning("%s: %d of %d examples have scores that are no finite numbers", method.name, nonfinite, count)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from exegete.cli.train.commands import command
+from exegete.cli.train.commands import make_command
 from exegete.data import load_data
 from exegete.models import load
 from exegete.models.loading.digest import digest_weights
@@ -46,7 +46,7 @@ class RecipeContract:
     def test_it_is_a_command(self, factory: RecipeFactory, capsys: pytest.CaptureFixture[str]) -> None:
         """Every parameter has a default and a help text, and the docstring an example."""
         assert all(each.default is not each.empty for each in inspect.signature(factory).parameters.values())
-        command(factory.__name__, factory).main(["--help"], standalone_mode=False)
+        make_command(factory.__name__, factory).main(["--help"], standalone_mode=False)
         assert f"exegete train {factory.__name__} " in " ".join(capsys.readouterr().out.split())
 
     def test_its_facts_are_told(self, factory: RecipeFactory) -> None:

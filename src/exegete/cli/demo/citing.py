@@ -1,11 +1,11 @@
-"""`exegete demo --task generation`: which notes an answer is drawn from, by every method, where it is known."""
+"""`exegete demo --task generation`: how often each method cites the notes that an answer needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exegete.cli.shared.console import console, say, show
+from exegete.cli.shared.console import console, say, show_leaderboard
 from exegete.cli.train.options import require_finished
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from exegete.studies.compare.comparison import Comparison
 
 ASKED, CITED = 300, 3
-"""Questions by which answers are judged, and those whose citations are shown."""
+"""Number of questions for the accuracy, and number of answers whose citations are printed."""
 
 
 def run(
     folder: Path, methods: list[str] | None, limit: int, seed: int, device: str | None, scale: float, quiet: bool
 ) -> None:
-    """Trains the model, or takes the one that is there; prints how often it is right, and what each method cites."""
+    """Train the model unless it exists, print its accuracy, and compare the citations of each method."""
     import exegete
     from exegete.cli.demo.answering_model import train_answering_model
     from exegete.training.loop.evaluation import match_responses
@@ -35,7 +35,7 @@ def run(
         "generated", "dev", task="retrieval", seed=seed, limit=max(3, round(min(1, scale) * ASKED))
     )
     right = match_responses(model, list(asked)).mean()
-    say(f"{100 * right:.1f} % of {len(asked)} new questions are answered right, word for word")
+    say(f"{100 * right:.1f} % of {len(asked)} new questions are answered exactly right")
     comparison = exegete.compare(
         model,
         exegete.load_data("generated", "test", task="retrieval", seed=seed, limit=limit),
@@ -45,18 +45,18 @@ def run(
         output_dir=folder / "citations",
         show_progress=False if quiet else None,
     )
-    show(comparison.leaderboard, folder / "citations")
+    show_leaderboard(comparison.leaderboard, folder / "citations")
     console().print(_by_kind(comparison))
     _show_citations(model, comparison)
 
 
 def _by_kind(comparison: Comparison) -> Table:
-    """The share of the needed notes among as many that a method puts first, for each kind of question."""
+    """Return the recall of the needed notes among the top-ranked ones, for each kind of question."""
     from rich.table import Table
 
     from exegete.data.generated.retrieval import KINDS
 
-    table = Table("method", *KINDS, title="Share of the needed notes that is found, 95 % interval", box=None)
+    table = Table("method", *KINDS, title="Recall of the needed notes, 95 % interval", box=None)
     boards = [comparison.leaderboard_of("kind", kind) for kind in KINDS]
     column = [card.name for card in boards[0].cards].index("recall_at_k")
     for method in comparison.leaderboard.rows:
@@ -67,12 +67,13 @@ def _by_kind(comparison: Comparison) -> Table:
 
 
 def _show_citations(model: GeneratingModel, comparison: Comparison) -> None:
-    """Answers, sentence by sentence, with the notes that the best method cites and those that were needed."""
+    """Print answers sentence by sentence, with the notes that the best method cites and those that were needed."""
     import exegete
 
     best = comparison.leaderboard.rows[0]
     rows = [{name: value for name, value in row.items() if name != "kind"} for row in comparison.examples[:CITED]]
     say(f"{comparison.titles[best]} cites:")
-    for row, found in zip(rows, exegete.attribute(model, rows, best, "sentences", unit="source"), strict=True):
-        for text, sources in found.citations(k=1):
+    results = exegete.attribute(model, rows, best, "sentences", unit="source")
+    for row, result in zip(rows, results, strict=True):
+        for text, sources in result.citations(k=1):
             say(f"  {text.strip()} ← {sources[0][0]} (needed: {', '.join(row['evidence'])})")

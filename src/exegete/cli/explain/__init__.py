@@ -1,1 +1,1 @@
-"""`exegete explain`: examples, corpora, generated text."""
+"""`exegete explain`: single examples, corpora, generated text."""

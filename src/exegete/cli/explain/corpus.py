@@ -1,4 +1,4 @@
-"""`exegete explain --data`: a corpus of any size, part by part."""
+"""`exegete explain --data`: explain a corpus of any size, file by file."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from typing import Any
 
 from exegete.cli.shared.console import say
 from exegete.cli.shared.reading import say_columns
-from exegete.cli.shared.stopping import keeping
+from exegete.cli.shared.stopping import set_stop_message
 from exegete.errors import ExegeteError
 
 
-def refuse(other: object, folder: Path | None, methods: str | None) -> None:
-    """Raises ExegeteError for what does not go with a corpus."""
+def check_corpus_options(other: object, folder: Path | None, methods: str | None) -> None:
+    """Raise ExegeteError for options that cannot be combined with a corpus."""
     from exegete.cli.shared.options import split_ids
 
     if folder is None:
-        raise ExegeteError("--data needs --output-dir, where the explanations go")
+        raise ExegeteError("--data needs --output-dir, the folder for the explanations")
     if other:
-        raise ExegeteError("--data does not go with a text, --pair, --html, --json or --task generation")
+        raise ExegeteError("--data cannot be combined with a text, --pair, --html, --json or --task generation")
     if len(split_ids(methods) or [""]) > 1:
-        raise ExegeteError("a corpus is explained by one method: run once for each, each with its own --output-dir")
+        raise ExegeteError(
+            "a corpus is explained by one method: run the command for each method, with its own --output-dir"
+        )
 
 
-def run(given: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
-    """Explains what is not yet explained; says how many rows there are and how to go on."""
-    from exegete.cli.shared.options import target_of
+def run_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
+    """Explain the rows that are not explained yet, and print their number and the next command."""
+    from exegete.cli.shared.options import parse_target
     from exegete.studies.corpus.engines import explain_corpus
     from exegete.studies.corpus.job import CorpusJob
 
-    folder = given["folder"]
-    keeping(f"finished parts are kept in {folder}: the same command goes on")
-    say_columns(given["data"], given["columns"])
-    job = CorpusJob(**given | {"target": target_of(given["target"], ())})
-    rows = explain_corpus(job, workers, threads=threads, ray=ray)
+    folder = job["folder"]
+    set_stop_message(f"finished files are saved in {folder}: resume with the same command")
+    say_columns(job["data"], job["columns"])
+    corpus_job = CorpusJob(**job | {"target": parse_target(job["target"], ())})
+    rows = explain_corpus(corpus_job, workers, threads=threads, ray=ray)
     if rows:
-        say(f"{rows} rows are explained in {folder}; sum them up: exegete summary {folder}")
+        say(f"{rows} rows are explained in {folder}; summarise them with: exegete summary {folder}")

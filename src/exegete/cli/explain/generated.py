@@ -1,4 +1,4 @@
-"""`exegete explain --task generation`: which parts of the prompt made the model say this?"""
+"""`exegete explain --task generation`: which parts of the prompt the response depends on."""
 
 from __future__ import annotations
 
@@ -12,96 +12,90 @@ from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
     from exegete.models import ExplainedModel
-    from exegete.models.generation.model import GeneratingModel
 
 
-def example_of(
+def make_example(
     text: str | None, prompt: Path | None, messages: Path | None, sources: Sequence[str], response: str | None
 ) -> dict[str, Any]:
-    """The example that the options describe.
+    """Return the example that the options describe.
 
     Raises:
-        ExegeteError: not one of text, prompt and messages, a file that cannot be read, no JSON.
+        ExegeteError: none or several of text, prompt and messages, an unreadable file, or invalid JSON.
     """
-    given = [value for value in (text, prompt, messages) if value is not None]
-    if len(given) != 1:
+    inputs = [value for value in (text, prompt, messages) if value is not None]
+    if len(inputs) != 1:
         raise ExegeteError("give one of a text, --prompt FILE and --messages FILE")
-    row: dict[str, Any] = {"prompt": text} if text is not None else {}
+    example: dict[str, Any] = {"prompt": text} if text is not None else {}
     if prompt is not None:
-        row = {"prompt": _read("--prompt", prompt).rstrip("\n")}
+        example = {"prompt": _read("--prompt", prompt).rstrip("\n")}
     if messages is not None:
         try:
-            found = json.loads(_read("--messages", messages))
+            content = json.loads(_read("--messages", messages))
         except json.JSONDecodeError as error:
-            raise ExegeteError(f"--messages: {messages} is no JSON: {error}") from error
-        row = found if isinstance(found, dict) else {"messages": found}
+            raise ExegeteError(f"--messages: {messages} is not JSON: {error}") from error
+        example = content if isinstance(content, dict) else {"messages": content}
     if sources:
-        row["sources"] = _sources(sources)
-    return row if response is None else row | {"response": response}
+        example["sources"] = _read_sources(sources)
+    return example if response is None else example | {"response": response}
 
 
-def unit_of(example: dict[str, Any]) -> str:
-    """The units where none are asked for: sources, where there are some."""
+def default_unit(example: dict[str, Any]) -> str:
+    """Return the default unit: sources if the example has sources, otherwise sentences."""
     return "source" if example.get("sources") else "sentence"
 
 
-def target_of(text: str) -> Any:
-    """Rows by name (sentences, unless something else is asked for), or spans as 0:4,7:9."""
+def parse_target(text: str) -> Any:
+    """Return the explained parts of the response: a name such as `sentences` (the default), or spans as 0:4,7:9."""
     if text == "predicted":
         return "sentences"
     parts = [re.fullmatch(r"(\d{1,9}):(\d{1,9})", part) for part in text.split(",")]
     return [(int(part[1]), int(part[2])) for part in parts if part] if all(parts) else text
 
 
-def plans(
+def describe_plans(
     model: str, example: dict[str, Any], ids: Sequence[str], target: Any, unit: Any, max_new_tokens: int,
     dtype: str | None, max_length: int | None, *, attribute_target: bool,
 ) -> list[str]:  # fmt: skip
-    """A line for each method: lengths, units, rows and passes; and what a pass keeps. No weights are read."""
+    """Return one line per method with lengths, units and passes, and the memory of a pass. Weights are not loaded."""
     from exegete.explainers.generated import resolve_unit
     from exegete.explainers.plan import plan_work
     from exegete.models.loading.without_weights import count_saved_bytes, load_without_weights
 
     planned = load_without_weights(model, dtype, max_length)
-    chosen = [resolve_unit(method, unit, {}) for method in ids]
-    found = [
-        plan_work(planned, example, one, target, size, max_new_tokens, attribute_target=attribute_target)
-        for one, size in chosen
-    ]
-    lines = [str(each) for each in found]
-    if any(each.backward for each in found):
-        kept = count_saved_bytes(planned, found[0].prompt_tokens, found[0].response_tokens)
-        known = "an unknown amount" if kept is None else f"{kept / 2**20:.0f} MiB"
-        lines.append(f"a forward pass that is gone back through keeps {known} beside the weights")
+    plans = []
+    for spec in ids:
+        method, size = resolve_unit(spec, unit, {})
+        plan = plan_work(planned, example, method, target, size, max_new_tokens, attribute_target=attribute_target)
+        plans.append(plan)
+    lines = [str(plan) for plan in plans]
+    if any(plan.backward for plan in plans):
+        saved = count_saved_bytes(planned, plans[0].prompt_tokens, plans[0].response_tokens)
+        amount = "an unknown amount of memory" if saved is None else f"{saved / 2**20:.0f} MiB"
+        lines.append(f"a forward pass with a backward pass needs {amount} in addition to the weights")
     return lines
 
 
-def answered(
+def add_response(
     model: ExplainedModel, example: dict[str, Any], max_new_tokens: int, temperature: float, seed: int
 ) -> dict[str, Any]:
-    """The example with a response."""
-    (found,) = _generating(model).respond([example], max_new_tokens, temperature, seed)
-    return found
-
-
-def _generating(model: ExplainedModel) -> GeneratingModel:
+    """Return the example with a response, generated by the model if the example has none."""
     from exegete.models.generation.model import GeneratingModel
 
     assert isinstance(model, GeneratingModel)
-    return model
+    return model.respond([example], max_new_tokens, temperature, seed)[0]
 
 
-def _sources(given: Sequence[str]) -> dict[str, str]:
-    """Texts by name, from FILE (its name without ending) or NAME=FILE."""
-    found: dict[str, str] = {}
-    for one in given:
-        named, _, path = one.rpartition("=")
+def _read_sources(options: Sequence[str]) -> dict[str, str]:
+    """Return texts by name, from FILE (named by the file without its suffix) or NAME=FILE."""
+    sources: dict[str, str] = {}
+    for option in options:
+        given_name, _, path = option.rpartition("=")
         file = Path(path)
-        name = named or file.stem
-        if name in found:
-            raise ExegeteError(f"--source: two are called {name!r}: write NAME=FILE")
-        found[name] = _read("--source", file)
-    return found
+        name = given_name or file.stem
+        if name in sources:
+            raise ExegeteError(f"--source: two sources are called {name!r}: name them with NAME=FILE")
+        sources[name] = _read("--source", file)
+    return sources
 
 
 def _read(option: str, file: Path) -> str:

@@ -1,1 +1,1 @@
-"""`exegete serve`, and the human study that it is asked for."""
+"""`exegete serve` and its human studies."""

@@ -1,4 +1,4 @@
-"""The human study that `exegete serve` is asked for: made once, gone on with after."""
+"""The human study of `exegete serve`: created by the first call, continued by later ones."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from exegete.web.human_study.storage import Storage
 
 LIMIT = 20
-"""Examples of a study where nothing says how many."""
+"""Default number of examples of a study."""
 PLACES = {"prolific": "{{{{%{name}%}}}}", "mturk": "${{{name}}}"}
-"""How a platform writes what it puts into an address."""
+"""The syntax of each recruiting platform for values that it inserts into a URL."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A protocol, the text of its file, and the study's name."""
+class StudyPlan:
+    """A study's name and protocol, with the text of the protocol's file."""
 
     name: str
     protocol: Protocol
     text: str
 
     @classmethod
-    def of(cls, path: Path, name: str | None, kind: str | None) -> Plan:
-        """A protocol's file. Raises ExegeteError for a malformed one, and for another kind than the command's."""
+    def of(cls, path: Path, name: str | None, kind: str | None) -> StudyPlan:
+        """Read a protocol file. Raises ExegeteError if it is malformed or of another kind than `kind`."""
         from exegete.web.human_study.protocol.file import read_protocol
 
         protocol, text = read_protocol(path)
         if kind not in (None, protocol.kind):
-            raise ExegeteError(f"{path} is of the kind {protocol.kind}, --kind says {kind}")
+            raise ExegeteError(f"{path} describes a study of kind {protocol.kind}, but --kind is {kind}")
         return cls(name or protocol.name or path.stem, protocol, text)
 
     @property
     def digest(self) -> str:
-        """The protocol's digest."""
+        """The SHA-256 of the protocol file."""
         from exegete.web.human_study.protocol.file import digest_of
 
         return digest_of(self.text)
 
     @property
     def parameters(self) -> str:
-        """Parameters that the platform has to put behind the study's address."""
+        """The query string that the platform must append to the study's address."""
         from exegete.web.human_study.protocol.admission import PARAMETERS
 
         platform = self.protocol.recruiting.platform
@@ -59,10 +59,10 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Material:
-    """Material of a study: a result with attributions, saved explanations, or a model, methods and rows.
+class StudyMaterial:
+    """What a study is made from: results with attributions, saved explanations, or models, methods and examples.
 
-    `sources`: where each model comes from; `data`: the rows' spec; `saved`: folders of `explain --output-dir`.
+    `sources`: the path of each model; `data`: the spec of the examples; `saved`: folders of `explain --output-dir`.
     """
 
     models: Mapping[str, ExplainedModel]
@@ -76,28 +76,28 @@ class Material:
     saved: Sequence[Path] = ()
 
 
-def saved_among(folders: Sequence[Path], study: str | None) -> list[Path]:
-    """The folders that hold explanations which `explain --output-dir` saved, of which a study is made.
+def find_saved_explanations(folders: Sequence[Path], study: str | None) -> list[Path]:
+    """Return the folders with explanations saved by `explain --output-dir`, which only a study can use.
 
-    Raises ExegeteError where there are some and no study is asked for.
+    Raises ExegeteError if such folders are given without the name of a study.
     """
     from exegete.reports.storage import CONFIG, DATA
 
-    found = [folder for folder in folders if (folder / DATA).is_file() and (folder / CONFIG).is_file()]
-    if found and study is None:
-        raise ExegeteError(f"{found[0]} holds saved explanations, of which a study is made: name it with --study")
-    return found
+    saved = [folder for folder in folders if (folder / DATA).is_file() and (folder / CONFIG).is_file()]
+    if saved and study is None:
+        raise ExegeteError(f"{saved[0]} contains saved explanations for a human study: name the study with --study")
+    return saved
 
 
 def open_storage(url: str | None) -> Storage:
-    """The storage at a URL; default: a file here."""
+    """Open the database at a URL; default: a file in the working directory."""
     from exegete.web.human_study.storage import DEFAULT, Storage
 
     return Storage(url or DEFAULT)
 
 
-def make_study(storage: Storage, name: str, kind: str | None, material: Material, protocol: str | None) -> None:
-    """Makes the study if there is none of its name. Raises ExegeteError where one of another plan has the name."""
+def make_study(storage: Storage, name: str, kind: str | None, material: StudyMaterial, protocol: str | None) -> None:
+    """Create the study unless it exists. Raises ExegeteError if an existing study has another kind or protocol."""
     from sqlalchemy import select
 
     from exegete.web.human_study.kinds import KINDS
@@ -106,52 +106,54 @@ def make_study(storage: Storage, name: str, kind: str | None, material: Material
     from exegete.web.human_study.tables import Project
 
     with storage.reading() as session:
-        there = session.scalar(select(Project).where(Project.name == name))
-    if there is not None:
-        if kind not in (None, there.kind):
-            raise ExegeteError(f"the study {name} is of the kind {there.kind}: choose another name for one of {kind}")
-        if protocol is not None and protocol != there.protocol:
-            raise ExegeteError(f"the study {name} was begun with another protocol: choose another name with --study")
-        say(f"going on with the study {name}")
+        existing = session.scalar(select(Project).where(Project.name == name))
+    if existing is not None:
+        if kind not in (None, existing.kind):
+            raise ExegeteError(
+                f"the study {name} is of kind {existing.kind}: choose another name for a study of kind {kind}"
+            )
+        if protocol is not None and protocol != existing.protocol:
+            raise ExegeteError(f"the study {name} was started with another protocol: choose another name with --study")
+        say(f"continuing the study {name}")
         return
     kind = kind or "rank"
     check_new(name, kind)
-    found, labels = _cases(name, material)
+    cases, labels = _make_cases(name, material)
     if KINDS[kind].changes:
-        found = _changed(found, material, protocol)
+        cases = _add_changed_versions(cases, material, protocol)
     with storage.writing() as session:
         create(
             session,
             name,
-            found,
+            cases,
             kind,
             labels=labels,
             seed=material.seed,
             protocol=protocol,
-            origin=origin_of(material.models, material.sources, material.data, found) if material.models else None,
+            origin=origin_of(material.models, material.sources, material.data, cases) if material.models else None,
         )
 
 
-def _changed(found: Sequence[Case], material: Material, protocol: str | None) -> list[Case]:
-    """The examples with changed versions, by the protocol's rule or the usual one."""
+def _add_changed_versions(cases: Sequence[Case], material: StudyMaterial, protocol: str | None) -> list[Case]:
+    """Add changed versions to the examples, by the protocol's rule or the default rule."""
     from exegete.web.human_study.changes import with_changes
     from exegete.web.human_study.protocol.file import ChangePart, protocol_of
 
     if not material.models:
-        raise ExegeteError("people foretell a model's answers to changed examples: give that --model")
+        raise ExegeteError("a study of kind counterfactual needs the --model whose answers people predict")
     rule = ChangePart() if protocol is None else protocol_of(protocol).change
-    say("asking the model about changed examples")
-    return with_changes(next(iter(material.models.values())), found, rule, material.seed)
+    say("running the model on changed examples")
+    return with_changes(next(iter(material.models.values())), cases, rule, material.seed)
 
 
-def _cases(name: str, material: Material) -> tuple[list[Case], Sequence[str]]:
-    """The study's examples, and what the model can answer."""
+def _make_cases(name: str, material: StudyMaterial) -> tuple[list[Case], Sequence[str]]:
+    """Return the study's examples, and the labels of the model."""
     from exegete.reports.attributions import Attributions
     from exegete.web.human_study.cases import compared, explained, followed_up, saved
 
-    kept = next((each for each in material.results.values() if each.explained), None)
-    if kept is not None:
-        return compared(kept.comparison, material.limit), kept.comparison.config.get("labels", ())
+    result = next((result for result in material.results.values() if result.explained), None)
+    if result is not None:
+        return compared(result.comparison, material.limit), result.comparison.config.get("labels", ())
     if material.saved:
         items = [item for folder in material.saved for item in Attributions.load(folder)]
         return saved(items, material.limit), ()
@@ -163,6 +165,6 @@ def _cases(name: str, material: Material) -> tuple[list[Case], Sequence[str]]:
             return followed_up(material.models, material.rows, method, material.seed), model.labels
         return explained(model, material.rows, material.methods, material.seed), model.labels
     raise ExegeteError(
-        f"there is no study {name} yet: make it of --result DIR (of compare, or explain --output-dir), or of --model "
-        "and --data"
+        f"the study {name} does not exist: create it from --result DIR (of compare, or explain --output-dir), or from "
+        "--model and --data"
     )

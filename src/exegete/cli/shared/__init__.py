@@ -1,1 +1,1 @@
-"""Parts that commands share: options, checks of what is given, output, threads, stopping."""
+"""Code that several commands share: options, early checks, output, threads, signals."""

@@ -1,4 +1,4 @@
-"""Checks of names, parameters and paths before models and data are loaded, so that a mistake is reported early."""
+"""Checks of names, parameters and paths before models and data are loaded, so that mistakes are reported early."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def check(
     dtype: str | None = None,
     files: Sequence[Path | str | None] = (),
 ) -> None:
-    """Check what a command was given, as far as that needs no model; a method or a metric is imported for it.
+    """Check a command's options as far as possible without a model.
 
     Raises:
-        ExegeteError: an unknown method, metric, parameter, reader, device or type, or a path where there is nothing.
+        ExegeteError: an unknown method, metric, parameter, reader, device or data type, or a missing file.
     """
     from exegete.data.local import require_local_model
 
     for name in models:
         require_local_model(name)
     if device is not None and not DEVICE.fullmatch(device):
-        raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}")
+        raise ExegeteError(f"expected a device such as cpu, cuda or cuda:1, got {device}")
     if dtype is not None and dtype not in DTYPES:
         raise unknown("floating point type", dtype, DTYPES[:-1])
     for file in files:
         if file is not None and not Path(file).expanduser().exists():
-            raise ExegeteError(f"there is no {file}")
+            raise ExegeteError(f"{file} does not exist")
     _check_methods(methods)
     _check_metrics(metrics, preset)
     if data is not None:
@@ -49,7 +49,8 @@ def check(
 
 
 def check_arguments(names: Sequence[str]) -> None:
-    """Raises ExegeteError for a name that is none of the arguments of transformers' Trainer, read off their source."""
+    """Raise ExegeteError for a name that is not an argument of transformers' Trainer."""
+    # The names are read from the source file, since importing TrainingArguments imports torch.
     package = find_spec("transformers")
     places = (package.submodule_search_locations if package else None) or []
     file = next((path for place in places if (path := Path(place) / "training_args.py").is_file()), None)
@@ -80,7 +81,7 @@ def _check_methods(methods: str | None) -> None:
         if not path:
             explainer(spec)
         elif EXPLAINERS[name] and looks_local(path) and not Path(os.path.expanduser(path)).exists():
-            raise ExegeteError(f"there is no explainer at {path}")
+            raise ExegeteError(f"no explainer is saved at {path}")
 
 
 def _check_metrics(metrics: str | None, preset: str | None) -> None:
@@ -97,10 +98,10 @@ def _check_metrics(metrics: str | None, preset: str | None) -> None:
 
 
 def _check_data(data: str) -> None:
-    """The reader and its options, and that there is something where a path is given."""
+    """Check the reader, its options, and that its path exists."""
     from exegete.data.load import open_reader
 
     reader = open_reader(data)
     path = reader.path
     if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
-        raise ExegeteError(f"there is no file or folder {path}, which the data {data} are to be read from")
+        raise ExegeteError(f"the file or folder {path} of the data {data} does not exist")

@@ -1,4 +1,4 @@
-"""Data goes to standard output, talk to standard error."""
+"""Output of commands: results on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PIPE_WIDTH = 200
 
 
 def console() -> Console:
-    """Standard output; in a pipe wide enough for a table's columns."""
+    """Return a console on standard output; in a pipe it is wide enough for the columns of a table."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
     return Console(width=width, soft_wrap=False)
 
 
 def say(text: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     sys.stderr.write(f"{text}\n")
 
 
-def show(board: Leaderboard, folder: Path) -> None:
-    """A comparison's table; at the end, where it is seen first, its verdict, what disagrees, and the report's place."""
+def show_leaderboard(board: Leaderboard, folder: Path) -> None:
+    """Print a comparison's table, then its verdict, disagreements between metrics, and the path of the report."""
     from exegete.reports.tables.terminal_table import fit_table
     from exegete.reports.tables.verdict import format_disagreements, format_verdict
     from exegete.reports.text import replace_control_characters
@@ -42,7 +42,7 @@ def show(board: Leaderboard, folder: Path) -> None:
 
 
 def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str) -> None:
-    """What changed between two comparisons, which are named, as a table and as difference.csv in the folder."""
+    """Print the differences between two named comparisons, and write them to difference.csv in the folder."""
     from rich.table import Table
 
     from exegete.data.atomic_files import atomic_file
@@ -60,8 +60,8 @@ def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str
         changes.to_csv(fresh, index=False)
 
 
-def hush() -> None:
-    """Keeps the progress bars and remarks of Hugging Face's libraries out of the way of our own."""
+def silence_libraries() -> None:
+    """Turn off the progress bars and warnings of Hugging Face libraries, which would break our own progress bars."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

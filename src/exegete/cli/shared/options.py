@@ -14,155 +14,170 @@ import typer
 from exegete.errors import ExegeteError
 
 
-def writable(folder: Path | None) -> Path | None:
-    """The folder. Raises ExegeteError where it cannot be made or written into, or its name is no UTF-8."""
+def require_writable(folder: Path | None) -> Path | None:
+    """Return the folder, or raise ExegeteError if it cannot be written to or its name is not UTF-8."""
     if folder is None:
         return None
     try:
         os.fspath(folder.absolute()).encode()
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        with TemporaryFile(dir=there):
+        # The folder may not exist yet: its nearest existing parent decides whether it can be created.
+        existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with TemporaryFile(dir=existing):
             return folder
     except OSError as error:
-        raise ExegeteError(f"nothing can be written to the folder {folder}: {error.strerror}") from error
+        raise ExegeteError(f"cannot write to the folder {folder}: {error.strerror}") from error
     except UnicodeEncodeError as error:
-        raise ExegeteError(f"the folder's name {os.fsencode(folder)!r} is no UTF-8: Parquet cannot go there") from error
+        raise ExegeteError(
+            f"the folder's name {os.fsencode(folder)!r} is not UTF-8, which Parquet files need"
+        ) from error
 
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Folder or hub name of a fine-tuned model.")]
 Data = Annotated[
-    str, typer.Option("--data", "-d", help="Dataset, as sst:DIR, csv:FILE or generated; `exegete datasets` lists them.")
+    str,
+    typer.Option("--data", "-d", help="Dataset, such as sst:DIR, csv:FILE or generated; `exegete datasets` lists all."),
 ]
 Unit = Annotated[
     str | None,
     typer.Option(
         "--unit",
-        help="token, word, sentence, paragraph or source. Default for generation: source where examples have some.",
+        help="token, word, sentence, paragraph or source. Default for generation: source if examples have sources.",
     ),
 ]
-Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all where the data is one file.")]
+Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all if the data is one file.")]
 SplitOrAll = Annotated[
     str | None,
-    typer.Option("--split", help="train, dev, test or all. Default: dev; of a single file, all."),
+    typer.Option("--split", help="train, dev, test or all. Default: dev; for a single file: all."),
 ]
 Methods = Annotated[
     str | None,
     typer.Option(
         "--methods",
-        help="Comma-separated ids, parameters as ID?NAME=VALUE, learned ones as ID:PATH; `exegete methods` lists them. "
-        "all: every one that needs nothing but the model. Default: the quick among them.",
+        help="Comma-separated ids, with parameters ID?NAME=VALUE, learned methods ID:PATH; see `exegete methods`. "
+        "all: every method that needs no training. Default: the fast ones.",
     ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many examples, drawn by the seed.")]
-OutputDir = Annotated[Path, typer.Option("--output-dir", "-o", callback=writable, help="Where results go.")]
-Seed = Annotated[int, typer.Option("--seed", help="Decides all that is left to chance.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Use at most N examples, sampled with --seed.", metavar="N")
+]
+OutputDir = Annotated[
+    Path, typer.Option("--output-dir", "-o", callback=require_writable, help="Folder for the results.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", help="cpu, cuda, cuda:1; auto: over all there are, by Accelerate. Default: the GPU."),
+    typer.Option(
+        "--device", help="cpu, cuda, cuda:1; auto: distribute over all devices. Default: the GPU if available."
+    ),
 ]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", help="float32, bfloat16, float16, 8bit or 4bit. Default: the checkpoint's.")
 ]
 BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", min=1, help="Examples a batch. Default: as many as fit a token budget.")
+    int | None, typer.Option("--batch-size", min=1, help="Examples per batch. Default: as many as fit a token budget.")
 ]
 MaxLength = Annotated[
-    int | None, typer.Option("--max-length", min=8, help="Tokens a text may have. Default: what the model takes.")
+    int | None,
+    typer.Option("--max-length", min=8, help="Maximum number of tokens per text. Default: the model's maximum."),
 ]
 AllowNan = Annotated[
     bool,
-    typer.Option(
-        "--allow-nan", help="Go on where scores are no finite numbers: such examples are left out and counted."
-    ),
+    typer.Option("--allow-nan", help="Skip and count examples whose scores are not finite, instead of stopping."),
 ]
 Incomplete = Annotated[
     bool,
-    typer.Option("--incomplete", help="Explain a checkpoint of which weights are missing, or that has some left over."),
+    typer.Option("--incomplete", help="Accept a checkpoint with missing or unexpected weights."),
 ]
 Template = Annotated[
     str | None,
     typer.Option(
         "--template",
-        help="Makes a causal language model a classifier: the prompt, {text} standing for the text; or a file with it.",
+        help="Use a causal language model as a classifier: a prompt that contains {text}, or a file with it.",
     ),
 ]
 Labels = Annotated[
     str | None,
     typer.Option(
         "--labels",
-        help="With --template: how each label continues the prompt, as 'bad= No,good= Yes' (spaces count).",
+        help="With --template: the continuation of the prompt for each label, as 'bad= No,good= Yes' (spaces count).",
     ),
 ]
 Task = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="generation: explain what a language model says; similarity: how alike an encoder finds two texts.",
+        help="generation: explain generated text; similarity: explain the similarity of two texts.",
     ),
 ]
 Target = Annotated[
     str,
     typer.Option(
         "--target",
-        help="predicted, label, a class by index or name, or two with a comma: the first rather than the second.",
+        help="predicted, label, a class by index or name, or two classes A,B: why A rather than B.",
     ),
 ]
 Stride = Annotated[
     int | None,
     typer.Option(
-        "--stride", min=0, help="Read texts longer than the model in windows that share so many tokens, not cut."
+        "--stride",
+        min=0,
+        help="Read long texts in windows that overlap by N tokens, instead of truncating them.",
+        metavar="N",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
-TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the column of the text.")]
+TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the text column.")]
 PairColumn = Annotated[str | None, typer.Option("--text-pair-column", help="Tables: the column of the second text.")]
-LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Tables: the column of the label.")]
+LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Tables: the label column.")]
 RationaleColumn = Annotated[
     str | None,
-    typer.Option("--rationale-column", help="Tables: the column of rationales, lists of start and end in characters."),
+    typer.Option("--rationale-column", help="Tables: the rationale column, lists of [start, end] in characters."),
 ]
 
 
-def columns(text: str | None, pair: str | None, label: str | None, rationale: str | None) -> dict[str, str]:
-    """The columns that were named, as options of `load_data`."""
+def column_options(text: str | None, pair: str | None, label: str | None, rationale: str | None) -> dict[str, str]:
+    """Return the column names that were given, as options of `load_data`."""
     named = {"text_column": text, "text_pair_column": pair, "label_column": label, "rationale_column": rationale}
     return {name: value for name, value in named.items() if value is not None}
 
 
-def prompt(template: str | None, labels: str | None) -> dict[str, Any]:
-    """The options of `load` that make a causal language model a classifier.
+def prompt_options(template: str | None, labels: str | None) -> dict[str, Any]:
+    """Return the options of `load` that turn a causal language model into a classifier.
 
     Raises:
-        ExegeteError: one without the other, a file that cannot be read.
+        ExegeteError: only one of the two was given, or a file cannot be read.
     """
     if template is None and labels is None:
         return {}
     if template is None or labels is None:
-        raise ExegeteError("--template and --labels go together")
+        raise ExegeteError("--template and --labels must be given together")
     named = [label.partition("=") for label in labels.split(",")]
     words = {name.strip(): word if equals else name for name, equals, word in named}
-    return {"task": "prompt", "template": _typed_or_read(template), "labels": words}
+    return {"task": "prompt", "template": _read_template(template), "labels": words}
 
 
-def _typed_or_read(template: str) -> str:
-    """The template as it is when the text has its place in it, else what stands in the file of that name."""
+def _read_template(template: str) -> str:
+    """Return the template itself if it contains {text}, otherwise the content of the file with this name."""
     if "{text}" in template:
         return template
     try:
         return Path(template).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ExegeteError(f"--template: no {{text}} in it, and no file to read: {template!r:.80}") from error
+        raise ExegeteError(
+            f"--template: expected a prompt with {{text}} or a readable file, got {template!r:.80}"
+        ) from error
 
 
 def split_ids(names: str | None) -> list[str] | None:
-    """Specs between commas, see `exegete.data.specs.split_ids`; None where none were given."""
+    """Return the comma-separated specs, see `exegete.data.specs.split_ids`; None if no specs were given."""
     from exegete.data import specs
 
     return None if names is None else specs.split_ids(names)
 
 
-def target_of(text: str, labels: Sequence[str]) -> str | int | tuple[str | int, ...]:
-    """The word itself where a label is called so, or it is no number; else the index of a class; two with a comma."""
+def parse_target(text: str, labels: Sequence[str]) -> str | int | tuple[str | int, ...]:
+    """Return the target: a label name, the index of a class, or a tuple of two for `A,B`."""
+    # A label may itself contain a comma or be a number, so names are tried first.
     if text not in labels and "," in text:
-        return tuple(cast("str | int", target_of(part.strip(), labels)) for part in text.split(","))
+        return tuple(cast("str | int", parse_target(part.strip(), labels)) for part in text.split(","))
     return int(text) if text not in labels and re.fullmatch("-?[0-9]{1,9}", text) else text

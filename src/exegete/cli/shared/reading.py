@@ -1,4 +1,4 @@
-"""Data as commands read it: what was read is said on standard error."""
+"""Loading of data for commands, with messages about what was read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def say_columns(data: str, named: dict[str, Any]) -> None:
-    """One line on which columns of a table are read; nothing where its format leaves no choice."""
+    """Print which columns of a table are read, unless the format has fixed columns."""
     from exegete.data.load import open_reader
 
     line = open_reader(data, **named).describe_columns()
@@ -20,35 +20,34 @@ def say_columns(data: str, named: dict[str, Any]) -> None:
         say(line)
 
 
-def examples(data: str, split: str | None, limit: int | None, seed: int, named: dict[str, Any]) -> Dataset:
-    """The rows that a command explains, after a line on the columns and one on which rows these are."""
+def load_examples(data: str, split: str | None, limit: int | None, seed: int, named: dict[str, Any]) -> Dataset:
+    """Return the examples to explain; print which columns and which rows are used."""
     import exegete
     from exegete.data.load import open_reader
 
     say_columns(data, named)
-    found = exegete.load_data(data, split, limit=limit, seed=seed, **named)
+    examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
     reader = open_reader(data, **named)
-    drawn = "drawn from " if limit is not None and len(found) == limit else ""
-    examples = "1 example" if len(found) == 1 else f"{len(found)} examples"
-    line = f"{examples}: {drawn}{split or reader.default_split} of {source(data)}"
-    say(line)
+    sampled = "sampled from " if limit is not None and len(examples) == limit else ""
+    plural = "" if len(examples) == 1 else "s"
+    say(f"{len(examples)} example{plural}: {sampled}{split or reader.default_split} of {get_data_name(data)}")
     if split is None and reader.default_split == "all":
-        say("(`exegete train` divides such a file, and leaves out --split test)")
-    return found
+        say("(`exegete train` divides such a file; its models have not seen --split test)")
+    return examples
 
 
-def say_division(data: str, named: dict[str, Any], rows: dict[str, int]) -> None:
-    """Of a single file that no column divides, how many rows each split has that a training takes."""
+def say_split_sizes(data: str, named: dict[str, Any], rows: dict[str, int]) -> None:
+    """Print the sizes of the splits if a single file without a split column is divided for training."""
     from exegete.data.load import open_reader
 
     if open_reader(data, **named).default_split == "all":
-        taken = ", ".join(f"{count} of {split}" for split, count in rows.items())
-        say(f"{source(data)} is divided by a hash of text and seed: {taken}")
-        say("(to judge on other rows: --split test)")
+        sizes = ", ".join(f"{split} {count}" for split, count in rows.items())
+        say(f"{get_data_name(data)} is divided by a hash of text and seed: {sizes} rows")
+        say("(judge the model on the remaining rows with --split test)")
 
 
-def source(data: str) -> str:
-    """The file's or folder's name, or the spec where it has none."""
+def get_data_name(data: str) -> str:
+    """Return the name of the file or folder, or the spec if it has no path."""
     from exegete.data.load import open_reader
 
     return Path(open_reader(data).path).name or data.partition("?")[0]

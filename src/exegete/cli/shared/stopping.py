@@ -1,4 +1,4 @@
-"""A command that is stopped says in one line what is kept, and how it goes on."""
+"""Signals: a stopped command says in one line what was saved and how to resume."""
 
 from __future__ import annotations
 
@@ -8,49 +8,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_kept: list[str] = []
-_asked: list[int] = []
+# Lists, because the signal handler and the command share one mutable value each.
+_message: list[str] = []
+_signals: list[int] = []
 
 
-def keeping(what: str) -> None:
-    """From here on the command leaves this when it is stopped."""
-    _kept[:] = [what]
+def set_stop_message(message: str) -> None:
+    """Set what a stopped command prints from now on."""
+    _message[:] = [message]
 
 
-def left() -> str:
-    """The line that a stopped command prints."""
-    return f"stopped: {_kept[0] if _kept else 'nothing was kept, the same command begins again'}"
+def stop_message() -> str:
+    """Return the line that a stopped command prints."""
+    return f"stopped: {_message[0] if _message else 'nothing was saved, the same command starts again'}"
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Inside the block SIGTERM is what Ctrl-C is: a KeyboardInterrupt with the signal as its argument."""
-    _kept.clear()
-    _asked.clear()
+def handle_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGINT into a KeyboardInterrupt with the signal as its argument, inside the block."""
+    _message.clear()
+    _signals.clear()
+    # Python lets only the main thread set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        _asked[:] = [number]
+        _signals[:] = [number]
         raise KeyboardInterrupt(number)
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
-def asked() -> int | None:
-    """The last signal that asked the command to stop."""
-    return _asked[-1] if _asked else None
+def last_signal() -> int | None:
+    """Return the last signal that was received, None if there was none."""
+    return _signals[-1] if _signals else None
 
 
-def signal_of(end: SystemExit) -> int | None:
-    """The signal that ended a command; None where it ended by itself."""
-    asked = getattr(end.__context__, "__cause__", None)
-    if not isinstance(asked, KeyboardInterrupt):
+def ending_signal(end: SystemExit) -> int | None:
+    """Return the signal that ended a command, None if it ended by itself."""
+    # Typer turns a KeyboardInterrupt into a SystemExit, which keeps it as the cause of its context.
+    interrupt = getattr(end.__context__, "__cause__", None)
+    if not isinstance(interrupt, KeyboardInterrupt):
         return None
-    return int(asked.args[0]) if asked.args else int(signal.SIGINT)
+    return int(interrupt.args[0]) if interrupt.args else int(signal.SIGINT)

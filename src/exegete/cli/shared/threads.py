@@ -1,4 +1,4 @@
-"""How many threads one operation of a model is split into: by the model's size and the machine's speed right now."""
+"""Number of torch threads, chosen from the model's size and a short measurement."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ Threads = Annotated[
     typer.Option(
         "--threads",
         min=1,
-        help="Threads of one operation on a CPU. Default: OMP_NUM_THREADS; else 1 for small models, for others 1 or "
-        "all, whichever is faster now.",
+        help="CPU threads. Default: OMP_NUM_THREADS; otherwise 1 for small models, and for others 1 or all, "
+        "whichever is faster.",
     ),
 ]
 SMALL = 256
-"""Hidden sizes up to this gain nothing by several threads."""
+"""Models with at most this hidden size are not faster with several threads."""
 GAIN = 1.2
-"""How much faster several threads have to be than one."""
+"""Several threads are used only if they are faster by this factor."""
 TOKENS, ROUNDS = 512, 5
 
 
-def choose(wanted: int | None, hidden: int | None, device: str | None = None) -> None:
-    """Sets torch's threads, and says so where more than one could be had.
+def set_threads(threads: int | None, hidden: int | None, device: str | None = None) -> None:
+    """Set the number of torch threads, and print it if several are available.
 
     Args:
-        wanted: what `--threads` said.
-        hidden: the model's hidden size; None where it is not known.
-        device: what `--device` said; on a GPU nothing is chosen.
+        threads: the value of `--threads`.
+        hidden: the model's hidden size, None if it is unknown.
+        device: the value of `--device`; on a GPU the number is left as it is.
     """
     import torch
 
     on_gpu = (device or ("cuda" if torch.cuda.is_available() else "cpu")).startswith("cuda")
-    if wanted is not None:
-        count, why = wanted, "--threads"
-    elif "OMP_NUM_THREADS" in os.environ or on_gpu or (every := torch.get_num_threads()) == 1:
+    available = torch.get_num_threads()
+    if threads is not None:
+        count, reason = threads, "--threads"
+    elif "OMP_NUM_THREADS" in os.environ or on_gpu or available == 1:
         return
     elif hidden is not None and hidden <= SMALL:
-        count, why = 1, "a small model; --threads says otherwise"
+        count, reason = 1, "a small model; set another number with --threads"
     else:
-        one, many = (_seconds(count, hidden or 3 * SMALL) for count in (1, every))
-        count = every if one > GAIN * many else 1
-        why = f"{every} threads are {one / many:.1f} × as fast as one now; --threads says otherwise"
+        # On a busy machine several threads can be many times slower than one, so a short measurement decides.
+        one, many = _time_products(1, hidden or 3 * SMALL), _time_products(available, hidden or 3 * SMALL)
+        count = available if one > GAIN * many else 1
+        reason = f"{available} threads are {one / many:.1f} × as fast as one; set another number with --threads"
     torch.set_num_threads(count)
-    say(f"threads: {count} ({why})")
+    say(f"threads: {count} ({reason})")
 
 
 def hidden_size(source: Any) -> int | None:
-    """The hidden size of a model: loaded, in a folder, in a configuration's file or by the name of a size."""
+    """Return the hidden size of a loaded model, a folder, a configuration file or a named size; None if unknown."""
     from exegete.training.loop.options import SIZES
 
     if hasattr(source, "config"):
@@ -65,26 +67,29 @@ def hidden_size(source: Any) -> int | None:
     path = Path(source)
     file = path if path.is_file() else path / "config.json"
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return next((known[name] for name in ("hidden_size", "dim", "n_embd", "d_model") if name in known), None)
+    for name in ("hidden_size", "dim", "n_embd", "d_model"):
+        if name in config:
+            return int(config[name])
+    return None
 
 
-def _seconds(threads: int, hidden: int) -> float:
-    """The median time of a feed-forward layer's two products with so many threads."""
+def _time_products(threads: int, hidden: int) -> float:
+    """Return the median seconds of the two matrix products of a feed-forward layer."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         inputs, weights = torch.ones(TOKENS, hidden), torch.ones(hidden, 4 * hidden)
-        return median(_timed(inputs, weights) for _ in range(ROUNDS + 1))
+        return median(_time_once(inputs, weights) for _ in range(ROUNDS + 1))
     finally:
         torch.set_num_threads(before)
 
 
-def _timed(inputs: Any, weights: Any) -> float:
+def _time_once(inputs: Any, weights: Any) -> float:
     begun = time.perf_counter()
     (inputs @ weights) @ weights.T
     return time.perf_counter() - begun

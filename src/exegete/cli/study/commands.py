@@ -1,4 +1,4 @@
-"""`exegete study`: a paper's table from one file."""
+"""`exegete study`: reproduce a table of a paper from one file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from exegete.cli.shared import options
-from exegete.cli.shared.console import console, hush, say
-from exegete.cli.shared.stopping import keeping
-from exegete.cli.study.opening import Scale, opened, page_parts, results_of
-from exegete.cli.study.output import Progress, show_end, show_left, show_runs, show_status, write
+from exegete.cli.shared.console import console, say, silence_libraries
+from exegete.cli.shared.stopping import set_stop_message
+from exegete.cli.study.opening import Scale, load_page_parts, load_results, open_study
+from exegete.cli.study.output import ProgressReporter, show_end, show_left, show_runs, show_status, write_study_report
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from exegete.studies.workers.scheduler import Workers as WorkersProtocol
 
 app = typer.Typer(
-    help="Run grids of models, seeds, explainers and metrics, and make tables of them.", no_args_is_help=True
+    help="Run grids of models, seeds, explainers and metrics, and make tables from them.", no_args_is_help=True
 )
 
 
 class Engine(StrEnum):
-    """The engine that executes the runs."""
+    """The engine that executes runs."""
 
     local = "local"
     ray = "ray"
@@ -45,30 +45,31 @@ class Format(StrEnum):
 
 
 File = Annotated[Path, typer.Argument(help="The study's YAML file.")]
-Files = Annotated[list[Path], typer.Argument(help="Study files, one after the other.", metavar="FILES...")]
-Runs = Annotated[Path, typer.Option("--output-dir", "-o", help="Where runs are kept; several studies may share it.")]
-ScaleOption = Annotated[Scale, typer.Option("--scale", help="The size that the file gives under 'scales'.")]
+Files = Annotated[list[Path], typer.Argument(help="Study files, run one after the other.", metavar="FILES...")]
+Runs = Annotated[
+    Path, typer.Option("--output-dir", "-o", help="Folder of finished runs; several studies can share it.")
+]
+ScaleOption = Annotated[Scale, typer.Option("--scale", help="A scale defined in the file.")]
 Only = Annotated[
     str | None,
     typer.Option(
-        "--only", help="Only runs with this in their title (see --dry-run), * and ? allowed; and what they need."
+        "--only",
+        help="Only runs whose title contains this (see --dry-run; * and ? are wildcards), and their dependencies.",
     ),
 ]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="Processes of this machine, or a Ray cluster.")]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="local: processes on this machine; ray: a Ray cluster.")]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Runs at a time. Default: 1, or all of a cluster.")
+    int | None, typer.Option("--workers", min=1, help="Number of parallel runs. Default: 1; on a cluster, all workers.")
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads of each run. Default: a share of the cores.")
+    int | None, typer.Option("--threads", min=1, help="Threads per run. Default: an equal share of the cores.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do, and how long it may take.")]
-Resume = Annotated[
-    bool, typer.Option("--resume/--no-resume", help="Keep what an interrupted study has; else refuse to.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the runs and the estimated time, without running them.")]
+Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Resume an interrupted study, or refuse to.")]
 Minutes = Annotated[
-    float | None, typer.Option("--minutes", min=0, help="Begin no run after so long. Default: all are begun.")
+    float | None, typer.Option("--minutes", min=0, help="Start no new run after N minutes.", metavar="N")
 ]
-Address = Annotated[str | None, typer.Option("--address", help="Of the Ray cluster. Default: the one running here.")]
+Address = Annotated[str | None, typer.Option("--address", help="Address of the Ray cluster. Default: the local one.")]
 STORE = Path("runs")
 
 
@@ -79,11 +80,11 @@ def _group() -> None:
 
 @app.command()
 def schema(
-    protocol: Annotated[bool, typer.Option("--protocol", help="Of protocols of human studies instead.")] = False,
+    protocol: Annotated[bool, typer.Option("--protocol", help="The schema of human-study protocols instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of study files, for editors.
+    """Print the JSON Schema of study files, for completion in editors.
 
-    A first line `# yaml-language-server: $schema=FILE` in a study file names it. Example: exegete study schema
+    Refer to it in the first line of a study file: `# yaml-language-server: $schema=FILE`. Example: exegete study schema
     """
     import json
 
@@ -112,9 +113,9 @@ def run(
     address: Address = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Do studies' runs and make their tables. Stopped or killed, the same command goes on where it was.
+    """Run studies and make their tables. Run the same command again to resume after an interruption.
 
-    A run that is finished is never done again, by any study that shares the output folder; a changed one is a new one.
+    Studies that share an output folder share finished runs. A run with a changed configuration is a new run.
 
     Examples: exegete study run studies/er-table-2.yaml --dry-run
 
@@ -122,12 +123,13 @@ def run(
 
     exegete study run studies/er-table-2.yaml --scale paper --engine ray --address auto
     """
-    grids = [opened(file, scale, output_dir, only) for file in files]  # what is wrong is refused at once
+    # All files are read first, so that a mistake in the last one does not appear after hours.
+    grids = [open_study(file, scale, output_dir, only) for file in files]
     store = grids[0][1]
     if not dry_run:
-        hush()
+        silence_libraries()
         _require_startable([grid for grid, _ in grids], store, resume)
-        options.writable(output_dir)
+        options.require_writable(output_dir)
     for grid, _ in grids:
         show_status(grid, store)
         if dry_run:
@@ -139,13 +141,15 @@ def run(
         return
     from exegete.studies.workers.scheduler import run_all
 
-    keeping(f"finished runs and checkpoints are kept in {output_dir}, and the same command goes on")
+    set_stop_message(f"finished runs and checkpoints are saved in {output_dir}: resume with the same command")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     failed = False
     for grid, _ in grids:
         hands = _workers(engine, output_dir, workers, threads, address)
-        outcome = run_all(grid.cells, output_dir, hands, Progress(grid, quiet), minutes=(end - time.monotonic()) / 60)
-        failed |= not write(grid, store)
+        outcome = run_all(
+            grid.cells, output_dir, hands, ProgressReporter(grid, quiet), minutes=(end - time.monotonic()) / 60
+        )
+        failed |= not write_study_report(grid, store)
         failed |= show_end(grid, outcome, output_dir)
     if failed:
         raise typer.Exit(1)
@@ -153,11 +157,11 @@ def run(
 
 @app.command()
 def status(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small, only: Only = None) -> None:
-    """Say how far a study is, what failed, and how long the rest may take.
+    """Print the progress of a study, its failures, and the estimated time left.
 
     Example: exegete study status studies/er-table-2.yaml --output-dir runs
     """
-    grid, store = opened(file, scale, output_dir, only)
+    grid, store = open_study(file, scale, output_dir, only)
     for name, reason in show_status(grid, store).items():
         console().print(f"failed: {name}: {reason}", markup=False)
 
@@ -167,53 +171,53 @@ def table(
     file: File,
     output_dir: Runs = STORE,
     scale: ScaleOption = Scale.small,
-    name: Annotated[str | None, typer.Option("--table", help="One of the file's tables. Default: all.")] = None,
+    name: Annotated[str | None, typer.Option("--table", help="One table of the file. Default: all.")] = None,
     form: Annotated[Format, typer.Option("--format", help="Markdown, CSV, LaTeX or HTML.")] = Format.md,
 ) -> None:
-    """Print a study's tables, with what is finished so far.
+    """Print the tables of a study from its finished runs.
 
     Example: exegete study table studies/er-table-2.yaml --format tex
     """
     from exegete.studies.tables.report import FORMATS
     from exegete.studies.tables.tables import make_study_table
 
-    results = results_of(file, scale, output_dir)
-    for each in [name] if name else list(results.grid.study.file.tables):
-        typer.echo(FORMATS[form.value](make_study_table(results, each)))
+    results = load_results(file, scale, output_dir)
+    for table_name in [name] if name else list(results.grid.study.file.tables):
+        typer.echo(FORMATS[form.value](make_study_table(results, table_name)))
 
 
 @app.command()
 def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small) -> None:
-    """Write a study's tables, figures and page, with what is finished so far.
+    """Write the tables, figures and page of a study from its finished runs.
 
     Example: exegete study report studies/er-table-2.yaml
     """
-    results = results_of(file, scale, output_dir)
-    if not write(results.grid, results.store):
+    results = load_results(file, scale, output_dir)
+    if not write_study_report(results.grid, results.store):
         raise typer.Exit(1)
 
 
 @app.command()
 def page(
-    files: Annotated[list[Path], typer.Argument(help="Hand-written parts of pages (.md), or study files.")],
+    files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")],
     output_dir: Runs = STORE,
     output: Annotated[
-        Path | None, typer.Option("--output", help="The page, or a folder for several. Default: print it.")
+        Path | None, typer.Option("--output", help="The output file, or a folder for several pages. Default: print.")
     ] = None,
 ) -> None:
-    """Write pages of results: hand-written text with its tables and figures filled in from finished runs.
+    """Write pages of results: hand-written texts with tables and figures filled in from finished runs.
 
-    The same runs give the same bytes. What is not run says so; a figure that contradicts what is written is an error.
+    Equal runs give equal bytes. Missing runs are marked as not run. A figure that contradicts the text is an error.
 
     Examples: exegete study page studies/pages/er.md --output docs/results
 
     exegete study page studies/er-table-2.yaml
     """
     from exegete.data.atomic_files import atomic_file
-    from exegete.studies.tables.page import fill_page as made
+    from exegete.studies.tables.page import fill_page
 
-    for part, results in page_parts(files, output_dir):
-        text = made(part, results)
+    for part, results in load_page_parts(files, output_dir):
+        text = fill_page(part, results)
         if output is None:
             typer.echo(text, nl=False)
             continue
@@ -223,17 +227,17 @@ def page(
 
 @app.command("export")
 def export_(
-    files: Annotated[list[Path], typer.Argument(help="Parts of pages (.md), or study files.")],
+    files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")],
     output_dir: Runs = STORE,
 ) -> None:
-    """Write the figures of a page's finished runs, without any weights, into one Parquet file beside its part.
+    """Write the figures of a page's finished runs, without weights, into one Parquet file beside its text.
 
     Example: exegete study export studies/pages/er.md
     """
     from exegete.studies.runs.figures_file import export_figures
     from exegete.studies.runs.store import Store
 
-    for part, results in page_parts(files, output_dir):
+    for part, results in load_page_parts(files, output_dir):
         path = part.path.with_suffix(".parquet")
         count = export_figures((each.grid for each in results.values()), Store(output_dir), path)
         say(f"{path}: figures of {count} runs, {path.stat().st_size / 1e6:.2f} MB")
@@ -241,17 +245,19 @@ def export_(
 
 @app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="What `export` wrote, or folders of runs of other machines.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Files written by `export`, or folders of runs from other machines.")
+    ],
     output_dir: Runs = STORE,
 ) -> None:
-    """Take figures, or whole runs, into a folder of runs: pages are made of them, and only missing runs are done.
+    """Import figures or whole runs into a folder of runs. Pages use them, and only missing runs are executed.
 
     Example: exegete study import studies/pages/er.parquet --output-dir runs
     """
     from exegete.studies.runs.figures_file import import_figures, merge_stores
     from exegete.studies.runs.store import Store
 
-    options.writable(output_dir)
+    options.require_writable(output_dir)
     for path in files:
         count = (
             merge_stores(Store(path), Store(output_dir)) if path.is_dir() else import_figures(path, Store(output_dir))
@@ -264,26 +270,26 @@ def leaderboard(
     output_dir: Runs = STORE,
     form: Annotated[str, typer.Option("--format", help="text, csv or tex.")] = "text",
 ) -> None:
-    """Compare all explanations that were judged in a folder of runs, of whatever studies.
+    """Compare all explanations judged in a folder of runs, across studies.
 
     Example: exegete study leaderboard --output-dir runs
     """
     from exegete.errors import unknown
     from exegete.reports.tables.csv_table import render_board_csv
     from exegete.reports.tables.latex import render_board_latex
-    from exegete.reports.tables.terminal_table import fit_table as drawn
+    from exegete.reports.tables.terminal_table import fit_table
     from exegete.studies.runs.store import Store
     from exegete.studies.tables.leaderboards import make_leaderboards
 
     if form not in ("text", "csv", "tex"):
         raise unknown("format", form, ("text", "csv", "tex"))
-    found = make_leaderboards(Store(output_dir))
-    if not found:
-        raise ExegeteError(f"{output_dir} holds no judged explanations")
-    for dataset, board in found.items():
+    boards = make_leaderboards(Store(output_dir))
+    if not boards:
+        raise ExegeteError(f"{output_dir} contains no judged explanations")
+    for dataset, board in boards.items():
         typer.echo(dataset)
         if form == "text":
-            console().print(drawn(board))
+            console().print(fit_table(board))
         else:
             typer.echo(render_board_csv(board) if form == "csv" else render_board_latex(board, dataset))
 
@@ -306,6 +312,6 @@ def _require_startable(grids: Sequence[RunGrid], store: Store, resume: bool) -> 
             raise ExegeteError(grid.missing[0])
         if not resume and any(store.is_done(cell.key) for cell in grid.cells):
             raise ExegeteError(
-                f"{store.root} holds finished runs of this study: choose another folder, or drop --no-resume"
+                f"{store.root} contains finished runs of this study: choose another folder, or omit --no-resume"
             )
-    options.writable(store.root)
+    options.require_writable(store.root)

@@ -1,4 +1,4 @@
-"""Study files with the runs that are finished, opened for `exegete study`."""
+"""Study files and their finished runs, for the commands of `exegete study`."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ if TYPE_CHECKING:
 
 
 class Scale(StrEnum):
-    """How large the study is."""
+    """The scale of a study."""
 
     small = "small"
     paper = "paper"
     trial = "trial"
 
 
-def opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[RunGrid, Store]:
-    """Return the grid of a study's runs and the store of those that are finished.
+def open_study(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[RunGrid, Store]:
+    """Return the grid of a study's runs and the store of finished runs.
 
     Raises:
-        ExegeteError: a file that is no study; no run with `only` in its title.
+        ExegeteError: the file is not a study, or no run has `only` in its title.
     """
     from exegete.studies.runs.grid import build_grid
     from exegete.studies.runs.store import Store
     from exegete.studies.spec.study_file import load_study
 
     study, store = load_study(file, scale.value), Store(output_dir)
-    found = build_grid(study, store.read_sources(study.name)).select(only)
-    if not found.runs:
+    runs = build_grid(study, store.read_sources(study.name)).select(only)
+    if not runs.runs:
         raise ExegeteError(f"no run of {file} has {only!r} in its title")
-    return found, store
+    return runs, store
 
 
-def results_of(file: Path, scale: Scale, output_dir: Path) -> Results:
-    """A study's finished runs."""
+def load_results(file: Path, scale: Scale, output_dir: Path) -> Results:
+    """Return the results of a study's finished runs."""
     from exegete.studies.tables.results import collect_results
 
-    return collect_results(*opened(file, scale, output_dir, None))
+    return collect_results(*open_study(file, scale, output_dir, None))
 
 
-def page_parts(files: Sequence[Path], output_dir: Path) -> Iterator[tuple[PagePart, dict[str, Results]]]:
-    """Hand-written parts of pages, each with the results of its studies by name."""
+def load_page_parts(files: Sequence[Path], output_dir: Path) -> Iterator[tuple[PagePart, dict[str, Results]]]:
+    """Yield hand-written page texts, each with the results of its studies by name."""
     from exegete.studies.tables.page import read_page_part
 
     for file in files:
         part = read_page_part(file)
-        yield part, {name: results_of(path, Scale(part.scale), output_dir) for name, path in part.studies.items()}
+        yield part, {name: load_results(path, Scale(part.scale), output_dir) for name, path in part.studies.items()}

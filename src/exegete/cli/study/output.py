@@ -1,4 +1,4 @@
-"""Lines that `exegete study` says about runs: what is done, left, failed and written."""
+"""Messages of `exegete study` about finished, unfinished and failed runs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from exegete.studies.workers.scheduler import Outcome
 
 
-class Progress:
-    """Says on standard error what happens."""
+class ProgressReporter:
+    """Prints a line on standard error when a run ends."""
 
     def __init__(self, grid: RunGrid, quiet: bool) -> None:
         self.count, self.left, self.quiet = len(grid.cells), len(grid.cells), quiet
 
     def __call__(self, cell: Cell, ended: CellResult) -> None:
-        """Says how one run ended."""
+        """Print how one run ended."""
         if ended.status in ("done", "failed"):
             self.left -= 1
         if ended.status == "busy" or (self.quiet and ended.status == "done"):
             return
-        what = {"done": f"done in {ended.seconds:.0f} s", "failed": "FAILED", "killed": "killed, trying again"}
+        texts = {"done": f"done in {ended.seconds:.0f} s", "failed": "FAILED", "killed": "killed, retrying"}
         message = f": {ended.message}" if ended.message else ""
-        say(f"{cell.title}: {what.get(ended.status, ended.status)}{message}")
+        say(f"{cell.title}: {texts.get(ended.status, ended.status)}{message}")
 
 
 def show_status(grid: RunGrid, store: Store) -> dict[str, str]:
-    """Says what is done, what it took and what is left; gives the failed runs' reasons by title."""
+    """Print the numbers of finished runs, their time and the time left; return the failures by title."""
     from exegete.studies.runs.estimate import format_duration
     from exegete.studies.tables.status import get_status
 
@@ -48,7 +48,7 @@ def show_status(grid: RunGrid, store: Store) -> dict[str, str]:
 
 
 def show_left(grids: Sequence[RunGrid], store: Store, prefix: str = "") -> None:
-    """Say how long the unfinished runs may take, and of how many that is unknown yet."""
+    """Print the estimated time of the unfinished runs, and the number of runs without an estimate."""
     from exegete.studies.runs.estimate import estimate_time_left, format_duration
 
     left = estimate_time_left(grids, store)
@@ -62,15 +62,17 @@ def show_left(grids: Sequence[RunGrid], store: Store, prefix: str = "") -> None:
 
 
 def show_runs(grid: RunGrid, store: Store, quiet: bool) -> None:
-    """Names what is not on this machine, and every run."""
+    """Print the missing data and models, and the title of every run."""
     for line in grid.missing:
         say(f"not on this machine: {line}")
-    for each in () if quiet else grid.runs:
-        console().print(f"{'done' if store.is_done(each.cell.key) else '    '}  {each.title}", markup=False)
+    if quiet:
+        return
+    for run in grid.runs:
+        console().print(f"{'done' if store.is_done(run.cell.key) else '    '}  {run.title}", markup=False)
 
 
-def write(grid: RunGrid, store: Store) -> bool:
-    """Writes a study's report; a full disk is said, not raised. Gives whether there was room."""
+def write_study_report(grid: RunGrid, store: Store) -> bool:
+    """Write a study's report and return whether it was written; a full disk is reported, not raised."""
     from exegete.studies.runs.run_cell import is_disk_full
     from exegete.studies.tables.report import write_report
     from exegete.studies.tables.results import collect_results
@@ -87,12 +89,12 @@ def write(grid: RunGrid, store: Store) -> bool:
 
 
 def show_end(grid: RunGrid, outcome: Outcome, root: Path) -> bool:
-    """Says what failed or is left; whether anything failed."""
+    """Print the failed and remaining runs; return whether any run failed."""
     titles = {cell.key: cell.title for cell in grid.cells}
     for key, reason in outcome.failed.items():
         say(f"failed: {titles[key]}: {reason} (see {root / 'failed' / key}.txt)")
     if outcome.full:
-        say(f"the disk of {root} is full: make room and run the same command; {len(outcome.done)} runs are kept")
+        say(f"the disk of {root} is full: free some space and run the same command; {len(outcome.done)} runs are saved")
     elif outcome.waiting:
-        say(f"the time is up: {outcome.waiting} runs are left; the same command goes on")
+        say(f"time limit reached: {outcome.waiting} runs are left; resume with the same command")
     return bool(outcome.failed)

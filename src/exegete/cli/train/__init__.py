@@ -1,1 +1,1 @@
-"""`exegete train`: a command for each recipe, and its options."""
+"""`exegete train`: one command per recipe."""

@@ -1,4 +1,4 @@
-"""`exegete train`: a command for every recipe, made of its own parameters and the options that all share."""
+"""`exegete train`: one command per recipe, built from the recipe's parameters and the shared options."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Recipes(TyperGroup):
         point = RECIPES.native.get(cmd_name)
         if point is not None:
             source = read_source(point.module)
-            return command(cmd_name, source.function(point.attr), source.constant("DEPARTURES", default=()))
-        return command(cmd_name, RECIPES[cmd_name]) if cmd_name in RECIPES else None
+            return make_command(cmd_name, source.function(point.attr), source.constant("DEPARTURES", default=()))
+        return make_command(cmd_name, RECIPES[cmd_name]) if cmd_name in RECIPES else None
 
 
-app = typer.Typer(cls=Recipes, help="Train a model: one command a training method.", no_args_is_help=True)
+app = typer.Typer(cls=Recipes, help="Train a model: one command per training method.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Train a model: one command a training method."""
+    """Train a model: one command per training method."""
 
 
-def command(name: str, factory: Callable[..., Any], departures: Sequence[str] = ()) -> Any:
+def make_command(name: str, factory: Callable[..., Any], departures: Sequence[str] = ()) -> Any:
     """Return the command of a recipe: the factory's docstring is the help, with the departures from the paper below."""
     lines = ["Departures from the paper:", *(f"– {departure}" for departure in departures)]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -60,13 +60,14 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
     """Return a function whose parameters are those of the recipe, of `run` and of RunOptions."""
     own, options = list(_options(factory)), list(_options(RunOptions, leave_out=("arguments",)))
 
-    def train(**given: Any) -> None:
+    def train(**values: Any) -> None:
         from exegete.recipes import RECIPES
 
-        parameters = {option.name: given.pop(option.name) for option in own}
-        chosen = {option.name: given.pop(option.name) for option in options}
-        check_command(given, chosen["device"])
-        run(RECIPES[name](**parameters), RunOptions(**chosen), **given)
+        parameters = {option.name: values.pop(option.name) for option in own}
+        run_options = {option.name: values.pop(option.name) for option in options}
+        # Mistakes in paths and names are reported before torch is imported.
+        check_command(values, run_options["device"])
+        run(RECIPES[name](**parameters), RunOptions(**run_options), **values)
 
     known = {"Recipe": object, "RunOptions": object}
     shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[2:]
@@ -78,7 +79,7 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
-    """The parameters as options: each is Annotated with a help text, and limits of its value if it has some."""
+    """Yield the parameters as typer options; each is Annotated with a help text, and optionally limits."""
     for parameter in inspect.signature(called, eval_str=True).parameters.values():
         if parameter.name in leave_out:
             continue

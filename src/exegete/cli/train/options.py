@@ -1,4 +1,4 @@
-"""The options that all commands of `exegete train` share, and the training run behind them."""
+"""The options shared by all commands of `exegete train`, and the run they start."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check, check_arguments
-from exegete.cli.shared.console import console, hush, say
-from exegete.cli.shared.reading import say_columns, say_division
-from exegete.cli.shared.stopping import keeping
-from exegete.cli.shared.threads import Threads, choose, hidden_size
+from exegete.cli.shared.console import console, say, silence_libraries
+from exegete.cli.shared.reading import say_columns, say_split_sizes
+from exegete.cli.shared.stopping import set_stop_message
+from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -23,39 +23,44 @@ if TYPE_CHECKING:
 Model = Annotated[str | None, typer.Option("--model", "-m", help="Folder or hub name of the model to start from.")]
 Config = Annotated[
     str | None,
-    typer.Option("--config", help="Train from scratch instead: tiny, small or a configuration's .json file."),
+    typer.Option("--config", help="Train from scratch instead: tiny, small, or the .json file of a configuration."),
 ]
 TrainSplit = Annotated[str, typer.Option("--train-split", help="The split to train on.")]
-DevSplit = Annotated[str, typer.Option("--dev-split", help="The split on which the best model is chosen.")]
+DevSplit = Annotated[str, typer.Option("--dev-split", help="The split that selects the best model.")]
 Epochs = Annotated[
     float | None,
-    typer.Option("--epochs", min=0, help="Passes over the data. Default: the method's (baseline 3), new models 10."),
+    typer.Option("--epochs", min=0, help="Number of epochs. Default: the method's (baseline 3); from scratch 10."),
 ]
 LearningRate = Annotated[
     float | None,
     typer.Option(
-        "--learning-rate", "--lr", min=0, help="Its peak. Default: the method's (baseline 5e-5), new models 1e-3."
+        "--learning-rate",
+        "--lr",
+        min=0,
+        help="Peak learning rate. Default: the method's (baseline 5e-5); from scratch 1e-3.",
     ),
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (most: 32)."),
+    typer.Option("--batch-size", min=1, help="Examples per step and process. Default: the method's (usually 32)."),
 ]
 EvalSteps = Annotated[
-    int | None, typer.Option("--eval-steps", min=1, help="Evaluate and save every so many steps. Default: every epoch.")
+    int | None,
+    typer.Option("--eval-steps", min=1, help="Evaluate and save every N steps. Default: every epoch.", metavar="N"),
 ]
 ReportTo = Annotated[
-    str | None, typer.Option("--report-to", help="A tracker of transformers' Trainer, as tensorboard or wandb.")
+    str | None,
+    typer.Option("--report-to", help="A tracker supported by transformers' Trainer, such as tensorboard or wandb."),
 ]
 Argument = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any other argument of transformers' Trainer, as NAME=VALUE; may be repeated."),
+    typer.Option("--set", help="Any other argument of transformers' Trainer, as NAME=VALUE; repeatable."),
 ]
 
 
 def run(
     recipe: Recipe,
-    chosen: RunOptions,
+    run_options: RunOptions,
     *,
     data: options.Data,
     output_dir: options.OutputDir,
@@ -77,24 +82,24 @@ def run(
     label_column: options.LabelColumn = None,
     rationale_column: options.RationaleColumn = None,
 ) -> None:
-    """Trains by a recipe and prints the dev figures.
+    """Train with a recipe and print the metrics on the dev split.
 
-    The best model on the dev split is kept, with metrics.json, history.json and exegete_run.json beside it. The same
-    command again goes on after an interruption, and does not repeat a finished run.
+    The best model by the dev split is saved, together with metrics.json, history.json and exegete_run.json. Run the
+    same command again to resume after an interruption; a finished run is not repeated.
     """
     from accelerate import PartialState
 
     import exegete
 
-    hush()
-    start = starting_point(model, config)
-    choose(threads, hidden_size(start), chosen.device)
-    keeping(f"checkpoints are kept in {output_dir}: the same command goes on")
-    named = options.columns(text_column, text_pair_column, label_column, rationale_column)
+    silence_libraries()
+    start = choose_starting_point(model, config)
+    set_threads(threads, hidden_size(start), run_options.device)
+    set_stop_message(f"checkpoints are saved in {output_dir}: resume with the same command")
+    named = options.column_options(text_column, text_pair_column, label_column, rationale_column)
     say_columns(data, named)
-    train = exegete.load_data(data, train_split, limit=limit, seed=chosen.seed, **named)
-    dev = exegete.load_data(data, dev_split, limit=limit, seed=chosen.seed, **named)
-    say_division(data, named, {train_split: len(train), dev_split: len(dev)})
+    train = exegete.load_data(data, train_split, limit=limit, seed=run_options.seed, **named)
+    dev = exegete.load_data(data, dev_split, limit=limit, seed=run_options.seed, **named)
+    say_split_sizes(data, named, {train_split: len(train), dev_split: len(dev)})
     arguments = {
         "num_train_epochs": epochs,
         "learning_rate": learning_rate,
@@ -103,30 +108,31 @@ def run(
         "disable_tqdm": quiet or None,
         "report_to": report_to,
     }
-    given = {name: value for name, value in arguments.items() if value is not None} | trainer_arguments(argument)
-    result = recipe.train(start, train, dev, output_dir, chosen, arguments=given)
+    trainer_args = {name: value for name, value in arguments.items() if value is not None}
+    trainer_args |= parse_trainer_arguments(argument)
+    result = recipe.train(start, train, dev, output_dir, run_options, arguments=trainer_args)
     processes = PartialState()
     processes.wait_for_everyone()
     processes.destroy_process_group()
     if processes.is_main_process or not result.finished:
-        report(result, f"{dev_split} ({len(dev)} rows)")
+        print_report(result, f"{dev_split} ({len(dev)} rows)")
 
 
-def check_command(given: Mapping[str, Any], device: str | None) -> None:
-    """Looks at a command's own options before anything heavy is imported. Raises ExegeteError for what is wrong."""
-    start = starting_point(given.get("model"), given.get("config"))
+def check_command(values: Mapping[str, Any], device: str | None) -> None:
+    """Check a command's options without heavy imports. Raises ExegeteError for a mistake."""
+    start = choose_starting_point(values.get("model"), values.get("config"))
     if start.endswith(".json") and not Path(start).exists():
-        raise ExegeteError(f"there is no configuration at {start}")
-    check(models=[] if given.get("config") else [start], data=given["data"])
+        raise ExegeteError(f"the configuration {start} does not exist")
+    check(models=[] if values.get("config") else [start], data=values["data"])
     if device not in (None, "cpu", "cuda"):
         raise ExegeteError(f"expected the device cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
-    check_arguments(list(trainer_arguments(given.get("argument"))))
+    check_arguments(list(parse_trainer_arguments(values.get("argument"))))
 
 
-def starting_point(model: str | None, config: str | None) -> str:
-    """The one of both that was given."""
-    chosen = [source for source in (model, config) if source is not None]
-    if len(chosen) != 1:
+def choose_starting_point(model: str | None, config: str | None) -> str:
+    """Return the model or the configuration, whichever was given."""
+    sources = [source for source in (model, config) if source is not None]
+    if len(sources) != 1:
         raise ExegeteError("expected either --model (fine-tune it) or --config (train from scratch)")
     if config is not None and not config.endswith(".json"):
         from exegete.errors import unknown
@@ -134,18 +140,18 @@ def starting_point(model: str | None, config: str | None) -> str:
 
         if config not in SIZES:
             raise unknown("configuration", config, [*SIZES, "FILE.json"])
-    return chosen[0]
+    return sources[0]
 
 
-def trainer_arguments(given: list[str] | None) -> dict[str, Any]:
-    """NAME=VALUE as arguments: numbers, true, false and none as such."""
+def parse_trainer_arguments(options: list[str] | None) -> dict[str, Any]:
+    """Parse NAME=VALUE options; numbers, true, false, none and JSON become Python values."""
     import json
 
     arguments: dict[str, Any] = {}
-    for word in given or []:
-        name, equals, value = word.partition("=")
+    for option in options or []:
+        name, equals, value = option.partition("=")
         if not equals:
-            raise ExegeteError(f"expected NAME=VALUE behind --set, got {word!r}")
+            raise ExegeteError(f"expected --set NAME=VALUE, got {option!r}")
         try:
             arguments[name] = json.loads({"none": "null"}.get(value.lower(), value))
         except ValueError:
@@ -154,47 +160,49 @@ def trainer_arguments(given: list[str] | None) -> dict[str, Any]:
 
 
 def require_finished(result: TrainResult) -> None:
-    """Ends the command with the code of its signal where a run was stopped, and says where it goes on."""
+    """Exit with the code of the signal if a run was stopped, after a message how to resume."""
     if not result.finished:
-        say(f"stopped after step {result.steps}: the same command goes on from there")
+        say(f"stopped after step {result.steps}: resume with the same command")
         raise typer.Exit(128 + (result.signal or 0))
 
 
-def _sum(result: TrainResult) -> str:
-    """The loss as a sum of its terms, where a weight is not 1."""
+def _describe_loss(result: TrainResult) -> str:
+    """Return the formula of the loss, empty if all weights are 1."""
     import json
 
     record = json.loads((Path(result.folder) / "exegete_run.json").read_text(encoding="utf-8"))
-    terms = {name: each.get("weight", 1) for name, each in record["config"].get("objectives", {}).items()}
+    objectives = record["config"].get("objectives", {})
+    terms = {name: params.get("weight", 1) for name, params in objectives.items()}
     if all(weight == 1 for weight in terms.values()):
         return ""
     return f"; loss = {' + '.join(f'{weight:g} · {name}' for name, weight in terms.items())}"
 
 
-def _evaluations(result: TrainResult) -> list[dict[str, Any]]:
-    """What a finished run logged of the dev split, from before training (step 0) on where that was evaluated."""
+def _dev_evaluations(result: TrainResult) -> list[dict[str, Any]]:
+    """Return the logged evaluations of a finished run; step 0 is an evaluation before training."""
     if not result.finished or not (Path(result.folder) / "history.json").exists():
         return []
     return [entry for entry in result.history if "eval_loss" in entry and "epoch" in entry]
 
 
-def _best_epoch(result: TrainResult) -> str:
-    """Which epoch was kept, where a finished run says it: the one whose loss or other criterion the end has."""
-    judged = [entry for entry in _evaluations(result) if entry.get("step") != 0]
-    same = [entry["epoch"] for entry in judged[:-1] if entry["eval_loss"] == result.metrics.get("loss")]
-    return f", best epoch {same[0]:g} of {judged[-1]['epoch']:g}" if same else ""
+def _describe_best_epoch(result: TrainResult) -> str:
+    """Return which epoch was kept, empty if it is unknown."""
+    evaluations = [entry for entry in _dev_evaluations(result) if entry.get("step") != 0]
+    # The last evaluation is that of the restored best model: the epoch with the same loss is the one that was kept.
+    epochs = [entry["epoch"] for entry in evaluations[:-1] if entry["eval_loss"] == result.metrics.get("loss")]
+    return f", best epoch {epochs[0]:g} of {evaluations[-1]['epoch']:g}" if epochs else ""
 
 
-def report(result: TrainResult, judged: str = "") -> None:
-    """The dev figures on standard output, under the rows they are of; a stopped run ends with its signal's code."""
+def print_report(result: TrainResult, rows: str = "") -> None:
+    """Print the dev metrics below a line about the rows; exit with the signal's code if the run was stopped."""
     require_finished(result)
-    if judged:
-        console().print(f"{judged}{_best_epoch(result)}{_sum(result)}:", markup=False, highlight=False)
-    before = next((entry for entry in _evaluations(result) if entry.get("step") == 0), {})
+    if rows:
+        console().print(f"{rows}{_describe_best_epoch(result)}{_describe_loss(result)}:", markup=False, highlight=False)
+    before = next((entry for entry in _dev_evaluations(result) if entry.get("step") == 0), {})
     for name, value in result.metrics.items():
         first = before.get(f"eval_{name}")
         more = "" if first is None else f" (before training {first:.4f})"
         console().print(f"{name}: {'–' if value is None else format(value, '.4f')}{more}")
     if result.metrics.get("feasible") == 0:
-        say("no epoch kept the bound: discard this run, train another seed or loosen the bound")
+        say("no epoch satisfied the bound: discard this run, and train with another seed or a larger bound")
     say(f"model: {Path(result.folder)}")

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError, unknown
-from exegete.heap import keep_freed
 from exegete.models.batch import Batch
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.passes.last_layer import skip_unread_positions
@@ -54,9 +53,6 @@ def run_perturbed(
     if last is not None and last[0] is batch and last[2] == how and torch.equal(last[1], keep):
         return last[3].clone()
     allowed = (keep | ~batch.removable) & batch.attended
-    if model.device.type == "cpu":
-        # glibc would return each layer's activations to the system, and fetching them again takes a tenth of a pass.
-        keep_freed()
     inputs: PerturbedInputs
     inputs = Deletion(model, batch, allowed) if how == "remove" else Replacement(model, batch, allowed, how)
     with torch.no_grad(), model.evaluation_mode(), skip_unread_positions(model, attention=False):
