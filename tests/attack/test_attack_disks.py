@@ -140,7 +140,7 @@ def require_one_line(code, output):
     assert "Traceback" not in output
     if code == 1:  # a study goes on to runs that can still be done
         assert re.search(
-            "^the disk of .* is full: make room and run the same command|could not be written", output, re.M
+            "^the disk of .* is full: free some space and run the same command|could not be written", output, re.M
         )
         return
     assert code == 2, output

@@ -115,7 +115,7 @@ def test_the_columns_that_are_read_and_the_rows_are_said(model, data, tmp_path, 
     code, err = run(*comparing(model, data, tmp_path / "p", "--limit", "1", "--methods", "random"),
                     "--metrics", "important_tokens", "--label-column", "stars", capsys=capsys)  # fmt: skip
     assert code == 0
-    assert {"columns: text ← review, label ← stars; no rationale", "1 example: drawn from all of data.csv"} <= {
+    assert {"columns: text ← review, label ← stars; no rationale", "1 example: sampled from all of data.csv"} <= {
         *err.splitlines()
     }
 
@@ -198,12 +198,12 @@ def test_where_nothing_can_be_written_nothing_is_begun(place, model, data, tmp_p
         ("train", "baseline", "--config", "tiny", "--data", "generated", "--output-dir", folder),
     )
     for command in commands:
-        assert_one_clear_line(*run(*command, capsys=capsys), "nothing can be written", str(folder))
+        assert_one_clear_line(*run(*command, capsys=capsys), "cannot write to the folder", str(folder))
 
 
 def test_a_folder_whose_name_is_no_utf_8_is_refused(model, tmp_path, capsys):
     words = ("explain", "a film", "--model", model, "--methods", "random", "--output-dir", tmp_path / "caf\udce9")
-    assert_one_clear_line(*run(*words, capsys=capsys), "caf\\xe9", "is no UTF-8")
+    assert_one_clear_line(*run(*words, capsys=capsys), "caf\\xe9", "is not UTF-8")
     assert not list(tmp_path.iterdir())
 
 

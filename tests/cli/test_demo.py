@@ -36,7 +36,7 @@ def test_notes_are_cited_and_what_was_needed_is_told_by_kind(tmp_path, capsys, m
     words = ["demo", "--task", "generation", "--output-dir", str(tmp_path), "--limit", "6", "--quiet", "--methods"]
     assert main([*words, "occlusion,random"]) == 0
     shown = capsys.readouterr()
-    assert "questions are answered right, word for word" in shown.err
+    assert "questions are answered exactly right" in shown.err
     assert all(kind in shown.out for kind in ("one hop", "redundant", "two hops"))
     assert "needed: note " in shown.err
     assert "train_runtime" not in shown.out

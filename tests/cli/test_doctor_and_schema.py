@@ -40,7 +40,7 @@ def test_doctor_names_what_is_missing_or_too_old_and_ends_with_1(monkeypatch, ca
     said = capsys.readouterr()
     assert "needs >=2.8" in said.out
     assert "missing" in said.out
-    assert "not as needed: torch, transformers" in said.err
+    assert "missing or too old: torch, transformers" in said.err
 
 
 def test_schema_command_prints_json(capsys):

@@ -55,8 +55,8 @@ def test_another_prompt_is_another_comparison(decoder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--template", "Review:{text}"], "--template and --labels go together"),
-        (["--labels", LABELS], "--template and --labels go together"),
+        (["--template", "Review:{text}"], "--template and --labels must be given together"),
+        (["--labels", LABELS], "--template and --labels must be given together"),
         (["--template", "absent.txt", "--labels", LABELS], "no {text} in it"),
         (["--template", "{text}", "--labels", "good=P"], "at least two different labels"),
     ],

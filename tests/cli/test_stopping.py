@@ -1,4 +1,4 @@
-"""A stopped command says in one line what is kept; the same command goes on."""
+"""A stopped command says in one line what is saved, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_demo_that_is_stopped_in_training_goes_on(number, tmp_path):
     code, lines = stopped_when(begun(tmp_path, *demo), lambda: any(model.glob("checkpoint-*")), number)
     assert code == 128 + number
     (line,) = lines
-    assert "the same command goes on" in line
+    assert "resume with the same command" in line
     again = begun(tmp_path, *demo)
     out, err = again.communicate(timeout=240)
     assert again.returncode == 0, err
@@ -58,7 +58,7 @@ def test_a_comparison_that_is_stopped_says_what_is_kept(number, tmp_path, monkey
     process = begun(tmp_path, *compare, "--methods", "lime,random", "--quiet")
     code, lines = stopped_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), number)
     assert code == 128 + number
-    assert lines == ["stopped: judged examples are kept in out: the same command with --output-dir out goes on"]
+    assert lines == ["stopped: finished examples are saved in out: resume with the same command and --output-dir out"]
 
 
 def test_a_teacher_that_is_stopped_is_no_bad_input(tmp_path, monkeypatch, capsys):

@@ -46,7 +46,7 @@ def test_what_there_is_nothing_of_is_said(tmp_path, capsys):
     for words, message in (
         (["run", str(path), "--only", "nothing", "--dry-run"], "no run of"),
         (["table", str(path), "--table", "t"], "unknown table 't'"),
-        (["leaderboard"], "holds no judged explanations"),
+        (["leaderboard"], "contains no judged explanations"),
         (["run", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ):
         assert main(["study", *words, "--output-dir", str(tmp_path / "runs")]) == 2
@@ -58,7 +58,7 @@ def test_where_nothing_can_be_written_nothing_is_run(tmp_path, capsys):
     path.write_text(GOOD)
     for folder in ("/proc/nowhere", str(path)):
         assert main(["study", "run", str(path), "--output-dir", folder]) == 2
-        assert f"nothing can be written to the folder {folder}" in capsys.readouterr().err
+        assert f"cannot write to the folder {folder}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["run", "status", "table", "report", "leaderboard", "page", "export", "import"])

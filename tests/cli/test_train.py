@@ -50,7 +50,7 @@ def test_training_on_a_single_file_says_that_it_is_divided(tmp_path, capsys):
     assert "columns: text ← review, label; no rationale" in lines
     train, dev = (len(exegete.load_data(str(file), split, seed=0)) for split in ("train", "dev"))
     assert any(
-        f"mine.csv is divided by a hash of text and seed: {train} of train, {dev} of dev" in line for line in lines
+        f"mine.csv is divided by a hash of text and seed: train {train}, dev {dev} rows" in line for line in lines
     )
 
 

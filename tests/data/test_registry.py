@@ -118,14 +118,14 @@ def test_an_id_that_is_not_the_name_on_the_card_is_refused():
 def test_lists_and_doctor_name_the_parts_that_cannot_be_used(capsys):
     assert main(["methods"]) == 0
     listed = capsys.readouterr().out.splitlines()[-1]
-    assert listed.startswith("Cannot be used: ")
+    assert listed.startswith("Cannot be loaded: ")
     assert all(name in listed for name in ("broken", "other_id", "bare", "absent"))
     assert main(["doctor"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "No module named 'plugged_without'" in said
     assert "(plugged:Bare): it has no `card: MethodCard`" in said
     assert main(["metrics"]) == 0
-    assert "Cannot be used" not in capsys.readouterr().out
+    assert "Cannot be loaded" not in capsys.readouterr().out
 
 
 def test_a_card_of_an_unknown_family_is_refused():

@@ -312,13 +312,13 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     for options, message in (
         (("--prompt", "prompt.txt", "--source", "one.txt"), "unknown source 'second'. Valid choices: one"),
         (("--prompt", "prompt.txt", "--messages", "chat.json"), "one of a text, --prompt FILE and --messages FILE"),
-        (("--messages", "one.txt"), "is no JSON"),
-        (("--prompt", "none.txt"), "there is no none.txt"),
+        (("--messages", "one.txt"), "is not JSON"),
+        (("--prompt", "none.txt"), "none.txt does not exist"),
         (
             ("--prompt", "prompt.txt", *sources, "--unit", "page"),
             "granularity 'page'. Valid choices: paragraph, sentence, source",
         ),
-        (("--prompt", "prompt.txt", *sources, "--source", "one=two.txt"), "two are called 'one'"),
+        (("--prompt", "prompt.txt", *sources, "--source", "one=two.txt"), "two sources are called 'one'"),
     ):
         code, _, errors = explain(*options)
         assert (code, message in errors) == (2, True), errors

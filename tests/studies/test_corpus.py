@@ -203,16 +203,16 @@ def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
     )
     assert f"{COUNT} rows are explained" in capsys.readouterr().err
     assert main(["summary", str(whole), "--top", "3", "--least", "2"]) == 0
-    assert "Words that matter most for" in capsys.readouterr().out
+    assert "Most important words for" in capsys.readouterr().out
     assert main(["summary", str(whole), "--json", "--against", str(whole)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["rows"], told["distance"], sum(one["size"] for one in told["clusters"])) == (COUNT, 0, COUNT)
     assert main(["summary", str(whole), "--against", str(whole), "--least", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(
-        r"No word's share changed \(\d+ tested\)\. Distance of what the explanations fall on: 0\.000", shown
+        r"No word's share changed \(\d+ tested\)\. Distance between the important words: 0\.000", shown
     )
-    assert "What changed" not in shown
+    assert "Changes (" not in shown
     assert "sorted by the end of the 95 % interval" in shown
     assert "it has no sign" not in shown
     assert main(["summary", str(tmp_path)]) == 2

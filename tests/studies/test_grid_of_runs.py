@@ -100,7 +100,7 @@ def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_pa
     first.wait()
     before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).list_finished()}
     assert 3 <= len(before) < 12
-    assert "killed, trying again: its process died" in first.stderr.read().decode()
+    assert "killed, retrying: its process died" in first.stderr.read().decode()
     second = command(root, *more)
     said = second.communicate(timeout=300)[1].decode()
     assert second.returncode == 0, said[-2000:]
@@ -258,7 +258,7 @@ def test_tables_status_and_dry_run_from_the_command_line(undisturbed, capsys):
     assert main(["study", "run", str(FILE), *where, "--dry-run", "--only", "fast*dev"]) == 0
     assert capsys.readouterr().out.count("done  films / tiny / fast") == 6
     assert main(["study", "run", str(FILE), *where, "--no-resume"]) == 2
-    assert "holds finished runs" in capsys.readouterr().err
+    assert "contains finished runs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_study_is_made_of_a_result_once_and_gone_on_with(started, comparison):
     made = pages(started(*options)).get("/studies/films").text
     assert f"2 examples, explained by {', '.join(sorted(METHODS))}" in made
     again = started(*options)
-    assert "going on with the study films" in again["printed"]
+    assert "continuing the study films" in again["printed"]
     assert "0 of 0 answers, 2 examples" in pages(again).get("/studies/films").text
     with pytest.raises(ExegeteError, match="of the kind rank"):
         started(*options, "--kind", "highlight")
@@ -128,11 +128,11 @@ def test_a_study_of_a_protocol_is_made_once_and_its_link_and_digest_are_told(sta
     assert link in start["printed"]
     assert digest_of(protocol()) in start["printed"]
     assert "/take/films" in pages(start).get("/studies/films").text
-    assert "going on with the study films" in started(*options)["printed"]
+    assert "continuing the study films" in started(*options)["printed"]
     path.write_text(protocol(language="de"))
     with pytest.raises(ExegeteError, match="begun with another protocol"):
         started(*options)
-    with pytest.raises(ExegeteError, match="is of the kind rank, --kind says highlight"):
+    with pytest.raises(ExegeteError, match="describes a study of kind rank, but --kind is highlight"):
         started(*options, "--kind", "highlight")
 
 
