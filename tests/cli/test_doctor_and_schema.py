@@ -19,10 +19,10 @@ STUDIES = sorted(path for path in {*FOLDER.rglob("*.yaml")} - {*PROTOCOLS} if pa
 
 @pytest.fixture(scope="module")
 def validator():
-    from exegete.studies.spec.schema import json_schema
+    from exegete.studies.spec.schema import make_json_schema
 
-    Draft202012Validator.check_schema(json_schema())
-    return Draft202012Validator(json_schema())
+    Draft202012Validator.check_schema(make_json_schema())
+    return Draft202012Validator(make_json_schema())
 
 
 def test_doctor_names_versions_extras_and_devices(capsys):

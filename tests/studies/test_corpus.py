@@ -209,9 +209,7 @@ def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
     assert (told["rows"], told["distance"], sum(one["size"] for one in told["clusters"])) == (COUNT, 0, COUNT)
     assert main(["summary", str(whole), "--against", str(whole), "--least", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert re.search(
-        r"No word's share changed \(\d+ tested\)\. Distance between the important words: 0\.000", shown
-    )
+    assert re.search(r"No word's share changed \(\d+ tested\)\. Distance between the important words: 0\.000", shown)
     assert "Changes (" not in shown
     assert "sorted by the end of the 95 % interval" in shown
     assert "it has no sign" not in shown
