@@ -69,12 +69,7 @@ class Task(ABC):
         return labels
 
     def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
-        """Return targets [B], or contrasts [B, 2], from what a user passes.
-
-        Args:
-            target: a label, a contrast (for, against), or a list with one of those per example.
-            batch: B examples.
-            label_id: a function from a label to its index.
+        """Return targets [B], or contrasts [B, 2], of a label, a pair (for, against), or a list with one per example.
 
         Raises:
             ExegeteError: another number of targets than of examples; neither label nor contrast.
@@ -88,8 +83,7 @@ class Task(ABC):
             raise ExegeteError(
                 f"a contrast is a pair (for, against), one for each example or for all, got {target!r:.80}"
             )
-        pairs = [[label_id(first), label_id(second)] for first, second in targets]
-        return torch.tensor(pairs, device=batch.device)
+        return torch.tensor([[label_id(label) for label in pair] for pair in targets], device=batch.device)
 
     def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
         """Return the target.
@@ -258,8 +252,7 @@ class Generation(Task):
     """A span of response tokens, each predicted from everything before it; explained by its log-probability.
 
     Its "logits" are a table [B, R, 2] of each response token's log-probability and logit, or [B, R, 3] with the foil's
-    logit, where R is the length of the longest response; entries after a response's end are 0. All scores can be
-    computed from it, and it takes no memory for the vocabulary.
+    logit, zero after a response's end. All scores are computed from it; it takes no memory for the vocabulary.
     """
 
     name = "generation"
