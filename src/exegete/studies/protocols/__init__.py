@@ -1,1 +1,1 @@
-"""What else a judgement finds out about a model: a function each, by name in `registry`."""
+"""Evaluation protocols of judgements: figures of a model beyond its performance and its explanations' metrics."""

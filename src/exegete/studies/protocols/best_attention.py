@@ -1,4 +1,4 @@
-"""The layer and the head whose attention agrees best with people, chosen on the very data that it is judged on."""
+"""The most plausible attention layer and head, chosen on the data that they are judged on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from exegete.models.encoding.labels import renumber_labels
 
 @torch.no_grad()
 def score_best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple[float, float]:
-    """The highest mean of a metric on rationales that a layer's mean attention logits have, and a head's.
+    """Return the mean of a metric on rationales for the best layer's mean attention logits, and for the best head.
 
-    They are weighed as `ParameterisedAttention` weighs them, all but one by 0 (Fernandes et al. 2022, Table 2: rows
-    that are supervised, as people's rationales chose among them).
+    This is `ParameterisedAttention` with one non-zero coefficient (Fernandes et al. 2022, Table 2: the rows that are
+    supervised, since people's rationales choose the layer or head).
     """
     rows, layers, heads = renumber_labels(model, data), list[Tensor](), list[Tensor]()
     for indices in make_batches(model, rows):
@@ -36,6 +36,6 @@ def score_best_attention(model: ExplainedModel, data: Dataset, judge: Metric) ->
 
 
 def _attention_maps(batch: Batch, logits: Tensor) -> Iterator[Tensor]:
-    """The distribution over positions that each of K logits [B, K, L] makes, without special tokens' share."""
+    """Yield the distribution over positions of each of K attention logits [B, K, L], with 0 at special tokens."""
     for each in logits.unbind(1):
         yield softmax_over(each, batch.attended).masked_fill(~batch.content, 0)

@@ -1,4 +1,4 @@
-"""Protocols of generated text with sources: what training changed, and whether citations hold what they promise."""
+"""Protocols of generated text with sources: agreement with the original model, and validity of citations' bounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ if TYPE_CHECKING:
 
 
 def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int = 64) -> dict[str, float]:
-    """How alike two models take the loss of sources: Pearson's correlation of a response's log-probabilities.
+    """Measure how similarly two models react when sources are removed.
+
+    It is the Pearson correlation of the log-probabilities of a response over random sets of sources that are kept,
+    mean over prompts.
 
     Args:
-        model: trained on from the other one.
+        model: a model that was trained further from the original one.
         data: prompts with sources and responses.
-        original: folder of the other one.
-        n_masks: random sets of sources that stay, those of the metric `lds`.
+        original: folder of the original model.
+        n_masks: number of random sets of sources, as in the metric `lds`.
     """
     import numpy as np
 
@@ -38,14 +41,14 @@ def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_mask
 def measure_promises(
     model: ExplainedModel, data: Dataset, *, citation: str, calibration: Dataset, alpha: float = 0.1
 ) -> dict[str, float]:
-    """How often the falls that citations promise are real (see `exegete.explainers.learned.conformal`).
+    """Measure how often the drops that citations guarantee are real (see `exegete.explainers.learned.conformal`).
 
     Args:
-        model: trained by the recipe `cite`.
-        data: new prompts with sources and responses.
-        citation: the run's folder.
-        calibration: other prompts, which bounds are calibrated on.
-        alpha: the share of promises that may be wrong.
+        model: a model trained by the recipe `cite`.
+        data: prompts with sources and responses, not used in training.
+        citation: the folder of that training run.
+        calibration: other prompts, on which the bounds are calibrated.
+        alpha: the allowed share of wrong bounds.
     """
     from exegete.explainers.learned.trained_citation import TrainedCitation
     from exegete.training.citations import calibrate_bounds, measure_citations, summarize_bounds

@@ -1,4 +1,4 @@
-"""How much better than untrained coefficients any setting teaches: a search by drawing, judged on other data."""
+"""The headroom of learned coefficients: how much better the best random setting teaches than the untrained one."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ANSWERS = "right.json"
 
 @dataclass(frozen=True)
 class CoefficientSearch:
-    """Settings of λ and η of `interpretable_attention` on a frozen model, and students that learn from each.
+    """A random search over the coefficients λ and η of `interpretable_attention` of a frozen model.
 
     Args:
-        teaching: the model, and how students learn from its answers and explanations.
-        start: what students start from.
-        folder: keeps settings and what finished students got right; the same search goes on.
-        options: of the students' runs.
-        spread: the standard deviation of drawn coefficients around the untrained 1.
+        teaching: the teacher, and how students learn from its answers and explanations.
+        start: the model that students start from.
+        folder: keeps the settings and the answers of finished students; the same search resumes from it.
+        options: options of the students' training runs.
+        spread: standard deviation of the random coefficients around their untrained value, 1.
         attention: parameters of the explainer.
     """
 
@@ -48,7 +48,7 @@ class CoefficientSearch:
     attention: Mapping[str, Any] | None = None
 
     def setting(self, number: int) -> Path:
-        """The folder of a setting: 0 is untrained, others are drawn by their number."""
+        """Return the folder of a setting: number 0 is untrained, others are random with their number as the seed."""
         folder = self.folder / f"setting-{number}"
         if not folder.exists():
             single = InterpretableAttention.for_model(self.teaching.teacher, **(self.attention or {}))
@@ -60,9 +60,10 @@ class CoefficientSearch:
         return folder
 
     def right(self, number: int, seeds: Sequence[int], pool: Dataset, asked: Dataset, name: str) -> NDArray[np.bool_]:
-        """[S, N] Which of the rows asked each new student of a setting answers as the model does.
+        """Return which of N examples each of S new students answers as the teacher does, [S, N].
 
-        `pool` and `asked` as `teacher_outputs.label_by_teacher` makes them; `name`: of the rows asked, for files.
+        `pool` and `asked` are labelled by the teacher (`teacher_outputs.label_by_teacher`); `name` is that of `asked`,
+        for file names.
         """
         method = f"interpretable_attention:{self.setting(number)}"
         one, terms, found = replace(self.teaching, explainer=method), None, []
@@ -78,7 +79,7 @@ class CoefficientSearch:
 
 
 def match_teacher(student: ExplainedModel, asked: Dataset) -> NDArray[np.bool_]:
-    """[N] Which rows of taught data a student answers as its teacher does."""
+    """Return which examples a student answers as its teacher does, [N]."""
     asked = align_labels(student, asked)
     equal = compare_form(student.task.name, predict_answers(student, asked)) == get_teacher_answers(asked)
     alike: NDArray[np.bool_] = equal.reshape(len(asked), -1).all(1)
@@ -94,18 +95,19 @@ def headroom(
     count: int = 4,
     judged: int = 8,
 ) -> dict[str, float]:
-    """The drawn setting whose students agree most on dev, judged on test by new students against the untrained one.
+    """Choose the random setting with the best students on dev, and compare it with the untrained one on test.
 
-    `headroom`: its gain in agreement, with a 95 % interval by a paired bootstrap over rows and students; on dev, where
-    it was chosen, `headroom_chosen`; `simulatability` is the untrained setting's on test.
+    Returns `headroom`, the gain in simulability of new students on test, with a 95 % interval by a paired bootstrap
+    over examples and students (`headroom_low`, `headroom_high`); `headroom_chosen`, the gain on dev, where the setting
+    was chosen; and `simulatability`, that of the untrained setting on test.
 
     Raises:
-        ExegeteError: fewer than one setting or student, or a regression, whose values nobody foretells exactly.
+        ExegeteError: fewer than one setting or student, or a regression, where no student predicts exact values.
     """
     if search.teaching.teacher.task.name == "regression":
-        raise ExegeteError("headroom counts answers that are foretold: it does not apply to a regression")
+        raise ExegeteError("headroom counts answers that students predict exactly: it does not apply to a regression")
     if min(settings, count, judged) < 1:
-        raise ExegeteError("a search has a setting to draw and students to learn from it")
+        raise ExegeteError("headroom needs at least one setting and one student: raise settings, count and judged")
     pool, dev, test = (search.teaching.label_data(data) for data in (pool, dev, test))
     tries = {
         number: search.right(number, range(count), pool, dev, "dev").mean() for number in range(UNTRAINED, settings + 1)
@@ -126,7 +128,7 @@ def headroom(
 def interval(
     one: NDArray[np.bool_], other: NDArray[np.bool_], resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """The 95 % interval of the mean of one − other [S, N], students and rows drawn again, both in pairs."""
+    """Return the 95 % paired bootstrap interval, over students and examples, of the mean of one − other [S, N]."""
     difference, random = one.astype(float) - other.astype(float), np.random.default_rng(seed)
     students, rows = difference.shape
     means = []

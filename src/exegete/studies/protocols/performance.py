@@ -1,4 +1,4 @@
-"""How well a model does its task on a dataset."""
+"""A model's performance on its task."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from exegete.training.loop.data import is_generation_data
 
 @torch.no_grad()
 def evaluate_performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float], pd.DataFrame]:
-    """The task's figures over a dataset, and a row an example: its label, and what was predicted.
+    """Return the task's figures over a dataset, and a frame with the label and the prediction of each example.
 
-    Labels are in the model's numbering; a dataset without labels has no figures. Of generated text `accuracy` is the
-    share of responses that are given word for word.
+    Labels are numbered as in the model; a dataset without labels has no figures. For generated text, `accuracy` is the
+    share of responses that the model reproduces exactly.
 
     Raises:
-        ExegeteError: a label that the model does not know.
+        ExegeteError: a label that the model does not have.
     """
     rows = renumber_labels(model, data)
     predicted: dict[int, Any] = {}
@@ -39,6 +39,7 @@ def evaluate_performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str
                 .numpy()
             )
             predicted |= dict(zip(indices, answers, strict=True))
+    # Batches are sorted by length: back into the order of the dataset.
     stacked = np.stack([predicted[index] for index in range(len(rows))])
     frame = pd.DataFrame({"example": range(len(rows)), "predicted": list(stacked.reshape(len(rows), -1))})
     if is_generation_data(data):

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class EvaluationProtocol(NamedTuple):
-    """A function of a model and a dataset that gives figures by name, and whether higher is better of each.
+    """A protocol: a function of a model and a dataset, and for each of its figures whether higher is better.
 
-    Its options are keyword arguments; a study may give another run's folder, `{dataset: NAME}` or `{model: NAME}`. What
-    is called `seed`, `explainers` or `folder` is given by the run: its seed, the specs of the judgement's explainers,
-    a folder to work in. A protocol with explainers gives a row for each `example` and `method`, a spec, instead.
+    The function's keyword arguments are the protocol's options; a study may give another run's folder,
+    `{dataset: NAME}` or `{model: NAME}`. The run itself gives the arguments `seed` (its seed), `explainers` (specs of
+    the judgement's explainers) and `folder` (to keep files in). The function returns figures by name; one with
+    `explainers` returns a frame with a row for each `example` and `method` (a spec).
     """
 
     run: Callable[..., Mapping[str, float] | pd.DataFrame]
@@ -75,7 +76,7 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
 
 
 def check_protocol(name: str, options: Mapping[str, Any]) -> None:
-    """Raises ExegeteError for an unknown protocol or option, or one that is missing."""
+    """Raise ExegeteError for an unknown protocol or option, or a missing option."""
     if name not in PROTOCOLS:
         raise unknown("protocol", name, PROTOCOLS)
     valid = _protocol_options(name)
@@ -88,30 +89,38 @@ def check_protocol(name: str, options: Mapping[str, Any]) -> None:
 
 
 def add_default_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options that a protocol's figures depend on, but those that the run gives."""
+    """Return all options of a protocol, with defaults, except those that the run gives."""
     return {key: options.get(key, each.default) for key, each in _protocol_options(name).items()}
 
 
 def uses_explainers(name: str | None) -> bool:
-    """Whether a protocol gives its figures for each of the judgement's explainers."""
+    """Return whether a protocol gives figures for each of the judgement's explainers."""
     return name is not None and "explainers" in _run_arguments(name)
 
 
 def run_protocol(
     name: str, model: ExplainedModel, data: Dataset, options: Mapping[str, Any], **given: Any
 ) -> Mapping[str, float] | pd.DataFrame:
-    """The figures of a protocol; `given`: what the run gives, see `EvaluationProtocol`.
+    """Run a protocol and return its figures.
+
+    Args:
+        name: the protocol's id.
+        model: the judged model.
+        data: the dataset of the judgement.
+        options: the protocol's options.
+        given: the arguments that the run gives, see `EvaluationProtocol`.
 
     Raises:
-        ExegeteError: it gives figures that it does not declare.
+        ExegeteError: the protocol returns a figure that it does not declare.
     """
     protocol = PROTOCOLS[name]
-    found = protocol.run(model, data, **options, **{key: given[key] for key in _run_arguments(name)})
-    figures = found if isinstance(found, Mapping) else found.columns.drop(["example", "method"])
+    arguments = {key: given[key] for key in _run_arguments(name)}
+    result = protocol.run(model, data, **options, **arguments)
+    figures = result if isinstance(result, Mapping) else result.columns.drop(["example", "method"])
     wrong = next((key for key in figures if key not in protocol.figures), None)
     if wrong is not None:
         raise unknown(f"figure of {name}", wrong, protocol.figures)
-    return found
+    return result
 
 
 def _run_arguments(name: str) -> list[str]:
@@ -119,5 +128,6 @@ def _run_arguments(name: str) -> list[str]:
 
 
 def _protocol_options(name: str) -> dict[str, inspect.Parameter]:
+    # The first two parameters are the model and the data.
     parameters = list(inspect.signature(PROTOCOLS[name].run).parameters.items())[2:]
     return {key: each for key, each in parameters if key not in RUN_ARGUMENTS}

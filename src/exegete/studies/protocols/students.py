@@ -1,4 +1,4 @@
-"""Protocols with students: how well they foretell a model."""
+"""Protocols with student models: how well students predict a teacher's answers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def measure_simulatability(
     model: ExplainedModel, data: Dataset, *, teacher: str, without: str = ""
 ) -> dict[str, float]:
-    """How often a student foretells its teacher, without any explanation (SMaT).
+    """Measure simulability: how often a student gives the same answer as its teacher (SMaT).
 
     Args:
-        model: the student.
-        data: what both are asked; labels do not matter.
-        teacher: its folder.
-        without: folder of a student that was taught without explanations; then also how much of what that one gets
-            wrong this one gets right.
+        model: the student; it sees no explanations here.
+        data: the inputs; labels do not matter.
+        teacher: folder of the teacher.
+        without: folder of a student that was trained without explanations. If given, also returns the share of its
+            errors that this student avoids.
     """
     from exegete.metrics.simulatability import simulatability_gain
     from exegete.models import load
@@ -53,24 +53,25 @@ def measure_student_simulatability(
     folder: Path,
     seed: int,
 ) -> pd.DataFrame:
-    """How well new students foretell a model that learned from its answers and explanations: a row a student.
+    """Train new students on a model's answers and explanations and measure their simulability, one row per student.
 
     Args:
         model: the teacher.
-        data: what students are examined on, without explanations.
-        explainers: of the teacher, a group of students each; `none`: students that learn from answers alone.
-        pool: what they learn from.
-        dev: chooses among a student's epochs, where `arguments` say so.
+        data: test inputs, on which students see no explanations.
+        explainers: explainers of the teacher, each for its own group of students; `none`: answers alone.
+        pool: training inputs of the students.
+        dev: inputs for choosing among a student's epochs, if `arguments` evaluate epochs.
         start: the model that students start from.
-        count: students for each explainer, whose seeds no other seed of the study has.
-        weight: β, of the explanations; default: SMaT's.
-        arguments: of the Trainer.
-        max_length: tokens that a text may have.
+        count: number of students per explainer.
+        weight: weight β of the explanation loss; default: SMaT's.
+        arguments: arguments of the Trainer.
+        max_length: maximum number of tokens per text.
         folder: keeps finished students.
-        seed: of the run.
+        seed: seed of the run.
     """
     from exegete.training.bilevel.students import Teaching, train_students
 
+    # Students of different runs get different seeds.
     seeds = range(count * seed, count * (seed + 1))
     rows = train_students(
         start, Teaching(model, weight=weight), pool, dev, data, folder, explainers=explainers, sizes=[len(pool)],
@@ -97,21 +98,21 @@ def headroom(
     max_length: int | None = None,
     folder: Path,
 ) -> dict[str, float]:
-    """How much better than untrained coefficients of IvRA's attention the best of many drawn ones teach students.
+    """Measure how much better the best of many random settings of IvRA's attention teaches students than the untrained.
 
     Args:
-        model: the teacher, which stays what it is.
-        data: what the best setting's students are examined on; it chooses nothing.
-        pool: what students learn from.
-        dev: chooses among settings.
+        model: the teacher; it is not trained.
+        data: test inputs for new students of the best setting; they choose nothing.
+        pool: training inputs of the students.
+        dev: inputs on which the best setting is chosen.
         start: the model that students start from.
-        settings: how many are drawn.
-        count: students of each.
-        judged: new students of the best one, and of the untrained one.
-        spread: of the drawn λ and η around 1.
-        weight: β, of the explanations; default: SMaT's.
-        arguments: of the Trainer.
-        max_length: tokens that a text may have.
+        settings: number of random settings.
+        count: number of students per setting.
+        judged: number of new students of the best setting, and of the untrained one.
+        spread: standard deviation of the random λ and η around 1.
+        weight: weight β of the explanation loss; default: SMaT's.
+        arguments: arguments of the Trainer.
+        max_length: maximum number of tokens per text.
         folder: keeps finished students.
     """
     from exegete.studies.protocols.headroom import CoefficientSearch
@@ -126,7 +127,7 @@ def headroom(
 
 
 def _quiet_arguments(model: ExplainedModel) -> dict[str, Any]:
-    """Arguments of the Trainer for students that nothing is chosen or kept of."""
+    """Return arguments of the Trainer for students without evaluation and checkpoints."""
     return {
         "disable_tqdm": True,
         "use_cpu": model.device.type == "cpu",

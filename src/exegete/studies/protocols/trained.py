@@ -1,4 +1,4 @@
-"""Protocols of models that were trained on what explanations of another one left or took."""
+"""Protocols of models trained on the words that another model's explanation kept or removed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def select_then_predict(
     ratio: float = 0.2,
     contiguous: bool = False,
 ) -> dict[str, float]:
-    """How well a model does that sees the words alone that an explanation of another model chose (FRESH).
+    """Measure a model that sees only the words that another model's explanation chose (FRESH).
 
     Args:
-        model: what predicts, trained by the recipe `fresh`.
+        model: the predictor, trained by the recipe `fresh`.
         data: texts with labels.
-        support: folder of the model that is explained.
-        explainer: chooses; as in training, like `ratio` and `contiguous`.
+        support: folder of the explained model.
+        explainer: the explainer that chooses words; as in training, like `ratio` and `contiguous`.
         ratio: share of the words that is kept.
-        contiguous: whether they are one stretch.
+        contiguous: whether the words are one contiguous span.
     """
     from exegete.models import load
     from exegete.recipes.fresh import extract_rationales
@@ -41,14 +41,14 @@ def select_then_predict(
 def remove_and_retrain(
     model: ExplainedModel, data: Dataset, *, support: str, explainer: str = "random", ratio: float = 0.5
 ) -> dict[str, float]:
-    """How well a model still does without the words that an explanation of another model chose (ROAR): lower is better.
+    """Measure a model that sees all but the words that another model's explanation chose (ROAR): lower is better.
 
     Args:
-        model: what predicts, trained by the recipe `roar`.
+        model: the predictor, trained by the recipe `roar`.
         data: texts with labels.
-        support: folder of the model that is explained.
-        explainer: chooses; as in training, like `ratio`.
-        ratio: share of the words that is taken away.
+        support: folder of the explained model.
+        explainer: the explainer that chooses words; as in training, like `ratio`.
+        ratio: share of the words that is removed.
     """
     from exegete.models import load
     from exegete.recipes.fresh import extract_rationales

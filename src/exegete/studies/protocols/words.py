@@ -1,4 +1,4 @@
-"""Protocols that look at a model's words: attacks, sanity of explanations, plausibility over a corpus."""
+"""Protocols on a model's words: attacks, sanity of explanations, plausibility over a corpus."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def measure_attack(
     model: ExplainedModel, data: Dataset, *, budget: int | None = None, choices: int = 5, seed: int = 0
 ) -> dict[str, float]:
-    """How often swaps of contractions, names, places and numbers change a right answer (see `metrics.attack`).
+    """Attack a model by swaps of contractions, names, places and numbers (see `metrics.attack`).
 
     Args:
         model: a classifier.
         data: texts with labels.
-        budget: texts to try for an example.
-        choices: words to try for each stretch.
-        seed: of the words.
+        budget: maximum number of changed texts per example.
+        choices: number of replacements tried per span.
+        seed: random seed of the replacements.
     """
     from exegete.metrics.attack import attack
     from exegete.models.encoding.labels import renumber_labels
@@ -42,15 +42,15 @@ def measure_sanity(
     absolute: bool = False,
     seed: int = 0,
 ) -> dict[str, float]:
-    """How alike explanations stay when the model loses what it learned: Spearman's ρ, lower is better (Adebayo).
+    """Measure the similarity of explanations after weights are randomised: Spearman's ρ, lower is better (Adebayo).
 
     Args:
-        model: trained.
-        data: what is explained.
-        explainer: any method.
-        random_labels: folder of a model trained on shuffled labels, to compare with as well.
-        absolute: compare magnitudes.
-        seed: of the random weights.
+        model: a trained model.
+        data: the examples to explain.
+        explainer: spec of an explainer.
+        random_labels: folder of a model trained on shuffled labels, whose explanations are compared as well.
+        absolute: whether to compare magnitudes of scores.
+        seed: random seed of the weights.
     """
     import numpy as np
 
@@ -71,12 +71,12 @@ def measure_sanity(
 def measure_best_attention(
     model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false"
 ) -> dict[str, float]:
-    """How plausible the attention of the layer, and of the head, is that people's rationales of this data choose.
+    """Measure the plausibility of the single most plausible attention layer and head.
 
     Args:
-        model: the one whose attention is looked at.
-        data: texts with rationales; the best is chosen on what it is judged on.
-        metric: of plausibility.
+        model: the judged model.
+        data: texts with rationales; the layer and head are chosen on the same data.
+        metric: spec of a metric of plausibility.
     """
     from exegete.metrics import metric as made
     from exegete.studies.protocols.best_attention import score_best_attention
@@ -88,14 +88,14 @@ def measure_best_attention(
 def measure_micro_f1(
     model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: float | None = None, seed: int
 ) -> pd.DataFrame:
-    """F1 of the first tokens of all texts together against the marked ones: a row a method.
+    """Compute the micro-averaged F1 of the top-scored tokens of all texts against the marked ones, a row per explainer.
 
     Args:
-        model: what is explained, in its predictions.
-        data: texts with rationales; those that nobody looked at do not count.
-        explainers: methods.
-        k: how many tokens of a text, as in `token_f1`.
-        seed: of the run.
+        model: the model whose predictions are explained.
+        data: texts with rationales; texts without an annotation are left out.
+        explainers: specs of explainers.
+        k: number of tokens per text, as in `token_f1`.
+        seed: seed of the run.
     """
     import pandas as pd
     import torch
@@ -108,7 +108,7 @@ def measure_micro_f1(
     metric = TokenF1(level="token", k=k)
     rows = [row for row in renumber_labels(model, data) if row["rationale"] is not None]
     if not rows:
-        raise ExegeteError("micro_f1 needs texts with rationales, and there are none")
+        raise ExegeteError("micro_f1 needs texts with rationales: this dataset has none")
     counts = dict.fromkeys(explainers, (0.0, 0.0))
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])

@@ -1,7 +1,7 @@
-"""Figures of runs in one small file, to keep beside a page: what its tables are made of, without any weights.
+"""Figures of runs in one small Parquet file, without weights: what the tables of a page are made from.
 
-A row is a figure: `key` of the run, `part` of it (a file of its folder), the `example`, `method` and place `x` that it
-is of, its `name` and `value`; what is no figure (a run's record, the history of its training) is `text`.
+Each row is a figure: the `key` of its cell, the `part` (a file of the cell's folder), the `example`, `method` and
+position `x`, its `name` and `value`. What is not a number (a cell's record, the history of its training) is `text`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNUSED = ("probability", "tokens", "truncated")
 
 
 def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
-    """Writes the figures of all finished runs of some studies into a Parquet file; gives how many runs there are.
+    """Write the figures of all finished runs of some studies into a Parquet file; return the number of runs.
 
     Raises:
         ExegeteError: no run is finished.
@@ -49,6 +49,7 @@ def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
     frames += [frame for key in keys for frame in _make_run_tables(store, key)]
     table = pd.concat([frame.reindex(columns=COLUMNS) for frame in frames if len(frame)], ignore_index=True)
     table = table.drop_duplicates().astype({"example": "Int32", "x": np.float64, "value": np.float64})
+    # BYTE_STREAM_SPLIT groups bytes of equal significance, which zstd compresses better than whole floats.
     with atomic_file(path) as fresh:
         pq.write_table(
             pa.Table.from_pandas(table, preserve_index=False),
@@ -61,10 +62,10 @@ def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
 
 
 def import_figures(path: Path, store: Store) -> int:
-    """Puts what `export_figures` wrote into a store, where nothing is there yet; gives how many runs were added.
+    """Add the runs in a file of `export_figures` to a store, without replacing any; return the number of new runs.
 
     Raises:
-        ExegeteError: the file cannot be read, or is no such file.
+        ExegeteError: the file cannot be read, or was not written by `export_figures`.
     """
     try:
         table = pd.read_parquet(path, columns=list(COLUMNS))
@@ -83,7 +84,7 @@ def import_figures(path: Path, store: Store) -> int:
 
 
 def merge_stores(other: Store, store: Store) -> int:
-    """Copies the runs of another store that this one does not have, or has the figures of alone; gives how many."""
+    """Copy the runs that this store lacks, or has only the figures of, from another store; return their number."""
     keys = [
         key
         for key in other.list_finished()
@@ -101,16 +102,17 @@ def merge_stores(other: Store, store: Store) -> int:
 
 
 def _copy_folder(folder: Path, fresh: Path) -> None:
-    """Copies what a folder holds into another one. Raises OSError for the first file that cannot be copied."""
+    """Copy the content of a folder into another one. Raises OSError for the first file that cannot be copied."""
     try:
         shutil.copytree(folder, fresh, dirs_exist_ok=True)
     except shutil.Error as error:
+        # shutil.Error hides the errors of single files, among them that of a full disk, in a list.
         source, _, reason = error.args[0][0]
         raise OSError(f"{source} cannot be copied: {reason}") from error
 
 
 def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
-    """The lines of one run."""
+    """Yield the tables of one run, one per file of its folder."""
     folder, record = store.cell_folder(key), dict(store.read_record(key) or {})
     record = {name: value for name, value in record.items() if name not in ("files", FIGURES_ONLY)}
     yield _make_table(key, RECORD, text=[_to_json(record)])
@@ -124,9 +126,9 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
     if (folder / HISTORY).exists():
         yield _make_table(key, HISTORY, text=[_to_json(json.loads((folder / HISTORY).read_text(encoding="utf-8")))])
     if (folder / PREDICTIONS).exists():
-        said = pd.read_parquet(folder / PREDICTIONS)
-        wide = pd.DataFrame(np.stack(said["predicted"].to_list())).add_prefix(PREDICTED)
-        yield _to_long_table(key, PREDICTIONS, pd.concat([said.drop(columns="predicted"), wide], axis=1), ["example"])
+        frame = pd.read_parquet(folder / PREDICTIONS)
+        wide = pd.DataFrame(np.stack(frame["predicted"].to_list())).add_prefix(PREDICTED)
+        yield _to_long_table(key, PREDICTIONS, pd.concat([frame.drop(columns="predicted"), wide], axis=1), ["example"])
     if (folder / RESULTS).exists():
         frame = pd.read_parquet(folder / RESULTS).drop(columns=list(UNUSED), errors="ignore")
         names = [name for name in frame.select_dtypes("number") if name != "example"]
@@ -143,7 +145,7 @@ def _make_table(key: str, part: str, **columns: list[Any]) -> pd.DataFrame:
 
 
 def _to_long_table(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """A line for each number of a frame."""
+    """Return a frame in long form, one row per number."""
     return (
         frame[[*by, *sorted(frame.columns.drop(by))]]
         .melt(by, var_name="name", value_name="value")
@@ -152,7 +154,7 @@ def _to_long_table(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> p
 
 
 def _restore_run(store: Store, key: str, parts: Mapping[str, pd.DataFrame]) -> None:
-    """Makes a run's folder of its lines: the same files, as far as tables and pages read them."""
+    """Write the folder of a run from its rows: the same files, as far as tables and pages read them."""
     record = json.loads(parts[RECORD]["text"].iloc[0])
     with atomic_folder(store.cell_folder(key)) as fresh:
         for part, rows in parts.items():
@@ -166,7 +168,7 @@ def _restore_run(store: Store, key: str, parts: Mapping[str, pd.DataFrame]) -> N
 
 
 def _restore_frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The frame that the lines of a part were made of."""
+    """Return the frame that the rows of a part were made from."""
     if part in (CURVES, LAYERS):
         place = "x" if part == CURVES else "layer"
         return rows[["method", "name", "x", "value"]].rename(columns={"name": "metric", "x": place})

@@ -1,1 +1,1 @@
-"""Study files: their schema, how they are read, what they name, and errors that point at a line."""
+"""Study files: schema, reading, checks with line numbers, and addresses of data and models."""

@@ -1,4 +1,4 @@
-"""Checks of the names in a study file: methods with their parameters, and parts that the file declares itself."""
+"""Checks of the names in a study file: parts of the library with their parameters, and parts that the file declares."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ FIELDS = ("training", "model", "recipe", "dataset", "judgement", "explainer", "m
 
 
 def find_problems(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
-    """All that is wrong with a file whose form is right, and where."""
-    for place, look in _library_checks(file):
+    """Yield each error of a file that fits the schema, with its place in the file."""
+    for place, check in _library_checks(file):
         try:
-            look()
+            check()
         except ExegeteError as error:
             yield place, error
     for place, what, names, valid in _references(file):
-        yield from (((*place, at), unknown(what, name, valid)) for at, name in enumerate(names) if name not in valid)
+        for index, name in enumerate(names):
+            if name not in valid:
+                yield (*place, index), unknown(what, name, valid)
     if not file.training and any(recipe.recipe != "none" for recipe in file.recipes.values()):
-        yield ("recipes",), ExegeteError("there is nothing to train on: name datasets under 'training'")
+        yield ("recipes",), ExegeteError("no data to train on: name datasets under 'training'")
     yield from _find_conflicts(file)
 
 
 def _find_conflicts(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
-    """Parts whose names are known but that do not go together."""
+    """Yield errors of parts that are valid alone but not together."""
     for name in file.datasets:
         try:
             resolve_dataset(file, name)
         except ExegeteError as error:
             yield ("datasets", name, "exclude"), error
     for name, judgement in file.judgements.items():
-        wants = uses_explainers(judgement.protocol)
-        if wants and (judgement.limits or judgement.metrics or not judgement.explainers):
-            message = f"{judgement.protocol} asks the explainers itself: name some, and neither metrics nor limits"
+        is_explainer_protocol = uses_explainers(judgement.protocol)
+        if is_explainer_protocol and (judgement.limits or judgement.metrics or not judgement.explainers):
+            message = f"{judgement.protocol} runs the explainers itself: name some, and neither metrics nor limits"
             yield ("judgements", name, "protocol"), ExegeteError(message)
-        if not wants and any(file.explainers[each].spec == NONE for each in judgement.explainers or ()):
+        if not is_explainer_protocol and any(file.explainers[each].spec == NONE for each in judgement.explainers or ()):
             yield ("judgements", name, "explainers"), ExegeteError("the explainer none is for protocols with students")
     for name, table in file.tables.items():
         if table.significance and (table.over or table.gain):
@@ -56,7 +58,7 @@ def _find_conflicts(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
 
 
 def _library_checks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
-    """Every place that names something of the library, and what raises where that is not there."""
+    """Yield each place that names a part of the library, with a function that raises ExegeteError for a wrong one."""
     for name, data in file.datasets.items():
         yield ("datasets", name, "spec"), partial(open_reader, data.spec, seed=data.seed, **data.options)
     for name, each in file.explainers.items():
@@ -77,17 +79,8 @@ def _library_checks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], objec
 
 
 def _references(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
-    """Every place that names something declared elsewhere: what it names, the names, and the valid ones."""
-    yield from (
-        (("metrics", name), "recipe", RUN_IN_SPEC.findall(spec), file.recipes) for name, spec in file.metrics.items()
-    )
-    for name, data in file.datasets.items():
-        yield ("datasets", name, "exclude"), "dataset", data.exclude, file.datasets
-        model = data.longest.model if data.longest else None
-        yield ("datasets", name, "longest", "model"), "model", _as_list(model), file.models
-    for name, training in file.training.items():
-        for split in ("train", "dev"):
-            yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
+    """Yield each place that names parts of the file: the kind of part, the names, and the valid names."""
+    yield from _references_of_data(file)
     for name, explainer in file.explainers.items():
         yield from _references_of_run(file, ("explainers", name), explainer.source_run)
     for name, recipe in file.recipes.items():
@@ -110,8 +103,21 @@ def _references(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], It
     yield from _references_of_outputs(file)
 
 
+def _references_of_data(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
+    """Yield the same as `_references` for metrics, datasets and training data."""
+    for name, spec in file.metrics.items():
+        yield ("metrics", name), "recipe", RUN_IN_SPEC.findall(spec), file.recipes
+    for name, data in file.datasets.items():
+        yield ("datasets", name, "exclude"), "dataset", data.exclude, file.datasets
+        model = data.longest.model if data.longest else None
+        yield ("datasets", name, "longest", "model"), "model", _as_list(model), file.models
+    for name, training in file.training.items():
+        for split in ("train", "dev"):
+            yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
+
+
 def _references_of_outputs(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
-    """The same of tables and figures."""
+    """Yield the same as `_references` for tables and figures."""
     for name, table in file.tables.items():
         for key in ("rows", "columns", "over"):
             yield ("tables", name, key), "field", getattr(table, key), FIELDS
@@ -130,7 +136,7 @@ def _references_of_outputs(file: StudyFile) -> Iterator[tuple[Place, str, Iterab
 
 
 def _references_of_run(file: StudyFile, place: Place, part: RunPart | None) -> Iterator[Any]:
-    """The names in a reference to another run, to be checked: its recipe, training and model."""
+    """Yield the recipe, training and model that a reference to another run names."""
     if part is not None:
         yield (*place, "run"), "recipe", [part.run], file.recipes
         yield (*place, "training"), "training", _as_list(part.training), file.training
@@ -138,9 +144,10 @@ def _references_of_run(file: StudyFile, place: Place, part: RunPart | None) -> I
 
 
 def _references_of_values(file: StudyFile, place: Place, values: dict[str, Any]) -> Iterator[Any]:
-    """The datasets and models that values name."""
+    """Yield the datasets and models that values name."""
     for kind, valid in ((DATASET, file.datasets), (MODEL, file.models)):
-        yield from (((*place, key), kind, [name], valid) for key, name in find_named_parts(values, kind).items())
+        for key, name in find_named_parts(values, kind).items():
+            yield (*place, key), kind, [name], valid
 
 
 def _as_list(name: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""A cache of values computed from files, kept as long as these do not change: digests of data and models."""
+"""A cache on disk of values computed from files, valid as long as the files do not change."""
 
 from __future__ import annotations
 
@@ -15,27 +15,40 @@ from exegete.data.atomic_files import atomic_file
 from exegete.data.provenance import digest
 
 READING = Path(data.__file__).parent
-"""The code that reads data, on which digests depend too."""
+"""The package that reads data: digests of rows depend on its code as well."""
 
 
-def load_or_compute(facts: Any, paths: Iterable[Path], make: Callable[[], Any]) -> Any:
-    """The JSON values that `make` gives, or gave for these facts when all files had the times and sizes that they have.
+def load_or_compute(facts: Any, paths: Iterable[Path], compute: Callable[[], Any]) -> Any:
+    """Return the JSON value of `compute`, or the cached one for these facts if no file has changed since.
 
-    Kept in `$XDG_CACHE_HOME/exegete`, where that can be written.
+    The cache is in `$XDG_CACHE_HOME/exegete/digests`; without permission to write there, values are computed.
+
+    Args:
+        facts: JSON values that the result depends on.
+        paths: files and folders that it depends on, by their times and sizes.
+        compute: computes the value, which takes long for a large corpus or model.
     """
     state = [_file_states(path) for path in (READING, *paths)]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exegete" / "digests"
+    # Digests of rows are digests of Arrow's stream format, which may change between versions.
     file = folder / f"{digest([facts, state, version('pyarrow')])}.json"
     with suppress(OSError, ValueError):
         return json.loads(file.read_text(encoding="utf-8"))
-    made = make()
-    with suppress(OSError), atomic_file(file) as fresh:
-        fresh.write_text(json.dumps(made), encoding="utf-8")
-    return made
+    value = compute()
+    with suppress(OSError), atomic_file(file) as temporary:
+        temporary.write_text(json.dumps(value), encoding="utf-8")
+    return value
 
 
 def _file_states(path: Path) -> list[tuple[str, int, int]]:
-    """Name, time and size of a file, or of all in a folder."""
-    files = sorted(file for file in path.rglob("*") if "__pycache__" not in file.parts) if path.is_dir() else [path]
-    found = ((str(file.absolute()), file.stat()) for file in files if file.exists())
-    return [(name, each.st_mtime_ns, each.st_size) for name, each in found]
+    """Return the name, time and size of a file, or of each file in a folder."""
+    files = [path]
+    if path.is_dir():
+        # Python writes compiled files at any time.
+        files = sorted(file for file in path.rglob("*") if "__pycache__" not in file.parts)
+    states = []
+    for file in files:
+        if file.exists():
+            status = file.stat()
+            states.append((str(file.absolute()), status.st_mtime_ns, status.st_size))
+    return states

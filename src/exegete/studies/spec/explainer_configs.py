@@ -1,4 +1,4 @@
-"""The explainers of a study: ids, and learned ones that a run of the study left in its folder."""
+"""Explainers of a study: checks of their specs, and what their results depend on."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from exegete.studies.spec.schema import ExplainerPart
 
 NOISY = "noisy"
 NONE = "none"
-"""No explainer, for students that learn from answers alone."""
+"""The spec of no explainer, for students that learn from answers alone."""
 
 
 class ExplainerConfig(NamedTuple):
-    """An explainer of a judged run: the `spec` that its results are stored under, and what these depend on."""
+    """An explainer of a judgement: the `spec` that its results are stored under, and the facts that these depend on."""
 
     spec: str
     facts: Mapping[str, Any]
 
 
 def check_explainer(part: ExplainerPart) -> None:
-    """Raises ExegeteError for an unknown id or parameter; of a learned one that is not there yet, for its id alone."""
+    """Raise ExegeteError for an unknown id or parameter; of an explainer to be learned only the id is checked."""
     if part.noisy is not None:
         metric(part.noisy.best_by)
     if OWN_RUN not in part.spec:
@@ -40,10 +40,11 @@ def check_explainer(part: ExplainerPart) -> None:
 
 
 def make_explainer_config(part: ExplainerPart, run: str | None) -> ExplainerConfig:
-    """An explainer for a judged run; `run` is the address of the run that it comes from, if it comes from one."""
+    """Return an explainer's configuration in a judgement; `run` is the key of the cell that learned it, if any."""
     if part.spec == NONE:
         return ExplainerConfig(NONE, {"name": NONE})
     if OWN_RUN in part.spec:
+        # With another run's explainer the name must tell which run, as the judged run's own keeps `{run}`.
         stored = part.spec if part.run is None else part.spec.replace(OWN_RUN, f"{{{run}}}")
         facts: dict[str, Any] = {"spec": part.spec, "run": run}
     else:

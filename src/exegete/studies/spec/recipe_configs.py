@@ -1,4 +1,4 @@
-"""Training methods by name: every recipe, called in one way, and what its outcome depends on."""
+"""Recipes of a study: checks of their parameters, and the configuration that the outcome of a training depends on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from exegete.training.loop.options import DEFAULT_ARGUMENTS, IRRELEVANT_ARGUMENT
 if TYPE_CHECKING:
     from exegete.recipes import Recipe
 
-NONE, EXPLAINING = "none", ("aml",)  # the latter leave the model that they begin with as it is
+NONE, EXPLAINING = "none", ("aml",)
+"""The id of no training; and the recipes that leave the model they start from unchanged."""
 OPTIONS_OF_RUNS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
 
 def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
-    """Raises ExegeteError for an unknown recipe or parameter, or a value from an undeclared recipe."""
+    """Raise ExegeteError for an unknown recipe or parameter, or for a value from an undeclared recipe."""
     for part in find_run_parts(parameters).values():
         if part.run not in declared:
             raise unknown("recipe", part.run, declared)
@@ -41,29 +42,31 @@ def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str
 
 
 def check_run_options(options: Mapping[str, Any]) -> None:
-    """Raises ExegeteError for an option that a study cannot set; what else there is has a key of its own."""
+    """Raise ExegeteError for an option of a run that a study cannot set under `options`."""
     for name in options:
         if name not in OPTIONS_OF_RUNS:
             raise unknown("option of a run", name, OPTIONS_OF_RUNS)
 
 
 def find_values_from_runs(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The parameters whose value other runs give."""
+    """Return the parameters whose value is a figure of other runs, as `{from: RECIPE, metric: NAME}`."""
     return {key: value for key, value in parameters.items() if isinstance(value, Mapping) and FROM in value}
 
 
 def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
-    """A recipe with its parameters; of those that the study gives, figures are 1 for now and folders not given.
+    """Make a recipe with its parameters, to check them and to read its settings.
 
-    A folder that the recipe has no default for is an empty text: what is there is looked at in training only.
+    Values that are not known before other runs are finished have placeholders: 1 for figures, the recipe's default or
+    an empty text for folders.
     """
     known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
     for key, value in parameters.items():
         if isinstance(value, Mapping) and MODEL in value:
             known[key] = MODEL
         elif isinstance(value, Mapping) and not {RUN, TRAINED}.isdisjoint(value):
-            each = inspect.signature(RECIPES[name]).parameters.get(key)
-            known[key] = "" if each is None or each.default is each.empty else each.default
+            # Recipes look into a folder only when they train, so the placeholder need not exist.
+            declared = inspect.signature(RECIPES[name]).parameters.get(key)
+            known[key] = "" if declared is None or declared.default is declared.empty else declared.default
     return _make_cached(name, json.dumps(known, sort_keys=True))
 
 
@@ -83,18 +86,22 @@ def _make_cached(name: str, parameters: str) -> Recipe:
 def resolve_config(
     name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """A method's parameters and the Trainer's arguments, with every default that the outcome depends on."""
+    """Return a recipe's parameters and the Trainer's arguments, with all defaults that the outcome depends on."""
     made = make_recipe(name, parameters)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
     new = made.from_scratch if names_new_model(source) else {}
     usual = {**(DEFAULT_ARGUMENTS if made.uses_trainer_defaults else {}), **made.arguments, **new, **arguments}
-    return {
+    config = {
         "recipe": name,
         "parameters": {**defaults, **parameters},
         "arguments": {key: value for key, value in usual.items() if key not in IRRELEVANT_ARGUMENTS},
         "patience": made.patience,
         "threshold": made.threshold,
         "recipe_max_length": made.max_length,
-        **({} if made.head_rate == 1 else {"head_rate": made.head_rate}),
-        **({} if made.head_dropout is None else {"head_dropout": made.head_dropout}),
     }
+    # Left out at their defaults, as cells from before these settings existed have keys without them.
+    if made.head_rate != 1:
+        config["head_rate"] = made.head_rate
+    if made.head_dropout is not None:
+        config["head_dropout"] = made.head_dropout
+    return config

@@ -1,4 +1,4 @@
-"""Where each recipe of a study is run, and which of its runs another run means by `{run: RECIPE}`."""
+"""References to runs of the grid: where each recipe is run, and which run `{run: RECIPE}` means."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OWN_RUN = "{run}"
 
 
 RUN_IN_SPEC = re.compile(r"\{run:([^{}]+)\}")
-"""In a metric's spec: the folder of a run, by its recipe."""
+"""A reference in a metric's spec to the folder of a run, by its recipe."""
 
 
 class RunRef(NamedTuple):
-    """One run of a recipe: names of the study file."""
+    """One training run of the grid, by names of the study file."""
 
     training: str
     model: str
@@ -30,10 +30,10 @@ class RunRef(NamedTuple):
 
 
 def find_run_parts(values: Mapping[str, Any]) -> dict[str, RunPart]:
-    """The values that mean other runs, as `{run: RECIPE}`.
+    """Return the values that refer to other runs, as `{run: RECIPE}`.
 
     Raises:
-        ExegeteError: one has a key that there isn't.
+        ExegeteError: a reference with an unknown key.
     """
     found = {}
     for key, value in values.items():
@@ -47,12 +47,12 @@ def find_run_parts(values: Mapping[str, Any]) -> dict[str, RunPart]:
 
 
 def find_named_parts(values: Mapping[str, Any], kind: str) -> dict[str, str]:
-    """The values that mean a dataset or model of the file, as `{dataset: NAME}`: NAME by key."""
+    """Return the names in values that refer to a dataset or model of the file, as `{dataset: NAME}`, by key."""
     return {key: value[kind] for key, value in values.items() if isinstance(value, Mapping) and [*value] == [kind]}
 
 
 def list_run_refs(file: StudyFile) -> Iterator[RunRef]:
-    """All runs of the grid, seed by seed inside recipes inside models inside trainings."""
+    """Yield all training runs of the grid; the seed varies fastest, then the recipe, the model and the training."""
     for training, model, recipe in product(file.training or [""], file.models, file.recipes):
         if training in trainings_of(file, recipe) and model in models_of(file, recipe):
             for seed in seeds_of(file, recipe):
@@ -60,27 +60,28 @@ def list_run_refs(file: StudyFile) -> Iterator[RunRef]:
 
 
 def trainings_of(file: StudyFile, recipe: str) -> Sequence[str]:
-    """The trainings that a recipe is for; one without a name where the study has none."""
+    """Return the names of the training data of a recipe; one empty name if the study trains nothing."""
     return file.recipes[recipe].trainings or list(file.training) or [""]
 
 
 def models_of(file: StudyFile, recipe: str) -> Sequence[str]:
-    """The models that a recipe is for."""
+    """Return the names of the models that a recipe starts from."""
     return file.recipes[recipe].models or list(file.models)
 
 
 def seeds_of(file: StudyFile, recipe: str) -> Sequence[int]:
-    """The seeds of a recipe."""
+    """Return the seeds of a recipe."""
     return file.recipes[recipe].seeds or file.seeds
 
 
 def resolve_run(file: StudyFile, part: RunPart, at: RunRef) -> RunRef:
-    """The run that is meant where a run at some place names another one.
+    """Return the run that `part` refers to in the run `at`.
 
-    Of trainings, models and seeds it is the one that is named, or the same one, or the only one of that recipe.
+    Its training, model and seed are those that `part` names, or else those of `at`, or else the only ones that the
+    recipe has.
 
     Raises:
-        ExegeteError: the recipe has none such, or several.
+        ExegeteError: an unknown recipe or name, or several candidates.
     """
     if part.run not in file.recipes:
         raise unknown("recipe", part.run, file.recipes)

@@ -17,12 +17,12 @@ def _as_list(value: Any) -> Any:
 
 
 def _as_mapping(value: Any) -> Any:
-    """A list of ids as a mapping from each id to itself."""
+    """Return a list of ids as a mapping from each id to itself."""
     return {each: each for each in value} if isinstance(value, list) else value
 
 
 def _as_explainer_parts(value: Any) -> Any:
-    """Explainers with each spec alone as the mapping that it is short for."""
+    """Return explainers as mappings; a spec alone is short for `{spec: SPEC}`."""
     named = _as_mapping(value)
     if not isinstance(named, dict):
         return named
@@ -30,7 +30,8 @@ def _as_explainer_parts(value: Any) -> Any:
 
 
 def _as_seeds(value: Any) -> Any:
-    """A number of seeds as the seeds 0 to that number."""
+    """Return a number N of seeds as the seeds 0 to N − 1."""
+    # A bool is an int in Python.
     return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -40,13 +41,13 @@ Seeds = Annotated[list[int], BeforeValidator(_as_seeds, json_schema_input_type=i
 
 
 class Part(BaseModel):
-    """A part of a file; a key that it does not know is an error."""
+    """A part of a study file; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=False, frozen=True, allow_inf_nan=False)
 
 
 class LongestPart(Part):
-    """The length of the longest text (both texts of a pair together) in one unit; tokens are a `model`'s by name."""
+    """The maximum length of a text (both texts of a pair together) in one unit; tokens are those of `model`."""
 
     characters: PositiveInt | None = None
     words: PositiveInt | None = None
@@ -58,17 +59,16 @@ class LongestPart(Part):
         if sum(each is not None for each in (self.characters, self.words, self.tokens)) != 1:
             raise ValueError("expected one of characters, words and tokens")
         if (self.tokens is None) != (self.model is None):
-            raise ValueError("tokens, and nothing else, are counted by a 'model'")
+            raise ValueError("expected a 'model' with tokens, and none with characters or words")
         return self
 
 
 class DatasetPart(Part):
-    """One split of a dataset: what `exegete.load_data` takes.
+    """One split of a dataset, with the arguments of `exegete.load_data`.
 
-    `longest`: rows of at most so many characters, words or tokens; `rationales`: rows with some evidence marked;
-    `exclude`: names of datasets whose rows have no part in this one. Of what is left, `rows: [START, END]` takes a
-    part: in an order that the seed draws those from START to before END, back in the order of the file; `[0, N]` is
-    what a `limit` of N draws.
+    `longest` keeps texts up to a length, `rationales` keeps rows with marked evidence, `exclude` names datasets whose
+    rows are removed. `rows: [START, END]` then takes the rows START to END − 1 of a permutation drawn by the seed, in
+    the order of the file; `[0, N]` is the sample of `limit: N`.
     """
 
     spec: str
@@ -83,9 +83,10 @@ class DatasetPart(Part):
 
 
 class NoisyPart(Part):
-    """A control of choosing: of `maps` copies of an explanation, all but one with noise, the one that a metric likes.
+    """A control: the best by a metric among an explanation and noisy copies of it, `maps` in all.
 
-    `best_by` is the metric's spec; `spread` the noise's standard deviation in those of the explanation's own scores.
+    `best_by` is the metric's spec; `spread` is the standard deviation of the noise, in standard deviations of the
+    explanation's scores.
     """
 
     best_by: str
@@ -94,7 +95,7 @@ class NoisyPart(Part):
 
 
 class ExplainerPart(Part):
-    """An explainer by its spec, in which `{run}` is a run's folder: the judged run's, or of the `run` that is named."""
+    """An explainer by its spec, in which `{run}` is the folder of the judged run, or of the training run `run`."""
 
     spec: str
     run: str | None = None
@@ -105,14 +106,14 @@ class ExplainerPart(Part):
 
     @property
     def source_run(self) -> RunPart | None:
-        """The other run that the explainer was learned in."""
+        """The other run that learned the explainer; None for the judged run's own, or without one."""
         if self.run is None:
             return None
         return RunPart(run=self.run, training=self.training, model=self.model, seed=self.seed)
 
 
 class TrainingPart(Part):
-    """The datasets, by name, that runs are trained and chosen on; `arguments`: as a recipe's, which win."""
+    """The datasets, by name, for training and for choosing checkpoints; a recipe's `arguments` override these."""
 
     train: str
     dev: str
@@ -120,18 +121,18 @@ class TrainingPart(Part):
 
 
 class PromptPart(Part):
-    """How a causal model classifies: by continuing `template`, in which `{text}` stands for the text, with a label."""
+    """How a causal model classifies: by continuing `template`, with the text for `{text}`, with a label."""
 
     template: str
     labels: dict[str, str] | list[str]
 
 
 class ModelPart(Part):
-    """Where training starts: a folder, a hub name, or a size from scratch; see `exegete.training.starting_model`.
+    """The model that training starts from: a folder, a hub name, or a size from scratch (`exegete.training`).
 
-    `{seed}` in the `source` is the run's seed: each has a model of its own.
-    `prompt`: a causal model that stays as it is, for the recipes `none` and those that explain a model.
-    `full_attention`: a model whose attention is sparse on long texts (BigBird) is explained with all of it.
+    `{seed}` in `source` is replaced by the run's seed. `prompt`: a causal model that is not trained, for the recipe
+    `none` and recipes that explain a model. `full_attention`: a model with sparse attention on long texts (BigBird) is
+    explained with full attention.
     """
 
     source: str
@@ -140,14 +141,14 @@ class ModelPart(Part):
     prompt: PromptPart | None = None
 
     def source_for_seed(self, seed: int) -> str:
-        """The source for the runs of a seed."""
+        """Return the source for the runs of a seed."""
         return self.source.replace(SEED, str(seed))
 
 
 class RunPart(Part):
-    """Another run, as `{run: RECIPE}`: of the same training, model and seed, or of the only one that its recipe has.
+    """A reference to another run, as `{run: RECIPE}`: of the same training, model and seed, or the recipe's only ones.
 
-    `training`, `model` and `seed` name another one; `path` is a folder inside the run's.
+    `training`, `model` and `seed` choose others; `path` is a folder inside the run's folder.
     """
 
     run: str
@@ -158,14 +159,14 @@ class RunPart(Part):
 
 
 class RecipePart(Part):
-    """A training method by its id with what this study changes: the method's parameters, the Trainer's arguments.
+    """A recipe by its id, with parameters of the method and arguments of the Trainer.
 
     The id `none` trains nothing: the model is judged as it is. Training starts from the grid's model, or from the
     `model` of another run. A parameter may be another run's folder (`{run: RECIPE}`), or a figure of other runs, as
     `{from: RECIPE, metric: NAME, times: 1.5}`: the mean over that recipe's seeds of the kept model's figure on dev, or
-    with `of: train` of the lowest one that was logged in training; times a factor. `options`: others of
-    `exegete.training.RunOptions`, as `head_rate`, `masked_share` or `log_gradient_norms`. `trainings` and `models`:
-    those of the grid that the recipe is for; all where not given.
+    with `of: train` of the lowest logged figure, times a factor. `options`: fields of `exegete.training.RunOptions`,
+    as `head_rate`, `masked_share` or `log_gradient_norms`. `trainings` and `models`: the parts of the grid that the
+    recipe is run on; default: all.
     """
 
     recipe: str
@@ -180,15 +181,15 @@ class RecipePart(Part):
 
 
 class JudgementPart(Part):
-    """An evaluation of every trained model: its performance on datasets, and its explanations' metrics there.
+    """An evaluation of every trained model on datasets: its performance, and metrics of its explanations.
 
-    `recipes`, `trainings`, `models`: whose runs are asked; all where not given. `model`: another run's model is judged
-    in place of the run's own, as where a run learned an explainer of it. `protocol` with its `options`: what else is
-    found out about the model, see `exegete.studies.protocols`. `limits`: explainer → the number of examples that
-    it is judged on where all cost too much; a smaller draw is part of a larger one. `layers`: also judge each layer's
-    scores by the metrics on rationales, for explainers that have them. `special_tokens`: what explainers give to
-    special tokens is judged too, by metrics that look at them; else it counts as 0. `unit`: of generated text, what
-    methods score and metrics remove; default: sources where all examples have some, else sentences.
+    `recipes`, `trainings`, `models`: the runs that are judged; default: all. `model`: judge another run's model instead
+    of the run's own, as when the run learned an explainer of it. `protocol` with its `options`: further figures of the
+    model, see `exegete.studies.protocols`. `limits`: explainer → number of examples it is judged on, for expensive
+    explainers; a smaller sample is part of a larger one. `layers`: also judge each layer's scores by the metrics on
+    rationales. `special_tokens`: metrics that use special tokens see their scores; otherwise these count as 0.
+    `unit`: the units of generated text that are scored and removed; default: sources if all examples have sources,
+    otherwise sentences.
     """
 
     datasets: Several
@@ -209,10 +210,10 @@ class JudgementPart(Part):
 
 
 class Significance(Part):
-    """Which differences to a row are more than chance, over examples, after correction for all of a table's tests.
+    """A test of which rows differ from the row `against`, over examples, corrected for all tests of a table.
 
-    `quartiles` is no test: it marks the rows that are better and whose range over seeds from the first to the third
-    quartile does not meet that of the row `against` (Fernandes et al. 2022).
+    `quartiles` is not a test: it marks rows that are better and whose interquartile range over seeds does not overlap
+    with that of the row `against` (Fernandes et al. 2022).
     """
 
     against: str
@@ -226,10 +227,10 @@ class TablePart(Part):
     """A table: a figure for each row and column, mean over seeds with its spread.
 
     `rows` and `columns` are fields of a figure: training, model, recipe, dataset, explainer, metric. `where` keeps
-    those whose fields have one of the values given. `over`: fields that a figure is the mean over, beside seeds.
-    `gain`: metric → the recipe, explainer, training or model that its figures are shown relative to, as a gain in
-    per cent of that one's mean over seeds (positive is better); metrics that are not named stay as they are.
-    `mean [95 %]` is over examples, of explainers by metrics: intervals by a bootstrap, ties with the best marked.
+    figures whose fields have one of the given values. `over`: fields to average over, in addition to seeds.
+    `gain`: metric → the recipe, explainer, training or model whose mean its figures are shown relative to, as a gain
+    in per cent (positive is better); other metrics are unchanged. `mean [95 %]` is for explainers by metrics: means
+    over examples with bootstrap intervals, ties with the best marked.
     """
 
     caption: str = ""
@@ -248,10 +249,10 @@ class TablePart(Part):
 
 
 class ComparisonPart(Part):
-    """How alike a run's attributions are to those of other runs: a figure of each run, by its name.
+    """The similarity of a run's attributions to those of other runs, as a figure of each run.
 
-    A run's kept attributions of a `judgement` are compared example by example with those of the same explainer on the
-    other seeds, or on the runs of the recipe `against`; the figure is the mean over examples and runs. `measure` is one
+    The attributions that a `judgement` kept are compared, example by example, with those of the same explainer for
+    other seeds, or for the recipe `against`; the figure is the mean over examples and runs. `measure` is one
     of `exegete.studies.similarity.MEASURES`, as `jaccard?share=0.25`.
     """
 
@@ -261,7 +262,7 @@ class ComparisonPart(Part):
 
 
 class Axis(Part):
-    """One measurement of a run: a metric, and on which dataset and by which explainer; without these on dev."""
+    """One figure of a run: a metric on a dataset, for an explainer; without a dataset, the figure on dev."""
 
     metric: str
     dataset: str | None = None
@@ -271,14 +272,14 @@ class Axis(Part):
 
 
 class FigurePart(Part):
-    """A picture. Which fields matter depends on its kind.
+    """A figure; its kind decides which fields are used.
 
-    `seeds`: a dot a run of `metrics` by recipe. `scatter`: a dot a run at `x` and `y`; with `average`, a recipe's mean
-    with its deviation. `curves`: `metrics` over budgets. `layers`: plausibility layer by layer. `sweep`: `metrics` by a
-    parameter or argument of the recipes, named by `over` as `parameters.weight`. `history`: `metrics` as they were
-    logged in training. `heat`: a `table` of this file as a heat map. `coefficients`: what learned explainers weigh
-    heads by. `agreement`: a `measure` of attributions: of the same explainer between recipes or seeds, or with
-    `between: explainers` of pairs of explainers; with `between: metrics` how alike `metrics` rank the explainers.
+    `seeds`: a dot per run, of `metrics` by recipe. `scatter`: a dot per run at `x` and `y`; with `average`, each recipe's
+    mean and deviation. `curves`: `metrics` over budgets. `layers`: plausibility by layer. `sweep`: `metrics` by a
+    parameter or argument of the recipes, named by `over` as `parameters.weight`. `history`: `metrics` logged in
+    training. `heat`: a `table` of this file as a heat map. `coefficients`: the head coefficients of learned explainers.
+    `agreement`: a `measure` of the similarity of attributions: of one explainer between recipes or seeds; with
+    `between: explainers` of pairs of explainers; with `between: metrics`, how similarly `metrics` rank explainers.
     """
 
     kind: Literal["seeds", "scatter", "curves", "layers", "sweep", "history", "heat", "coefficients", "agreement"]
@@ -303,9 +304,9 @@ Explainers = Annotated[
 
 
 class StudyFile(Part):
-    """A grid of runs, what is asked of each, and what is made of the answers.
+    """A study: a grid of runs, their judgements, and the tables and figures of the results.
 
-    In a metric's spec `{run:RECIPE}` is the folder of another run, as `f_fidelity?copy={run:Copy}`.
+    In a metric's spec, `{run:RECIPE}` is replaced by the folder of another run, as `f_fidelity?copy={run:Copy}`.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -327,10 +328,8 @@ class StudyFile(Part):
 
 
 def make_json_schema() -> dict[str, Any]:
-    """The JSON Schema of a file, for editors.
-
-    No key is required, since what a file `extends` can hold the others; an entry that is null takes one of it away.
-    """
+    """Return the JSON Schema of study files, for editors."""
+    # No key is required, as a file that this one `extends` may have it, and null removes an entry of that file.
     found = StudyFile.model_json_schema()
     for part in (found, *found["$defs"].values()):
         part.pop("required", None)
@@ -339,7 +338,10 @@ def make_json_schema() -> dict[str, Any]:
                 entries = choice.get("additionalProperties")
                 if isinstance(entries, dict):
                     choice["additionalProperties"] = {"anyOf": [entries, {"type": "null"}]}
-    scale = {"type": "object", "description": "What a scale changes; null takes a part away."}
+    scale = {"type": "object", "description": "Changes at this scale; null removes a part."}
     scales = {"type": "object", "additionalProperties": scale}
-    found["properties"] |= {"extends": {"type": "string", "description": "The file below this one."}, "scales": scales}
+    found["properties"] |= {
+        "extends": {"type": "string", "description": "The file that this one is merged onto."},
+        "scales": scales,
+    }
     return found

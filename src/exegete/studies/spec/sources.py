@@ -1,4 +1,4 @@
-"""The datasets and models of a study, identified by content: digests of those that are on this machine."""
+"""Addresses of the datasets and models of a study: digests of the content of those on this machine."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class SourceAddress(NamedTuple):
 def resolve_dataset(
     file: StudyFile, name: str, reserved: Sequence[Mapping[str, Any]] = (), above: Names = ()
 ) -> dict[str, Any]:
-    """A dataset of a study as JSON values that say all of it, those of the datasets that it excludes among them.
+    """Return a dataset of a study file as JSON values that describe it completely, with the datasets it excludes.
 
     Args:
-        file: the study.
-        name: of the dataset.
-        reserved: datasets, in this form, whose rows it must not have either; of what is left it takes as many rows.
-        above: the datasets that exclude this one.
+        file: the study file.
+        name: the dataset's name.
+        reserved: resolved datasets whose rows it must not contain; it takes as many rows from the others.
+        above: the datasets that exclude this one, to find circles.
 
     Raises:
-        ExegeteError: it excludes itself.
+        ExegeteError: the dataset excludes itself.
     """
     if name in above:
         raise ExegeteError(f"{name} excludes itself")
@@ -70,15 +70,15 @@ def resolve_dataset(
 
 
 def dataset_address(part: Mapping[str, Any]) -> SourceAddress:
-    """A resolved dataset by the digest of its rows; one of the hub by its name (it is not fetched)."""
+    """Return the address of a resolved dataset: the digest of its rows, or the name of one on the hub (not fetched)."""
     return _cached_dataset_address(json.dumps(part, sort_keys=True))
 
 
 def load_dataset(part: Mapping[str, Any]) -> Dataset:
-    """The rows of a resolved dataset.
+    """Load the rows of a resolved dataset.
 
     Raises:
-        ExegeteError: there are fewer rows than it wants; else as `load_data`.
+        ExegeteError: fewer rows are left than `rows` takes; or as `load_data`.
     """
     data = load_data(part["spec"], part["split"], seed=part["seed"], **part["options"])
     if part.get("rationales"):
@@ -88,16 +88,16 @@ def load_dataset(part: Mapping[str, Any]) -> Dataset:
         ((unit, length),) = longest.items()
         data = selection.select_short(data, length, counted or UNITS[unit])
     if part.get("exclude"):
-        data = selection.exclude_examples(
-            data, *(_load_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"])
-        )
+        excluded = [_load_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"]]
+        data = selection.exclude_examples(data, *excluded)
+    # `rows` and `limit` take from one permutation, so that [0, N] is the sample that a limit of N draws.
     order = np.random.default_rng(part["seed"]).permutation(len(data))
     if part["limit"] is not None and part["limit"] < len(data):
         data = data.select(sorted(order[: part["limit"]].tolist()))
         order = np.random.default_rng(part["seed"]).permutation(len(data))
     start, end = part.get("rows") or (0, len(data))
     if not start < end <= len(data):
-        left = f"has {len(data)} rows to divide" if len(data) else "has no row left"
+        left = f"has {len(data)} rows" if len(data) else "has no row left"
         raise ExegeteError(f"{part['spec']} {left}, none to take from {start} to {end}")
     return data if "rows" not in part else data.select(sorted(order[start:end].tolist()))
 
@@ -115,15 +115,14 @@ def _cached_dataset_address(resolved_part: str) -> SourceAddress:
     if kind == "hub":
         return SourceAddress({"dataset": part}, end - start)
     try:
-        # A `study` reader reads a database, whose answers may change without the file's time.
-        found = (
-            _digest_rows(part)
-            if kind == "study"
-            else load_or_compute(part, _list_paths(part), lambda: _digest_rows(part))
-        )
+        # The reader `study` reads a database, which may change without its file's time.
+        if kind == "study":
+            address = _digest_rows(part)
+        else:
+            address = load_or_compute(part, _list_paths(part), lambda: _digest_rows(part))
     except ExegeteError as error:
         return SourceAddress({"dataset": part, "missing": True}, end - start, problem=str(error))
-    return SourceAddress(found, found["rows"])
+    return SourceAddress(address, address["rows"])
 
 
 def _digest_rows(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,11 +132,12 @@ def _digest_rows(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_paths(part: Mapping[str, Any]) -> list[Path]:
-    """The files and folders that a resolved dataset is read from."""
-    read = [open_reader(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
-    return [Path(path) for path in read if path] + [
-        path for each in part.get("exclude", ()) for path in _list_paths(each)
-    ]
+    """Return the files and folders that a resolved dataset is read from, including those of datasets it excludes."""
+    paths = [open_reader(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
+    files = [Path(path) for path in paths if path]
+    for excluded in part.get("exclude", ()):
+        files += _list_paths(excluded)
+    return files
 
 
 @cache

@@ -1,4 +1,4 @@
-"""From a file to a study: what it extends, its scale, variables, and every name it uses checked."""
+"""Reads study files: what a file extends, its scale, environment variables, and checks of every name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True)
 class Study:
-    """A checked study file at one scale; `lines` says where each part of it stands.
+    """A checked study file at one scale.
 
-    `reserved`: the datasets of the small scale, resolved, which a trial must not be judged on.
+    `lines` has the file and line of each part. `reserved` has the resolved datasets of the scale `small`, whose rows
+    the scale `trial` must not be judged on.
     """
 
     file: StudyFile
@@ -36,24 +37,25 @@ class Study:
 
     @property
     def name(self) -> str:
-        """The study's name with its scale."""
+        """The study's name with its scale, as `er-table-2-small`."""
         return f"{self.file.name}-{self.scale}"
 
     def dataset(self, name: str, *, judged: bool = False) -> dict[str, Any]:
-        """A dataset, resolved; what a trial is judged on has no row of what the small scale is made of."""
+        """Return a resolved dataset; with `judged`, one without the reserved rows."""
         return resolve_dataset(self.file, name, self.reserved if judged else ())
 
     def error(self, place: Place, message: object) -> ExegeteError:
-        """An error that points at the line of a place."""
+        """Return an error that names the file and line of a place."""
         return ExegeteError(f"{self.lines.line_of(place)}: {'.'.join(map(str, place))}: {message}")
 
 
 def load_study(path: str | Path, scale: str = "small") -> Study:
-    """Reads and checks a study.
+    """Read and check a study file.
 
-    `extends: FILE` puts the file on top of another one, relative to its own folder; `scales: {small: …, paper: …}` on
-    top of both; null takes a key away. `${NAME}` and `${NAME:-default}` in texts are environment variables. The scale
-    `trial` is on top of the small one, with a seed of its own, and judged on rows that the small one does not use.
+    `extends: FILE` merges the file onto another one, whose path is relative to the file's folder. The part of `scales`
+    with the chosen scale is merged onto both; null removes a key. `${NAME}` and `${NAME:-default}` in texts are
+    environment variables. The scale `trial` is merged onto `small`, with its own seed, and is judged on rows that
+    `small` does not use.
 
     Raises:
         ExegeteError: a malformed file or an unknown name; with file and line.
@@ -75,7 +77,7 @@ def load_study(path: str | Path, scale: str = "small") -> Study:
 
 
 def _read_with_base(path: Path, above: tuple[Path, ...]) -> YamlDocument:
-    """The file on top of what it extends, variables filled in; a scale's nulls stay, as they take away of the whole."""
+    """Read a file, fill in variables and merge it onto the file that it extends."""
     if path.resolve() in above:
         raise ExegeteError(f"{path} extends itself")
     found = read_yaml(path)
@@ -91,11 +93,12 @@ def _read_with_base(path: Path, above: tuple[Path, ...]) -> YamlDocument:
         if not (path.parent / base).exists():
             raise ExegeteError(f"{found.line_of(('extends',))}: there is no file {path.parent / base}") from error
         raise
+    # A null inside a scale stays for now: it removes a key of the merged whole, which is known later.
     return merge_documents(below, found, keep_null=("scales",))
 
 
 def _fill_variables(document: YamlDocument, value: Any, place: Place) -> Any:
-    """The value with environment variables put into its texts."""
+    """Replace environment variables in all texts of a value."""
     if isinstance(value, dict):
         return {key: _fill_variables(document, inner, (*place, key)) for key, inner in value.items()}
     if isinstance(value, list):
@@ -103,17 +106,18 @@ def _fill_variables(document: YamlDocument, value: Any, place: Place) -> Any:
     if not isinstance(value, str):
         return value
 
-    def variable(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         name, default = match.groups()
-        found = os.environ.get(name) or default
-        if found is None:
+        text = os.environ.get(name) or default
+        if text is None:
             raise ExegeteError(f"{document.line_of(place)}: the environment variable {name} is not set")
-        return found
+        return text
 
-    return VARIABLE.sub(variable, value)
+    return VARIABLE.sub(replace, value)
 
 
 def _apply_scale(whole: YamlDocument, scale: str) -> YamlDocument:
+    """Merge the part of `scales` with the chosen scale onto the file."""
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     if "scales" not in whole.value:
@@ -132,9 +136,10 @@ def _apply_scale(whole: YamlDocument, scale: str) -> YamlDocument:
 
 
 def format_first_problem(error: ValidationError, document: YamlDocument) -> str:
-    """The first thing wrong, with its line; how many more there are."""
+    """Return the first error of a validation with its line, and the number of further errors."""
     errors = error.errors()
     place = tuple(each for each in errors[0]["loc"] if isinstance(each, str | int))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    # Of a missing or unknown key pydantic gives the whole mapping as the input.
     got = "" if errors[0]["type"] in ("missing", "extra_forbidden") else f", got {errors[0]['input']!r:.60}"
     return f"{document.line_of(place)}: {'.'.join(map(str, place))}: {errors[0]['msg']}{got}{more}"

@@ -1,4 +1,4 @@
-"""YAML whose every value knows its line, so that an error can point at it."""
+"""YAML documents that know the line of each value, so that errors can name it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from exegete.errors import ExegeteError
 LARGEST, DEEPEST, BYTES = 10_000, 50, 256 << 10
 """The most values of a document, how deep they may be nested, and the most bytes of its file."""
 Place = tuple[str | int, ...]
-"""The way to a value through mappings and lists."""
+"""The keys and indices that lead to a value."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as version 1.2 reads it: `on` and `no` are words, `3e-5` is a number, a key comes once."""
+    """Reads scalars as YAML 1.2 does: `on` and `no` are strings, and `3e-5` is a number."""
 
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A value, while it is not nested too deep."""
+        """Compose a value. Raises MarkedYAMLError for one that is nested too deep."""
+        # PyYAML composes recursively: thousands of brackets would overflow the stack.
         if self.depth > DEEPEST:
             raise yaml.MarkedYAMLError(problem=f"nested more than {DEEPEST} deep", problem_mark=self.get_mark())
         self.depth += 1
@@ -47,13 +48,13 @@ _Loader.add_implicit_resolver(
 
 @dataclass
 class YamlDocument:
-    """A YAML document: `value` is plain Python, `lines` where each place stands, as FILE:LINE."""
+    """A YAML document: `value` has plain Python values, `lines` the position of each place as FILE:LINE."""
 
     value: Any
     lines: dict[Place, str] = field(default_factory=dict)
 
     def line_of(self, place: Place) -> str:
-        """The line of a place, or of the closest known one around it (parts that are unknown are passed over)."""
+        """Return the line of a place, or of the innermost known place around it; unknown keys are skipped."""
         known: Place = ()
         for part in place:
             if (*known, part) in self.lines:
@@ -62,10 +63,10 @@ class YamlDocument:
 
 
 def read_yaml(path: Path) -> YamlDocument:
-    """The document in a file.
+    """Read the document in a file.
 
     Raises:
-        ExegeteError: no such file, or no YAML; with the line.
+        ExegeteError: the file does not exist, is too large, or is not YAML; with the line.
     """
     try:
         if path.stat().st_size > BYTES:
@@ -77,7 +78,7 @@ def read_yaml(path: Path) -> YamlDocument:
 
 
 def parse_yaml(text: str, path: Path) -> YamlDocument:
-    """The document in a text; `path` is what errors name. Raises ExegeteError for what is no YAML, with the line."""
+    """Parse a document; `path` is the name for errors. Raises ExegeteError for text that is not YAML, with the line."""
     try:
         return _load_document(_Loader(text), path)
     except yaml.YAMLError as error:
@@ -101,16 +102,20 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
 
 
 def _require_small(root: yaml.Node, path: Path) -> None:
-    """Raises ExegeteError for what is too large or too deep once its aliases are written out; it writes out none."""
+    """Raise ExegeteError for a document that is too large or too deep once its aliases are expanded."""
+    # Sizes are computed per node, without expansion: nine lines of aliases can expand to a billion values.
     known: dict[int, tuple[int, int]] = {}
 
     def measure(node: yaml.Node, above: int) -> tuple[int, int]:
-        """Values in a node, and how deep they are nested."""
+        """Return the number of values in a node and their depth."""
         if id(node) not in known:
             inner = node.value if isinstance(node, yaml.CollectionNode) and above <= DEEPEST else ()
-            parts = [part for each in inner for part in (each if isinstance(each, tuple) else (each,))]
-            found = [measure(part, above + 1) for part in parts]
-            size, depth = 1 + sum(size for size, _ in found), 1 + max((depth for _, depth in found), default=0)
+            size, depth = 1, 1
+            for item in inner:
+                # A mapping has (key, value) pairs, a sequence has values.
+                for part in item if isinstance(item, tuple) else (item,):
+                    part_size, part_depth = measure(part, above + 1)
+                    size, depth = size + part_size, max(depth, 1 + part_depth)
             if size > LARGEST or max(depth, above) > DEEPEST:
                 raise ExegeteError(
                     f"{path}:{node.start_mark.line + 1}: its aliases written out, a study has at most {LARGEST:,} "
@@ -123,20 +128,24 @@ def _require_small(root: yaml.Node, path: Path) -> None:
 
 
 def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:
+    """Yield each place inside a node with its line, as FILE:LINE."""
     yield place, f"{path}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.SequenceNode):
         for index, inner in enumerate(node.value):
             yield from _iterate_lines(loader, inner, (*place, index), path)
     elif isinstance(node, yaml.MappingNode):
         _require_unique_keys(node, path)
+        # Resolves merge keys (<<), whose entries keep the lines of the mapping that they come from.
         loader.flatten_mapping(node)
         for key, inner in node.value:
             name = (*place, loader.construct_object(key, deep=True))
             yield from _iterate_lines(loader, inner, name, path)
+            # After the value, so that the line of the key replaces that of a value that begins below it.
             yield name, f"{path}:{key.start_mark.line + 1}"
 
 
 def _require_unique_keys(node: yaml.MappingNode, path: str) -> None:
+    # PyYAML keeps the last of equal keys without a word.
     seen = set()
     for key, _ in node.value:
         name = getattr(key, "value", None)
@@ -148,9 +157,9 @@ def _require_unique_keys(node: yaml.MappingNode, path: str) -> None:
 
 
 def merge_documents(below: YamlDocument, above: YamlDocument, keep_null: Collection[str] | None = ()) -> YamlDocument:
-    """`above` on `below`: mappings are joined key by key, null removes a key, everything else replaces.
+    """Merge `above` onto `below`: mappings are merged key by key, null removes a key, other values replace.
 
-    Inside the keys of `keep_null` (None: all) null is a value, so that it can still remove something later.
+    Under the keys `keep_null` (None: all keys) null is kept as a value, so that a later merge can remove a key.
     """
     if not (isinstance(below.value, Mapping) and isinstance(above.value, Mapping)):
         return above
@@ -170,6 +179,6 @@ def merge_documents(below: YamlDocument, above: YamlDocument, keep_null: Collect
 
 
 def get_part(whole: YamlDocument, key: str | int) -> YamlDocument:
-    """The document under one key."""
+    """Return the document under a key."""
     lines = {place[1:]: line for place, line in whole.lines.items() if place[:1] == (key,)}
     return YamlDocument(whole.value[key], lines or {(): whole.line_of((key,))})
