@@ -130,8 +130,8 @@ scales:
     assert (small.name, small.file.seeds, small.file.tables) == ("above-small", [0], {})
     assert small.file.models["tiny"].model_dump(exclude_defaults=True) == {"source": "tiny", "max_length": 40}
     assert small.file.judgements["all"].target == "label"
-    assert small.lines.where(("models", "tiny", "source")) == f"{tmp_path / 'base' / 'good.yaml'}:7"
-    assert small.lines.where(("models", "tiny", "max_length")) == f"{path}:3"
+    assert small.lines.line_of(("models", "tiny", "source")) == f"{tmp_path / 'base' / 'good.yaml'}:7"
+    assert small.lines.line_of(("models", "tiny", "max_length")) == f"{path}:3"
     with pytest.raises(ExegeteError, match=re.escape(f"{path}:9: recipes.slow: unknown recipe 'nope'")):
         load_study(path, "paper")
     with pytest.raises(ExegeteError, match="unknown scale 'larg'"):
@@ -216,7 +216,7 @@ def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp
     longest = len(cut(rows[4]["text"], rows[4]["text_pair"])["input_ids"])
     found = sources.load_dataset(part | {"longest": {"tokens": longest, "model": str(tmp_path / "m")}})
     assert found["text_pair"][:] == [row["text_pair"] for row in rows[:5]]
-    with pytest.raises(ExegeteError, match=r"there is no tokenizer.json at \./nowhere"):
+    with pytest.raises(ExegeteError, match=r"\./nowhere has no tokenizer.json"):
         sources.load_dataset(part | {"longest": {"tokens": 9, "model": "./nowhere"}})
 
 
@@ -289,10 +289,10 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
     first = keys(tmp_path / "one.jsonl")
     assert keys(tmp_path / "two.jsonl") == first
     written(tmp_path / "two.jsonl", "\n".join(rows[::-1]) + "\n")
-    sources._dataset.cache_clear()
+    sources._cached_dataset_address.cache_clear()
     assert keys(tmp_path / "two.jsonl") != first
     (tmp_path / "m" / "tokenizer_config.json").write_text("{}")
-    sources.model.cache_clear()
+    sources.model_address.cache_clear()
     assert keys(tmp_path / "one.jsonl") != first
 
 

@@ -184,7 +184,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(mad
     assert len(again) < 60_000
     assert "attributions" not in set(pd.read_parquet(figures)["part"])
     (made / "films.jsonl").unlink()
-    sources._dataset.cache_clear()
+    sources._cached_dataset_address.cache_clear()
     assert import_figures(figures, Store(made / "elsewhere")) == 18
     assert import_figures(figures, Store(made / "elsewhere")) == 0
     assert sample_examples(made, PART + "\n{{one}}\n", "elsewhere") == text
