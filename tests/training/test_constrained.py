@@ -185,7 +185,7 @@ def exegete_learned(folder):
 def test_bad_bounds_are_refused():
     with pytest.raises(ExegeteError, match="bounds above 0"):
         guided(bound=0.0)
-    with pytest.raises(ExegeteError, match="learning rate is above 0"):
+    with pytest.raises(ExegeteError, match="learning rate of the multiplier above 0"):
         guided(learning_rate=0.0)
     with pytest.raises(ExegeteError, match="cannot be bounded"):
         ConstrainedObjective(guided(), 0.1)

@@ -287,7 +287,7 @@ def test_what_cannot_be_simulated_says_why():
     with pytest.raises(ExegeteError, match="simulatability knows its examples by their words: set masked_share to 0"):
         TrainingModule(model, [objective], masked_share=0.5)
     model, objective = scene()
-    for change, message in (({"held_out": 1.0}, "held-out share"), ({"rate": 0.0}, "learning rate is above 0")):
+    for change, message in (({"held_out": 1.0}, "held-out share"), ({"rate": 0.0}, "learning rate of the student")):
         with pytest.raises(ExegeteError, match=message):
             replace(objective, **change)
     with pytest.raises(ExegeteError, match="in one process"):

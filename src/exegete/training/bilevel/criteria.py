@@ -1,4 +1,4 @@
-"""Training explanations for criteria: the epoch is chosen by what they are about, coefficients are saved apart."""
+"""Training for criteria of explanations, which also choose the best epoch (IvRA)."""
 
 from __future__ import annotations
 
@@ -29,23 +29,21 @@ CRITERION_METRICS: Mapping[str, Metric] = {
 
 
 class CriterionTrainer(ObjectiveTrainer):
-    """An ObjectiveTrainer that judges explanations on dev by the metric of each criterion it trains for (IvRA, §3).
+    """An ObjectiveTrainer that evaluates explanations by the metric of each criterion it trains for (IvRA, §3).
 
-    Every evaluation has a figure `criterion_NAME` for each criterion, the mean of its metric over dev, and `criterion`,
-    their sum with the sign turned where lower is better: with `metric_for_best_model="criterion"` the best epoch by
-    that is kept. Where a metric is undefined for all of dev, the worst value there is counts.
+    Evaluations have a figure `criterion_NAME` for each criterion, the mean of its metric over the dev data, and
+    `criterion`, their sum with reversed signs of metrics for which lower is better. Use it as `metric_for_best_model`.
 
-    The learning rate is multiplied by `gamma` of `lr_scheduler_kwargs` every `epochs` of them, where `gamma` is there,
-    and rises to its height over the warm-up.
-    Parameters that objectives learn have a rate of `lr_multiplier` times the model's, and no weight decay. Trained
-    coefficients lie in a folder of their name beside the model, where `ID:FOLDER` finds them.
+    With `gamma` in `lr_scheduler_kwargs` the learning rate is multiplied by it after every `epochs` epochs, from its
+    peak after the warm-up. Parameters that objectives learn have `lr_multiplier` times the model's learning rate and
+    no weight decay. Trained coefficients are saved in a subfolder of their name, for the id `NAME:FOLDER`.
     """
 
     lr_scheduler: Any
 
     @classmethod
     def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
-        """Adds a figure for each criterion, and `criterion`, their signed sum."""
+        """Add a figure for each criterion, and `criterion`, their signed sum."""
         own = {
             f"criterion_{each.name}": _higher_is_better(each.name) for each in objectives if isinstance(each, Criterion)
         }
@@ -54,12 +52,12 @@ class CriterionTrainer(ObjectiveTrainer):
     # -- figures -----------------------------------------------------------------------------------------------------
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
-        """The task's figures and the criteria's."""
+        """Return the task's figures and those of the criteria."""
         return super().score_predictions(predicted, dataset) | self.evaluate_criteria(dataset)
 
     @torch.no_grad()
     def evaluate_criteria(self, data: Dataset) -> dict[str, float]:
-        """`criterion_NAME` for each criterion trained, and their signed sum `criterion`."""
+        """Return `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`."""
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
         for batch in self._batches(data) if judged else ():
@@ -73,7 +71,7 @@ class CriterionTrainer(ObjectiveTrainer):
         return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": sum_criteria(means)}
 
     def _evaluate_criterion(self, criterion: Criterion, batch: Batch) -> Tensor:
-        """[B] A metric's values; or answers of the student and the model, [B, 2, …]."""
+        """Return the metric's values [B]; for simulatability the answers of student and model [B, 2, …]."""
         if isinstance(criterion, Simulatability):
             answers = [criterion.student.network.explained, self.explained]
             return torch.stack([_predict(model, batch) for model in answers], 1)
@@ -89,7 +87,7 @@ class CriterionTrainer(ObjectiveTrainer):
     # -- rates -------------------------------------------------------------------------------------------------------
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Makes an optimizer with a parameter group for each learning rate of what objectives learn."""
+        """Create the optimizer, with a parameter group for the learned parameters of each objective."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         for objective in self.module.objectives:
             learned = dict(self.module.learned.items()).get(objective.name)
@@ -101,33 +99,35 @@ class CriterionTrainer(ObjectiveTrainer):
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Steps down every few epochs where `gamma` is given, else the Trainer's."""
+        """Create the schedule: steps down every few epochs if `gamma` is given, else the Trainer's."""
         steps = dict(self.args.lr_scheduler_kwargs or {})
         if "gamma" not in steps:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-            every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / together)
-            gamma, optimizer = float(steps["gamma"]), self.optimizer if optimizer is None else optimizer
+            step_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+            # IvRA decays every two epochs; the schedule counts optimizer steps.
+            every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / step_size)
+            gamma = float(steps["gamma"])
             rising = self.args.get_warmup_steps(num_training_steps)
 
             def factor(step: int) -> float:
                 return float((step / rising if step < rising else 1.0) * gamma ** (step // every))
 
-            self.lr_scheduler = LambdaLR(optimizer, factor)
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+            # With this flag the Trainer makes a new schedule for each call of `train`, as for its own ones.
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
     # -- files -------------------------------------------------------------------------------------------------------
 
     def finalize_model(self) -> None:
-        """Adapters become part of the model, so that it loads like any other."""
+        """Merge adapters into the model's weights, so that the saved model loads like any other."""
         if hasattr(self.explained.model, "merge_and_unload"):
             self.explained.model = self.explained.model.merge_and_unload()
 
 
 def summarize_criterion(name: str, task: str, found: Tensor) -> float:
-    """A criterion's figure on dev: the mean of its metric where that is defined, or the student's simulatability."""
+    """Return a criterion's figure on dev: the mean of its metric where defined, or the student's simulatability."""
     if name == Simulatability.name:
         student, model = found.unbind(1)
         return simulatability(task, student.numpy(), model.numpy())
@@ -135,7 +135,8 @@ def summarize_criterion(name: str, task: str, found: Tensor) -> float:
 
 
 def sum_criteria(means: Mapping[str, float]) -> float:
-    """The sum of criteria's figures, higher is better: the sign is turned for metrics of which lower is better."""
+    """Return the sum of the criteria's figures, with reversed signs of metrics for which lower is better."""
+    # A metric that is undefined for all dev data counts as the worst value, −1.
     total = 0.0
     for name, value in means.items():
         sign = 1 if _higher_is_better(name) else -1
@@ -144,19 +145,20 @@ def sum_criteria(means: Mapping[str, float]) -> float:
 
 
 def _higher_is_better(name: str) -> bool:
-    """Of a criterion's metric; a student's success has none."""
+    """Return the direction of a criterion's metric; simulatability has no metric, and higher is better."""
     return name not in CRITERION_METRICS or CRITERION_METRICS[name].card.higher_is_better
 
 
 def _predict(model: ExplainedModel, batch: Batch) -> Tensor:
-    """[B] Classes or values, or spans [B, 2]."""
+    """Return the predicted classes or values [B], or spans [B, 2]."""
     if model.task.name == "regression":
         return model.probabilities(batch)[:, 0]
     return model.predict(batch)
 
 
 def _remove_from_groups(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
-    """Removes weights from the groups they are in."""
+    """Remove weights from the optimizer's parameter groups."""
+    # By identity: `in` would compare tensors by value.
     gone = {id(weight) for weight in weights}
     for group in optimizer.param_groups:
         group["params"] = [weight for weight in group["params"] if id(weight) not in gone]

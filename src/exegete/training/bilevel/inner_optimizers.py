@@ -1,4 +1,4 @@
-"""The next step of an optimizer as a function of the gradient that has a derivative."""
+"""The next step of an optimizer as a differentiable function of the gradient."""
 
 from __future__ import annotations
 
@@ -19,40 +19,45 @@ TINY = 1e-38
 
 @dataclass(frozen=True)
 class InnerOptimizer:
-    """The weight after an optimizer's next step, of its name, value and gradient; differentiable in the gradient.
+    """Computes a weight after an optimizer's next step from its name, value and gradient.
 
-    `kept`: of every weight its group's settings and its state, as they are at present.
+    `kept` has the settings of each weight's parameter group, and the weight's optimizer state, by the weight's name.
     """
 
     rule: Rule
     kept: Mapping[str, tuple[Settings, Settings]]
 
     def __call__(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
-        """θ', with a graph to the gradient."""
+        """Return θ', with a graph to the gradient."""
         return self.rule(weight, gradient, *self.kept[name])
 
     def for_rows(self, name: str, rows: Tensor) -> InnerOptimizer:
-        """The same for some rows of one weight."""
+        """Return the same optimizer, reduced to some rows of one weight."""
         group, state = self.kept[name]
-        own = {key: value[rows] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
+        own = {}
+        for key, value in state.items():
+            # Moments have a row per row of the weight; the step count is a scalar.
+            own[key] = value[rows] if isinstance(value, Tensor) and value.ndim else value
         return replace(self, kept={**self.kept, name: (group, own)})
 
     @torch.no_grad()
     def step(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
-        """θ' without a graph; SGD writes it over the gradient."""
+        """Return θ' without a graph; the gradient may be overwritten."""
         group, state = self.kept[name]
         if self.rule is not _sgd_step:
             return self(name, weight, gradient)
-        share, before = _undampened_share(group, state), state.get("momentum_buffer")
+        # SGD in place: θ' takes the gradient's memory, which saves a copy of all weights.
+        share, buffer = _undampened_share(group, state), state.get("momentum_buffer")
         after = gradient.mul_(-group["lr"] * share).add_(weight, alpha=1 - group["lr"] * share * group["weight_decay"])
-        return after if before is None else after.add_(before, alpha=-group["lr"] * group["momentum"])
+        return after if buffer is None else after.add_(buffer, alpha=-group["lr"] * group["momentum"])
 
     @torch.no_grad()
     def backward(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
-        """The slope of a loss at the gradient, from its slope at θ', which it is written over."""
+        """Return ∂L/∂gradient, given ∂L/∂θ' in `slope`, which is overwritten."""
         group, state = self.kept[name]
         if self.rule is _sgd_step:
             return slope.mul_(-group["lr"] * _undampened_share(group, state))
+        # Adam: θ' = θ − rate·mean/scale, so ∂θ'/∂g = −rate·((1 − β₁)/scale − mean·∂scale/∂g/scale²).
         gradient = _add_weight_decay(gradient, weight, group) if self.rule is _adam_step else gradient
         moments = _update_moments(gradient, group, state)
         curved = moments.mean.mul_(gradient).div_(moments.root).div_(moments.scale).mul_(-moments.bend)
@@ -60,28 +65,32 @@ class InnerOptimizer:
 
 
 def make_inner_optimizer(optimizer: Any, weights: Mapping[str, Tensor]) -> InnerOptimizer:
-    """The next step of an optimizer as a function; its present rates, decay and moments are used and not changed.
+    """Return an optimizer's next step as a function of the gradient; the optimizer is not changed.
 
     Args:
         optimizer: SGD (also with momentum), Adam or AdamW, possibly wrapped by Accelerate.
-        weights: those that the optimizer steps, by the names under which they will be asked for.
+        weights: the weights it updates, by the names that the function will be called with.
 
     Raises:
-        ExegeteError: another kind of optimizer, or a weight that it does not step.
+        ExegeteError: another type of optimizer, or a weight that it does not update.
     """
+    # Accelerate keeps the optimizer inside its wrapper.
     bare: Optimizer = getattr(optimizer, "optimizer", optimizer)
-    rule = next((rule for kind, rule in RULES.items() if type(bare) is kind), None)
+    # Exact types only: a subclass may step in another way.
+    rule = RULES.get(type(bare))
     if rule is None:
         raise unknown("inner optimizer", type(bare).__name__, [kind.__name__ for kind in RULES])
-    groups = {id(weight): group for group in bare.param_groups for weight in group["params"]}
+    groups = {}
+    for group in bare.param_groups:
+        for weight in group["params"]:
+            groups[id(weight)] = group
     if any(group.get(name) for group in bare.param_groups for name in ("amsgrad", "maximize", "nesterov")):
         raise ExegeteError("amsgrad, maximize and nesterov are not supported for a student's optimizer")
     foreign = next((name for name, weight in weights.items() if id(weight) not in groups), None)
     if foreign is not None:
         raise ExegeteError(f"the optimizer does not step {foreign}")
-    return InnerOptimizer(
-        rule, {name: (groups[id(weight)], bare.state.get(weight, {})) for name, weight in weights.items()}
-    )
+    kept = {name: (groups[id(weight)], bare.state.get(weight, {})) for name, weight in weights.items()}
+    return InnerOptimizer(rule, kept)
 
 
 def _sgd_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
@@ -94,7 +103,8 @@ def _sgd_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings
 
 
 def _undampened_share(group: Settings, state: Settings) -> float:
-    """The share of a gradient that enters SGD's step: all of it, except under dampening."""
+    """Return the share of a gradient that enters SGD's step, which is 1 without dampening."""
+    # As in torch, the first step with momentum is not dampened.
     moving = group["momentum"] and state.get("momentum_buffer") is not None
     return 1.0 - float(group["dampening"]) if moving else 1.0
 
@@ -114,7 +124,7 @@ def _add_weight_decay(gradient: Tensor, weight: Tensor, group: Settings) -> Tens
 
 
 class AdamMoments(NamedTuple):
-    """Adam's step is rate·mean/scale; the scale's slope at the gradient is bend·gradient/root."""
+    """The parts of Adam's step rate·mean/scale; ∂scale/∂gradient is bend·gradient/root."""
 
     mean: Tensor
     scale: Tensor
@@ -124,12 +134,13 @@ class AdamMoments(NamedTuple):
 
 
 def _update_moments(gradient: Tensor, group: Settings, state: Settings) -> AdamMoments:
-    """After a gradient; where nothing ever moved a weight, its second moment has no slope."""
+    """Return the moments after a gradient."""
     first, second = map(float, group["betas"])
     count = float(state.get("step", 0)) + 1
     mean, square = gradient * (1 - first), gradient.square().mul_(1 - second)
     if state:
         mean, square = mean.add_(state["exp_avg"], alpha=first), square.add_(state["exp_avg_sq"], alpha=second)
+    # The square root has an infinite slope at 0, which an unused weight's second moment is.
     root, whole = square.clamp(min=TINY).sqrt_(), (1 - second**count) ** 0.5
     scale = (root / whole).add_(group["eps"])
     return AdamMoments(mean, scale, float(group["lr"]) / (1 - first**count), root, (1 - second) / whole)

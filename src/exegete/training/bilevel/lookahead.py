@@ -1,4 +1,4 @@
-"""A student's step, differentiated at the explanation that shaped it: the mechanics of SMaT and of IvRA's SIM."""
+"""The gradient of a student's held-out loss with respect to the explanation it learned from (SMaT, IvRA's SIM)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ Part = Literal["loss", "simulation", "explanation"]
 
 
 class Student(nn.Module):
-    """A model and the explainer of its own that it learns with, as one function of their weights.
+    """A student model and its explainer, as one function of their weights.
 
-    Its calls are what `torch.func.functional_call` needs to hand other weights over: see `loss`, `simulation` and
-    `explanation`. Labels of batches are the teacher's answers.
+    The labels of its batches are the teacher's answers.
 
     Args:
-        model: the student, in training mode where dropout shall be drawn.
+        model: the student; in training mode its dropout is active.
         explainer: e_S, an explainer with coefficients on the student's attention.
-        weight: β, of the explanation in the student's loss; 0 leaves it out.
+        weight: β, the weight of the explanation in the student's loss; 0 leaves it out.
     """
 
     def __init__(self, model: ExplainedModel, explainer: LearnedAttention, weight: float) -> None:
@@ -43,12 +42,16 @@ class Student(nn.Module):
         self.explained, self.explainer, self.weight = model, explainer, weight
 
     def forward(self, part: Part, *arguments: Any) -> Tensor:
-        """One of the methods below, by name."""
+        """Call one of the methods below by name."""
+        # `torch.func.functional_call` replaces weights during a call of `forward` only.
         result: Tensor = getattr(self, part)(*arguments)
         return result
 
     def loss(self, batch: Batch, teacher_explanation: Tensor | None = None) -> Tensor:
-        """L_student = L_sim + β·KL(e_T ‖ e_S) (eq. 3), a mean over the batch; `teacher_explanation` [B, L]: e_T."""
+        """Compute L_student = L_sim + β·KL(e_T ‖ e_S) (eq. 3), a mean over the batch.
+
+        `teacher_explanation` is e_T [B, L]; without it the loss is L_sim.
+        """
         if teacher_explanation is None or not self.weight:
             return self.simulation(batch)
         with skip_unread_positions(self.explained):
@@ -59,45 +62,47 @@ class Student(nn.Module):
         )
 
     def simulation(self, batch: Batch) -> Tensor:
-        """L_sim alone: the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
+        """Compute L_sim, the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
         with skip_unread_positions(self.explained):
             return mean_task_loss(self.explained, batch, self.explained(batch).logits)
 
     def explanation(self, batch: Batch) -> Tensor:
-        """e_S [B, L]; the pass ends with the last layer's queries and keys."""
+        """Compute e_S [B, L]."""
+        # `heads_only` ends the pass at the last layer's queries and keys, which is all that e_S depends on.
         return self._explain_outputs(batch, self.explained(batch, capture=self._capture(heads_only=True)))
 
     def trainable_weights(self) -> dict[str, Tensor]:
-        """Everything that a step changes, by name."""
+        """Return the weights that a step changes, by name."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def _capture(self, heads_only: bool = False) -> Capture:
         return Capture(heads=True, differentiable_twice=True, heads_only=heads_only)
 
     def _explain_outputs(self, batch: Batch, outputs: Any) -> Tensor:
+        # Learned attention explains no particular output, so any target will do.
         no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
         return self.explainer.scores_from_outputs(self.explained, batch, outputs, no_target, keep_graph=True)
 
 
 def mean_task_loss(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
-    """The task's loss at the batch's labels, a mean over the examples that have a usable one."""
+    """Compute the task's loss at the batch's labels, a mean over the examples with a usable label."""
     losses, counted = task_losses(model, batch, logits)
     return (losses * counted).sum() / counted.sum().clamp(min=1)
 
 
 @dataclass(frozen=True)
 class LookaheadStep:
-    """The student's next step, looked through but never taken (Fernandes et al. 2022, eq. 8 and 9).
+    """Differentiates the held-out loss through one step of the student, without applying it (SMaT, eq. 8 and 9).
 
-    From its present weights θ the student would go to θ' = update(θ, c·∇_θ L_student(x)); c is what clipping scales
-    gradients by, taken as a constant. The teacher's explanation e_T of x acts on L_sim(θ', x_v) through that step only.
+    The step leads from the weights θ to θ' = update(θ, c·∇_θ L_student(x)). The teacher's explanation e_T of x acts on
+    the outer loss L_sim(θ', x_v) through this step only. c is the factor of gradient clipping, treated as a constant.
 
     Args:
-        student: in the mode its steps are taken in; nothing of it changes.
-        update: θ' of θ and a gradient, see `inner_updates.make_inner_optimizer`.
-        mode: `forward`: one forward-mode pass, no graph through the step; `unrolled`: double backward, which is the
-            same but for rounding and takes more memory.
-        max_norm: the gradients' norm at which they are clipped; None: never.
+        student: in the mode in which its steps are taken; it is not changed.
+        update: computes θ' from θ and a gradient, see `make_inner_optimizer`.
+        mode: `forward` takes one forward-mode pass and keeps no graph through the step; `unrolled` takes a double
+            backward pass, with the same result up to rounding and more memory.
+        max_norm: norm at which the gradients are clipped; None: no clipping.
     """
 
     student: Student
@@ -112,44 +117,46 @@ class LookaheadStep:
     def gradient(
         self, batch: Batch, teacher_explanation: Tensor, held_out: Batch, seed: int, explained: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """∂L_sim(x_v)/∂e_T [B, L], and that loss; both without a graph.
+        """Return the gradient ∂L_sim(x_v)/∂e_T [B, L] and the loss L_sim(x_v), both without a graph.
 
-        The gradient goes on from there by an ordinary backward pass: `teacher_explanation.backward(gradient)`,
-        or as a term of a larger loss: (teacher_explanation · gradient).sum().
+        To continue to the explainer's parameters, call `teacher_explanation.backward(gradient)`, or add
+        (teacher_explanation · gradient).sum() to a loss.
 
         Args:
             batch: x, with the teacher's answers as labels.
-            teacher_explanation: e_T [B, L], a distribution over real positions; its graph is not looked at.
-            held_out: x_v, with the teacher's answers.
-            seed: what the student's dropout in its step depends on; the global random state stays what it is.
-            explained: e_T of x_v [B, L], a leaf: the loss is then L_student(x_v) with it, and its gradient is left in
-                its `.grad`.
+            teacher_explanation: e_T [B, L], a distribution over real positions; its graph is not used.
+            held_out: x_v, with the teacher's answers as labels.
+            seed: seed of the student's dropout in its step; the global random state is not changed.
+            explained: e_T of x_v [B, L], a leaf. If given, the loss is L_student(x_v), and the leaf's `.grad` is set.
         """
         teacher_explanation = teacher_explanation.detach().requires_grad_()
+        outer = _OuterLoss(held_out, explained)
         with torch.enable_grad():
-            return getattr(self, f"_{self.mode}")(batch, teacher_explanation, _OuterLoss(held_out, explained), seed)  # type: ignore[no-any-return]
+            if self.mode == "unrolled":
+                return self._unrolled(batch, teacher_explanation, outer, seed)
+            return self._forward_mode(batch, teacher_explanation, outer, seed)
 
     def gradient_after_backward(
         self, batch: Batch, teacher_explanation: Tensor, held_out: Batch, seed: int, before: RecordedPass
     ) -> tuple[Tensor, Tensor]:
-        """As `gradient` in forward mode, through a step that is about to be taken: its gradients lie in `.grad`.
+        """Return the same as `gradient` in forward mode, reusing a backward pass that has filled the weights' `.grad`.
 
-        What the student's own backward pass has left there is not computed again, nor changed.
+        The gradients in `.grad` are not changed, so that the student can take its step along them afterwards.
 
         Args:
-            batch: x, which the gradients are of, see `gradient`.
+            batch: x, the batch of the backward pass, see `gradient`.
             teacher_explanation: e_T [B, L].
-            held_out: x_v.
-            seed: what the pass that the gradients are of has drawn its dropout with, see `seeded_random_state`.
-            before: what that pass left, with `Capture.differentiable_twice`.
+            held_out: x_v, see `gradient`.
+            seed: seed of that pass's dropout, see `seeded_random_state`.
+            before: the recording of that pass, with `Capture.differentiable_twice`.
         """
         rows = UsedEmbeddings(self.student.explained, batch, held_out)
-        everything = {
-            name: weight for name, weight in self.student.trainable_weights().items() if weight.grad is not None
-        }
-        gradients = rows.gradients(everything)
+        trainable = self.student.trainable_weights()
+        stepped = {name: weight for name, weight in trainable.items() if weight.grad is not None}
+        gradients = rows.gradients(stepped)
+        # The clipping norm is over all gradients, the explainer's included; L_sim depends on the model's only.
         factor = clip_factor(list(gradients.values()), self.max_norm)
-        weights, update = rows.select(everything, self.update)
+        weights, update = rows.select(stepped, self.update)
         weights = _model_weights(weights)
         step = _InnerStep(weights, update, {name: gradients[name] * factor for name in weights}, factor, before)
         with torch.enable_grad(), rows.use_rows_in_lookup():
@@ -157,7 +164,7 @@ class LookaheadStep:
                 step, batch, teacher_explanation.detach().requires_grad_(), _OuterLoss(held_out), seed
             )
 
-    def _forward(
+    def _forward_mode(
         self, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
     ) -> tuple[Tensor, Tensor]:
         rows = UsedEmbeddings(self.student.explained, batch, outer.batch)
@@ -165,8 +172,12 @@ class LookaheadStep:
         with rows.use_rows_in_lookup():
             with RecordedPass() as before:
                 gradients, factor = self._inner_gradients(batch, teacher_explanation.detach(), seed, weights)
-            weights, whole = outer.relevant_weights(weights), bool(factor == 1)
-            scaled = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
+            weights, is_clipped = outer.relevant_weights(weights), bool(factor != 1)
+            # Popping frees each gradient as soon as it is used: at most two copies of the weights exist at a time.
+            scaled = {}
+            for name in weights:
+                gradient = gradients.pop(name)
+                scaled[name] = gradient.mul_(factor) if is_clipped else gradient
             return self._differentiate_step(
                 _InnerStep(weights, update, scaled, factor, before), batch, teacher_explanation, outer, seed
             )
@@ -174,22 +185,25 @@ class LookaheadStep:
     def _differentiate_step(
         self, step: _InnerStep, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """From a step, whose gradients are used up, to the gradient at the explanation."""
+        """Return the outer gradient [B, L] and loss for a step, whose gradients are overwritten."""
         weights, update, scaled, factor, before = step
         after = {name: update.step(name, weight, scaled[name]) for name, weight in weights.items()}
-        uphill, loss = self._outer_gradients(after, outer)
+        gradients, loss = self._outer_gradients(after, outer)
         del after
-        slopes = {
-            name: update.backward(name, weight, scaled.pop(name), uphill.pop(name)) for name, weight in weights.items()
-        }
+        # From ∂L/∂θ' to ∂L/∂(gradient of the step): the chain rule through the optimizer alone.
+        directions = {}
+        for name, weight in weights.items():
+            directions[name] = update.backward(name, weight, scaled.pop(name), gradients.pop(name))
+        # e_T enters the step's gradient as −c·β·∇_θ mean_b Σ_l e_T,l · log e_S,l: the sign and factors of the KL term.
+        scale = -factor * self.student.weight
         with ReplayedPass(before):
-            return self._gradient_at_explanation(
-                batch, teacher_explanation, weights, slopes, seed, -factor * self.student.weight
-            ), loss
+            gradient = self._gradient_at_explanation(batch, teacher_explanation, weights, directions, seed, scale)
+        return gradient, loss
 
     def _unrolled(
         self, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
     ) -> tuple[Tensor, Tensor]:
+        # The graph of the step is kept, and differentiated by an ordinary backward pass (double backward).
         weights = self.student.trainable_weights()
         gradients, factor = self._inner_gradients(batch, teacher_explanation, seed, weights, graph=True)
         weights = outer.relevant_weights(weights)
@@ -208,14 +222,15 @@ class LookaheadStep:
         weights: Mapping[str, Tensor],
         graph: bool = False,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """The gradients of the student's loss at its weights by name, and what clipping scales them by."""
+        """Return the gradients of the student's loss by name, and the factor of clipping."""
         with seeded_random_state(seed):
             loss = functional_call(self.student, dict(weights), ("loss", batch, teacher_explanation))
         found = torch.autograd.grad(loss, list(weights.values()), create_graph=graph, materialize_grads=True)
         return dict(zip(weights, found, strict=True)), clip_factor(found, self.max_norm)
 
     def _outer_gradients(self, weights: Mapping[str, Tensor], outer: _OuterLoss) -> tuple[dict[str, Tensor], Tensor]:
-        """The outer loss's gradients at weights, without dropout, by name, and that loss."""
+        """Return the gradients of the outer loss at the given weights by name, and that loss."""
+        # The outer loss is measured without dropout, as the student is tested.
         leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
         with self.student.explained.evaluation_mode():
             loss = functional_call(self.student, leaves, outer.call_arguments)
@@ -228,30 +243,32 @@ class LookaheadStep:
         batch: Batch,
         teacher_explanation: Tensor,
         weights: Mapping[str, Tensor],
-        slopes: Mapping[str, Tensor],
+        directions: Mapping[str, Tensor],
         seed: int,
         scale: Tensor | float,
     ) -> Tensor:
-        """The mean over the batch of `scale` times the derivative of log e_S along the slopes: [B, L]."""
+        """Return `scale` times the derivative of log e_S along the directions, divided by B: [B, L]."""
 
-        def explained(weights: Mapping[str, Tensor]) -> Tensor:
+        def explain(weights: Mapping[str, Tensor]) -> Tensor:
             with seeded_random_state(seed):
                 result: Tensor = functional_call(self.student, dict(weights), ("explanation", batch))
             return result
 
-        (found,) = meta_gradient(teacher_explanation, [teacher_explanation], explained, weights, slopes, float(scale))
-        return found
+        # With e_T itself as the "coefficients", the meta-gradient is the gradient at the explanation.
+        coefficients = [teacher_explanation]
+        (gradient,) = meta_gradient(teacher_explanation, coefficients, explain, weights, directions, float(scale))
+        return gradient
 
 
 class _OuterLoss(NamedTuple):
-    """Held-out data the student is judged on after its step: x_v, and its e_T if that is part of the loss."""
+    """The student's loss after its step: the held-out batch x_v, and its e_T if that is part of the loss."""
 
     batch: Batch
     explained: Tensor | None = None
 
     @property
     def call_arguments(self) -> tuple[Any, ...]:
-        """The student's method and its arguments."""
+        """The name of the student's method and its arguments."""
         return ("simulation", self.batch) if self.explained is None else ("loss", self.batch, self.explained)
 
     @property
@@ -260,20 +277,17 @@ class _OuterLoss(NamedTuple):
         return [] if self.explained is None else [self.explained]
 
     def store_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Leaves the gradients where they belong."""
+        """Store the gradients of the leaves in their `.grad`."""
         for value, gradient in zip(self.leaves, gradients, strict=True):
             value.grad = gradient
 
     def relevant_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Those that the loss depends on."""
+        """Return the weights that the loss depends on."""
         return _model_weights(weights) if self.explained is None else dict(weights)
 
 
 class _InnerStep(NamedTuple):
-    """A step that is looked through: its weights, what it makes of them, their gradients, clipped by a factor.
-
-    `before`: what the pass left that the gradients are of.
-    """
+    """An inner step: the weights, the optimizer, the gradients clipped by a factor, and the recorded forward pass."""
 
     weights: Mapping[str, Tensor]
     update: InnerOptimizer
@@ -283,21 +297,23 @@ class _InnerStep(NamedTuple):
 
 
 def _model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those that answers depend on: all but the explainer's."""
+    """Return the weights that answers depend on, which excludes the explainer's."""
     return {name: weight for name, weight in weights.items() if not name.startswith("explainer.")}
 
 
 def clip_factor(gradients: Any, max_norm: float | None) -> Tensor:
-    """The factor by which `clip_grad_norm_` multiplies gradients; a scalar without a graph."""
+    """Return the factor by which `clip_grad_norm_` multiplies gradients, a scalar without a graph."""
+    # As in the Trainer, a norm of 0 or None turns clipping off.
     if not max_norm:
         return torch.ones((), device=gradients[0].device)
+    # The same 1e-6 as in torch's clipping, or a step would not be the optimizer's own to the last bit.
     norm = torch.nn.utils.get_total_norm([gradient.detach() for gradient in gradients])
     return (max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 
 @contextmanager
 def seeded_random_state(seed: int) -> Iterator[None]:
-    """Inside the block what is drawn from the global generators depends on the seed alone; they are restored after."""
+    """Seed the global random generators inside the block, and restore their state afterwards."""
     with preserve_random_state():
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""A forward-mode pass over what an ordinary pass has computed before: linear maps only add their tangents."""
+"""A forward-mode pass that takes the outputs of linear maps from an earlier ordinary pass."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torch.overrides import TorchFunctionMode
 
 
 class RecordedOutput(NamedTuple):
-    """Where a linear map's weight lies, and what the map gave."""
+    """The memory address of a linear map's weight, and the map's output."""
 
     weight: int
     output: Tensor
 
 
 class RecordedDropout(NamedTuple):
-    """The noise that dropout multiplied by, and the random state after it was drawn."""
+    """The noise that dropout multiplied by, and the random state after drawing it."""
 
     noise: Tensor
     after: Tensor
 
 
 class RecordedPass(TorchFunctionMode):
-    """Keeps what linear maps give inside the block and what dropout draws (on the CPU), in the order of their calls."""
+    """Records the outputs of linear maps and the noise of dropout (on the CPU) inside the block, in call order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,25 +38,27 @@ class RecordedPass(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Calls the function, and records dropout's noise and the output of linear maps."""
-        given = kwargs or {}
-        if func is dropout and (share := _dropout_rate(*args, **given)):
-            inputs: Tensor = args[0] if args else given["input"]
-            noise = torch.empty_like(inputs).bernoulli_(1 - share).div_(1 - share)
+        """Call the function, and record dropout's noise and the outputs of linear maps."""
+        kwargs = kwargs or {}
+        rate = _dropout_rate(*args, **kwargs) if func is dropout else 0.0
+        if rate:
+            # torch's dropout does not return its noise: draw it in the same way, from the same generator.
+            inputs: Tensor = args[0] if args else kwargs["input"]
+            noise = torch.empty_like(inputs).bernoulli_(1 - rate).div_(1 - rate)
             self.dropped.append(RecordedDropout(noise, torch.get_rng_state()))
             return inputs * noise
-        result = func(*args, **given)
+        result = func(*args, **kwargs)
         if func is linear:
-            self.outputs.append(RecordedOutput(_weight(*args, **given).data_ptr(), result.detach()))
+            self.outputs.append(RecordedOutput(_weight(*args, **kwargs).data_ptr(), result.detach()))
         return result
 
 
 class ReplayedPass(TorchFunctionMode):
-    """Inside the block linear maps of dual numbers take their primal from an earlier pass, and dropout what it drew.
+    """Takes the primal outputs of linear maps and the noise of dropout inside the block from an earlier pass.
 
-    What is taken is forgotten. The pass has to go the same way as that one, with the same weights, inputs and random
-    numbers, so that a primal is what it would be if it were computed again; it may end earlier. Two products a map
-    instead of three. A map that is not next among the earlier ones is computed as ever.
+    The pass must repeat the recorded one, with the same weights, inputs and random numbers; it may end earlier. Each
+    linear map then costs two matrix products instead of three. A map that was not recorded next is computed as usual.
+    Recordings are released once they are used.
     """
 
     def __init__(self, before: RecordedPass) -> None:
@@ -66,31 +68,34 @@ class ReplayedPass(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Calls it, or gives what it would."""
-        given = kwargs or {}
-        if func is linear and self.outputs and self.outputs[0].weight == _weight(*args, **given).data_ptr():
-            return _linear_dual(self.outputs.popleft().output, *args, **given)
-        if func is dropout and self.dropped and _dropout_rate(*args, **given):
+        """Call the function, or compute its output from the recording."""
+        kwargs = kwargs or {}
+        # The address identifies the map: a dual number's primal shares the memory of the weight.
+        if func is linear and self.outputs and self.outputs[0].weight == _weight(*args, **kwargs).data_ptr():
+            return _linear_dual(self.outputs.popleft().output, *args, **kwargs)
+        if func is dropout and self.dropped and _dropout_rate(*args, **kwargs):
             noise, after = self.dropped.popleft()
+            # Whatever draws next must see the generator as if dropout had drawn.
             torch.set_rng_state(after)
-            return (args[0] if args else given["input"]) * noise
-        return func(*args, **given)
+            return (args[0] if args else kwargs["input"]) * noise
+        return func(*args, **kwargs)
 
 
 def _weight(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The weight of a linear map, without its tangent."""
+    """Return the weight of a linear map, without its tangent."""
     primal: Tensor = forward_ad.unpack_dual(weight).primal
     return primal
 
 
 def _dropout_rate(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> float:
-    """The rate of a dropout whose noise is drawn on the CPU, else 0: other devices draw in kernels of their own."""
-    usual = training and not inplace and 0 < p < 1 and input.device.type == "cpu" and input.numel()
-    return p if usual else 0.0
+    """Return the rate of a dropout whose noise can be recorded, else 0."""
+    # Other devices draw the noise inside fused kernels, from which it cannot be reproduced.
+    is_recordable = training and not inplace and 0 < p < 1 and input.device.type == "cpu" and input.numel()
+    return p if is_recordable else 0.0
 
 
 def _linear_dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The output with the tangent ẋ·Wᵀ + x·Ẇᵀ + ḃ; without one where nothing has a tangent."""
+    """Return the output with the tangent ẋ·Wᵀ + x·Ẇᵀ + ḃ, or without one if no input has a tangent."""
     (x, dx), (w, dw) = forward_ad.unpack_dual(inputs), forward_ad.unpack_dual(weight)
     shift = None if bias is None else forward_ad.unpack_dual(bias).tangent
     tangent = None
@@ -107,7 +112,8 @@ def _linear_dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | 
 
 
 def _add_product(total: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-    """Adds inputs·weightᵀ in place, in the precision that autocast chose for the other product."""
+    """Add inputs·weightᵀ in place."""
+    # `addmm_` is not autocast: use the precision that autocast chose for the other product.
     inputs, weight = inputs.to(total.dtype), weight.to(total.dtype)
     total.view(-1, total.shape[-1]).addmm_(inputs.reshape(-1, inputs.shape[-1]), weight.t())
     return total

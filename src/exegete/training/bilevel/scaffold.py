@@ -1,4 +1,4 @@
-"""A student learns answers and explanations of a frozen teacher, whose explainer may learn to teach (SMaT)."""
+"""The explanation term of a student's loss, and the teacher's explainer that may learn to teach (SMaT)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ LAST = ("untrained_last", "attention_last")
 
 
 class TeacherExplainer(nn.Module):
-    """An explainer that learns to teach, and the state of its own AdamW (β 0.9 and 0.999, ε 1e-8, no decay) in buffers.
-
-    Its coefficients want no gradient but inside `requiring_gradients`: no optimizer of the student knows them.
-    """
+    """An explainer that learns to teach, with the state of its AdamW (β .9, .999, ε 1e-8, no decay) in buffers."""
 
     mean: Tensor
     square: Tensor
@@ -44,6 +41,7 @@ class TeacherExplainer(nn.Module):
 
     def __init__(self, explainer: ParameterisedAttention) -> None:
         super().__init__()
+        # Frozen outside of `requiring_gradients`, or the student's optimizer would step the coefficients, too.
         self.explainer = explainer.requires_grad_(False)
         self.register_buffer("mean", torch.zeros_like(explainer.coefficients))
         self.register_buffer("square", torch.zeros_like(explainer.coefficients))
@@ -51,7 +49,7 @@ class TeacherExplainer(nn.Module):
 
     @contextmanager
     def requiring_gradients(self) -> Iterator[Tensor]:
-        """The coefficients, which take part in graphs inside the block."""
+        """Yield the coefficients, which require gradients inside the block."""
         self.explainer.requires_grad_(True)
         try:
             yield self.explainer.coefficients
@@ -60,7 +58,7 @@ class TeacherExplainer(nn.Module):
 
     @torch.no_grad()
     def step(self, gradient: Tensor, rate: float, max_norm: float) -> None:
-        """One step downhill along a gradient clipped to a norm."""
+        """Take one AdamW step along a gradient clipped to a norm."""
         gradient = gradient * clip_factor([gradient], max_norm)
         self.count += 1
         self.mean.lerp_(gradient, 0.1)
@@ -78,7 +76,7 @@ class Scaffold(nn.Module):
         self.teacher = None if teacher is None else TeacherExplainer(teacher)
 
     def save(self, folder: Path) -> None:
-        """Both explainers in folders of their own: `parameterised_attention:PATH` takes them."""
+        """Save each explainer in a folder of its own, for the id `parameterised_attention:PATH`."""
         self.student.save_pretrained(folder / "student_explainer")
         if self.teacher is not None:
             self.teacher.explainer.save_pretrained(folder / "teacher_explainer")
@@ -86,28 +84,28 @@ class Scaffold(nn.Module):
 
 @dataclass(frozen=True)
 class Scaffolding(Objective):
-    """KL(e_T ‖ e_S) of the teacher's explanations and the student's (Fernandes et al. 2022, eq. 2 and 3).
+    """KL(e_T ‖ e_S) of the teacher's and the student's explanations (Fernandes et al. 2022, eq. 2 and 3).
 
-    Batches that are no `TeacherBatch`, as in evaluation, have none of it: 0.
+    The term is 0 for a batch without the teacher's explanations, as in evaluation.
 
     Args:
         method: the teacher's explainer by name.
-        teacher_outputs: what it says of every row of the training data; what is learned is mixed of every head's
-            logits.
-        teacher: the teacher's coefficients, where they are learned.
+        teacher_outputs: the teacher's explanation of every training example; for a learned explainer, every head's
+            logits, which its coefficients mix.
+        teacher: the teacher's coefficients, if they are learned.
         weight: β.
-        normaliser: of the coefficients of both explainers.
-        own: the student's explainer by id; `interpretable_attention` is that of students of IvRA.
-        layers: whether the student's explainer looks at the heads of `all` layers or of the `last`; IvRA's at all.
-        special_tokens: whether the student's explainer has a score for them, as the teacher's.
-        lookahead: whether it is taken through a further step of the student on the same batch (eq. 8), or through the
-            very one that the student takes, whose gradients are there.
-        interval: inner steps for each outer one.
+        normaliser: how both explainers normalise their coefficients.
+        student_explainer: the student's explainer by id; IvRA's students have `interpretable_attention`.
+        layers: whether `parameterised_attention` of the student mixes the heads of `all` layers or of the `last`.
+        special_tokens: whether the student's explainer scores special tokens, as the teacher's does.
+        lookahead: whether the meta-gradient is taken through a further step of the student on the same batch (eq. 8),
+            or through the step that the student takes itself, whose gradients exist already.
+        interval: number of inner steps per outer step.
         rate: the outer learning rate.
-        max_norm: of the outer gradient.
-        source: what identifies the teacher and what its explainer starts from, for the record of a run.
-        vocabulary: the digest of the teacher's; None for images.
-        scaffold: made by `prepare_for`.
+        max_norm: clipping norm of the outer gradient.
+        source: digest of the teacher and its explainer, for a run's record.
+        vocabulary: digest of the teacher's vocabulary; None for images.
+        scaffold: the explainers, made by `prepare_for`.
     """
 
     method: str
@@ -129,15 +127,16 @@ class Scaffolding(Objective):
 
     @property
     def without_lookahead(self) -> bool:
-        """Whether the teacher's explainer learns from the student's own steps."""
+        """Whether the teacher's explainer learns through the student's own steps."""
         return self.teacher is not None and not self.lookahead
 
     def prepare_for(self, student: ExplainedModel) -> Scaffolding:
-        """With explainers for a student, and a teacher's of its own.
+        """Return the term with a new explainer for a student, and a copy of the teacher's.
 
         Raises:
-            ExegeteError: the student has another vocabulary, so that positions mean something else.
+            ExegeteError: the student has another vocabulary.
         """
+        # e_T and e_S are compared position by position, which needs the same tokens.
         if vocabulary_digest(student.processing_class) != self.vocabulary:
             raise ExegeteError(
                 "teacher and student have different vocabularies, so the student cannot learn from the teacher's "
@@ -160,13 +159,13 @@ class Scaffolding(Objective):
 
     @property
     def params(self) -> dict[str, Any]:
-        """All but what is learned."""
+        """The settings, without the learned weights."""
         names = ("method", "weight", "normaliser", "student_explainer", "layers", "special_tokens", "source")
         outer = ("lookahead", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The divergence KL(e_T ‖ e_S), a scalar; 0 for a batch without the teacher's explanations."""
+        """Compute KL(e_T ‖ e_S), a scalar; 0 for a batch without the teacher's explanations."""
         batch = step.batch
         if not isinstance(batch, TeacherBatch) or batch.teacher_explanation is None or self.scaffold is None:
             return step.outputs.logits.new_zeros(())
@@ -175,22 +174,22 @@ class Scaffolding(Objective):
         return explanation_divergence(batch.teacher_explanation, student)
 
     def explain_rows(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """e_T [B, L] of rows of the training data; with a graph to the teacher's coefficients if they ask for one."""
-        said = self.teacher_outputs.read(rows, attended)
+        """Return e_T [B, L] of training examples, with a graph to coefficients that require gradients."""
+        outputs = self.teacher_outputs.read(rows, attended)
         teacher = None if self.scaffold is None else self.scaffold.teacher
         if teacher is None:
-            return said[:, 0]
-        by_layer: Tensor = said.unflatten(1, teacher.explainer.coefficients.shape)
+            return outputs[:, 0]
+        by_layer: Tensor = outputs.unflatten(1, teacher.explainer.coefficients.shape)
         return teacher.explainer.mix_heads(by_layer, attended)
 
 
 def make_static_explainer(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsemax") -> Explainer:
-    """A teacher's explainer that does not learn to teach.
+    """Return a teacher's explainer that does not learn to teach.
 
-    `untrained` and `untrained_last`: `parameterised_attention` untrained, the mean over the heads of all layers or of
-    the last; else any registry id, such as `parameterised_attention:PATH` for one that was learned. Integrated
-    gradients have 10 points and start at zero embeddings unless the id says more.
+    `untrained` and `untrained_last` are the mean over the heads of all layers or of the last one. All other names are
+    registry ids, such as `parameterised_attention:PATH` for a learned explainer.
     """
+    # SMaT's code takes 10 steps from a zero baseline for integrated gradients; parameters in the id override this.
     if name in STATIC:
         return ParameterisedAttention.for_model(teacher, STATIC[name], normaliser)
     if name.partition("?")[0] == "integrated_gradients":
@@ -200,28 +199,29 @@ def make_static_explainer(name: str, teacher: ExplainedModel, normaliser: Normal
 
 
 def normalize_scores(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:
-    """Scores [B, L] as distributions over real positions.
+    """Return scores [B, L] as distributions over real positions.
 
-    Those of `LearnedAttention` are ones. Signed scores: a softmax, of input × gradient divided by 0.1, of others by 0.5
-    (values of the authors' code). Unsigned ones: divided by their sum; evenly spread where all are 0.
+    Signed scores go through a softmax, unsigned scores are divided by their sum. All scores of 0 give a uniform
+    distribution. `LearnedAttention` gives distributions already.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~attended, 0.0)
     if isinstance(method, LearnedAttention):
         return scores
+    # The temperatures are those of the authors' code; the paper has none.
     if method.signed:
         return softmax_over(scores / TEMPERATURES.get(method.name, 0.5), attended)
     total = scores.sum(1, keepdim=True)
-    even = attended / attended.sum(1, keepdim=True)
-    return torch.where(total > 0, scores / total.clamp(min=torch.finfo(scores.dtype).tiny), even)
+    uniform = attended / attended.sum(1, keepdim=True)
+    return torch.where(total > 0, scores / total.clamp(min=torch.finfo(scores.dtype).tiny), uniform)
 
 
 def default_weight(method: Explainer) -> float:
-    """β: 5 for attention and other unsigned methods, 0.2 for signed ones (§5)."""
+    """Return β: 5 for attention and other unsigned methods, 0.2 for signed ones, such as gradients (SMaT, §5)."""
     return 0.2 if method.signed else 5.0
 
 
 def require_single_process(accumulation: int, processes: int, masked_share: float) -> None:
-    """Raises ExegeteError for ways of training in which the lookahead step would not be the student's own."""
+    """Raise ExegeteError for settings with which the lookahead step would differ from the student's steps."""
     if accumulation > 1 or processes > 1 or masked_share:
         raise ExegeteError(
             "a teacher's explainer is learned from whole steps in one process: set gradient_accumulation_steps to 1, "

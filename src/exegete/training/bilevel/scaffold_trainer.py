@@ -33,10 +33,11 @@ from exegete.training.loop.trainer import ObjectiveTrainer
 class ScaffoldTrainer(ObjectiveTrainer):
     """Trains a student on data labelled by `label_by_teacher`, and a learned teacher explainer with it.
 
-    After every `interval`-th step of the student (eq. 6 and 7) one of the teacher's coefficients (eq. 8 and 9), on a
-    batch of dev data: its epochs follow each other, each in an order of its own. The student is never set back. Where
-    there is no lookahead step, the coefficients' own comes between the student's gradients and its step along them.
-    Evaluation has `simulatability` beside the task's figures, which are against people's labels where there are any,
+    After every `interval`-th inner step, of the student (SMaT, eq. 6 and 7), one outer step updates the teacher's
+    coefficients (eq. 8 and 9) on a batch of dev data. The student is never reset. Without a lookahead step, the outer
+    step comes between the student's backward pass and its step.
+
+    Evaluations have the figure `simulatability`. The task's figures are against people's labels if the data has them,
     else against the teacher's answers.
     """
 
@@ -50,7 +51,8 @@ class ScaffoldTrainer(ObjectiveTrainer):
         objectives = [each.prepare_for(model) if isinstance(each, Scaffolding) else each for each in objectives]
         self.scaffolding = next((each for each in objectives if isinstance(each, Scaffolding)), None)
         if self.scaffolding is not None and args.gradient_checkpointing:
-            raise ExegeteError("a student's steps leave out what no answer needs: set gradient_checkpointing=False")
+            # The student's passes skip positions that no answer depends on, which checkpointing would run again.
+            raise ExegeteError("gradient checkpointing does not apply to students: set gradient_checkpointing=False")
         self.teacher_batch: TeacherBatch | None = None
         self.rows = torch.zeros(0, dtype=torch.long)
         self.recorded_pass = RecordedPass()
@@ -61,23 +63,25 @@ class ScaffoldTrainer(ObjectiveTrainer):
                 self.args.gradient_accumulation_steps, self.args.world_size, self.options.masked_share
             )
             if self.scaffolding.without_lookahead and self.accelerator.scaler is not None:
+                # The backward pass leaves gradients times the scaler's factor in `.grad`.
                 raise ExegeteError("fp16 scales the student's gradients: keep the lookahead step, or train in bf16")
             self.add_callback(_OuterStepCallback(self))
 
     @staticmethod
     def make_stopping_callback(patience: int, threshold: float) -> TrainerCallback:
-        """The run ends when evaluations without an improvement exceed `patience`."""
+        """Return a callback that stops once evaluations without an improvement exceed `patience`."""
+        # SMaT's code stops after patience + 1 bad epochs.
         return EarlyStoppingCallback(patience + 1, threshold)
 
     @classmethod
     def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
-        """Adds the figure `simulatability`, of which higher is better."""
+        """Add the figure `simulatability`; higher is better."""
         return super().higher_is_better(task, objectives) | {"simulatability": True}
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """As ever; a training batch gets the teacher's explanations of its rows."""
+        """Compute the loss; a training batch gets the teacher's explanations of its examples."""
         if self.scaffolding is None or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch, self.rows = inputs["batch"], inputs["rows"]
@@ -93,7 +97,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
             return super().compute_loss(model, {"batch": self.teacher_batch}, return_outputs, num_items_in_batch)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As the base class; without a lookahead step the teacher's explainer learns from the step's own gradients."""
+        """Run forward and backward; without a lookahead step, the outer step follows before the gradients are used."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if self.scaffolding is not None and self.scaffolding.without_lookahead:
             self.outer_step(self.state.global_step + 1)
@@ -101,19 +105,20 @@ class ScaffoldTrainer(ObjectiveTrainer):
 
     @property
     def scaffold(self) -> Scaffold | None:
-        """The explainers of student and teacher; None where no explanation is learned from."""
+        """The explainers of student and teacher, or None for a student without explanations."""
         return None if self.scaffolding is None else self.scaffolding.scaffold
 
     def outer_step(self, number: int) -> None:
-        """One step of the teacher's coefficients, from the student's last batch and the next one held out.
+        """Take the outer step that belongs to inner step `number` (from 1), if `number` is a multiple of `interval`.
 
-        `number`: of the student's step, the first is 1; none but every `interval`-th has one.
+        It uses the student's last batch and the next held-out batch of the dev data.
         """
         scaffolding, scaffold, teacher_batch = self.scaffolding, self.scaffold, self.teacher_batch
         if scaffolding is None or scaffold is None or scaffold.teacher is None or teacher_batch is None:
             return
         if number % scaffolding.interval:
             return
+        # Outer steps are counted in the teacher's optimizer state, so that a resumed run takes the same batches.
         held_out = self._held_out_batch(int(scaffold.teacher.count))
         student = Student(self.explained, scaffold.student, scaffolding.weight)
         update = make_inner_optimizer(self.optimizer, student.trainable_weights())
@@ -133,12 +138,12 @@ class ScaffoldTrainer(ObjectiveTrainer):
         self.outer_losses.append(float(loss))
 
     def _seed(self, purpose: str) -> int:
-        """Of what is drawn in this step."""
+        """Return the seed of the numbers drawn for a purpose in this step."""
         context = StepContext(self.args.seed, self.state.global_step, self.args.process_index)
         return context.generator(purpose).initial_seed()
 
     def _held_out_batch(self, number: int) -> Batch:
-        """The batch of dev data for outer step `number` (from 0)."""
+        """Return the batch of dev data for outer step `number` (from 0): shuffled epochs, one after the other."""
         data: Any = self.eval_dataset
         size = min(self.args.train_batch_size, len(data))
         epoch, part = divmod(number, len(data) // size)
@@ -148,7 +153,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
         return batch.to(self.args.device)
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
-        """Figures against people's labels, if there are any, and how well the teacher is foretold."""
+        """Return the figures against people's labels if there are any, and the simulatability of the teacher."""
         gold, task = restore_gold(dataset), self.explained.task.name
         figures = super().score_predictions(predicted, dataset if gold is None else gold)
         return figures | {
@@ -156,7 +161,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
         }
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the outer loss since the last log, and how many heads the teacher's explainer looks at."""
+        """Log the mean outer loss since the last log, and the number of heads that the teacher's explainer uses."""
         teacher = None if self.scaffold is None else self.scaffold.teacher
         if "loss" in logs and self.outer_losses and teacher is not None:
             active = int((teacher.explainer.head_weights() > 0).sum())
@@ -172,13 +177,13 @@ class ScaffoldTrainer(ObjectiveTrainer):
 
 
 class _OuterStepCallback(TrainerCallback):
-    """Lets the teacher's explainer step."""
+    """Takes the outer step after the student's step."""
 
     def __init__(self, trainer: ScaffoldTrainer) -> None:
         self.trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Before anything of this step is saved or evaluated."""
+        """Take the outer step before this step is evaluated or saved."""
         scaffolding = self.trainer.scaffolding
         if scaffolding is not None and not scaffolding.without_lookahead:
             self.trainer.outer_step(state.global_step)

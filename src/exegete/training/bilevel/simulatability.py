@@ -1,4 +1,4 @@
-"""Explanations from which another model learns to answer as this one does (IvRA's SIM)."""
+"""The criterion of simulatability: a student learns from explanations to answer as the model does (IvRA's SIM)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, clip_factor, seeded_random_state
 
 InnerOptimizerName = Literal["sgd", "adamw"]
-HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64  # of 64 bits, about the golden ratio's share of them
+HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
+"""2^64 divided by the golden ratio, the odd multiplier of Fibonacci hashing, as a signed 64-bit integer."""
 
 
 class SimulatingStudent(nn.Module):
-    """A student whose weights want no gradient but inside `requiring_gradients`: no optimizer but its own steps them.
+    """A student with an optimizer of its own, whose weights require gradients inside `requiring_gradients` only.
 
     Args:
-        model: pretrained, not fine-tuned; it reads the same tokens as the model that is explained.
-        weight: β, of the explanations in its loss; above 0.
-        optimizer: of its steps: `sgd`, without momentum, or `adamw`, without decay, whose moments are buffers here.
-        special_tokens: whether its explanation r* is over them, too; as in those that it learns from.
+        model: a pretrained model that was not fine-tuned, with the tokenizer of the explained model.
+        weight: β, the weight of the explanations in its loss; above 0.
+        optimizer: `sgd` (without momentum) or `adamw` (without decay).
+        special_tokens: whether its explanation r* includes special tokens, as those it learns from do.
 
     Raises:
-        ExegeteError: another optimizer, or a weight of 0.
+        ExegeteError: another optimizer, or a weight that is not above 0.
     """
+
+    # The weights are frozen so that the Trainer's optimizer leaves them out; AdamW's moments are buffers, which
+    # checkpoints save with the module.
 
     def __init__(
         self,
@@ -56,7 +60,7 @@ class SimulatingStudent(nn.Module):
 
     @contextmanager
     def requiring_gradients(self) -> Iterator[Student]:
-        """The student, whose weights take part in graphs inside the block."""
+        """Yield the student, whose weights require gradients inside the block."""
         self.network.requires_grad_(True)
         try:
             yield self.network
@@ -64,7 +68,7 @@ class SimulatingStudent(nn.Module):
             self.network.requires_grad_(False)
 
     def optimizer(self, rate: float) -> torch.optim.Optimizer:
-        """The optimizer of the student's weights, with the state it had after its last step."""
+        """Return the optimizer of the student's weights, with the state after its last step."""
         weights = list(self.network.parameters())
         if self.kind == "sgd":
             return torch.optim.SGD(weights, lr=rate)
@@ -75,7 +79,7 @@ class SimulatingStudent(nn.Module):
 
 
 class _AdamWState(nn.Module):
-    """AdamW's state of one weight, under its names."""
+    """The state of AdamW for one weight, under torch's names."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -86,23 +90,24 @@ class _AdamWState(nn.Module):
 
 @dataclass(frozen=True)
 class Simulatability(Criterion):
-    """How badly a student foretells the model after a step that the model's explanations shape (IvRA, eq. 7, 14, 15).
+    """A student's loss on held-out examples, after a step that explanations shape (IvRA, eq. 7, 14 and 15).
 
-    In every training step the student first takes a step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
-    first term without its minus sign), x the batch's taught examples and ỹ the model's predictions. Then it looks
-    through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the others, which it never learns from, in no
-    epoch: see `select_held_out`. The term's gradient reaches the explanations through that step: see `LookaheadStep`.
-    In evaluation the term is the student's CE on the whole batch. A batch without taught examples or without others: 0.
+    In every training step the student first takes an inner step on CE(S(x), ỹ) + β·KL(r ‖ r*), where x are the
+    batch's inner examples and ỹ the model's predictions. A lookahead step leads on to θ', and the term is
+    CE(S_θ'(x'), ỹ') on the held-out examples x', see `select_held_out`. Its gradient reaches the explanations through
+    the lookahead step, see `LookaheadStep`. In evaluation the term is the student's CE on the whole batch.
 
     Args:
-        explainer: see `Criterion`, as `weight` and `lr_multiplier`.
-        student: who learns.
-        rate: of the student's optimizer.
-        max_norm: at which its gradients are clipped.
-        held_out: the share of examples that the outer loss is on.
-        outer_divergence: whether the term is + β·KL(r' ‖ r*') at θ', as printed; SMaT's outer loss has none. With it
-            explanations also come to look like the student's own.
+        explainer: see `Criterion`, as for `weight` and `lr_multiplier`.
+        student: the student.
+        rate: learning rate of the student's optimizer.
+        max_norm: clipping norm of the student's gradients.
+        held_out: the share of examples in the outer loss.
+        outer_divergence: whether the outer loss also has β·KL(r' ‖ r*') at θ', as IvRA prints it; SMaT's has not.
+            With it explanations also become more like the student's own.
     """
+
+    # Equation 7 prints the cross-entropy without its minus sign.
 
     student: SimulatingStudent = field(kw_only=True, repr=False)
     rate: float = 5e-3
@@ -116,23 +121,23 @@ class Simulatability(Criterion):
         if not 0 < self.held_out < 1:
             raise ExegeteError(f"expected a held-out share between 0 and 1, got {self.held_out}")
         if self.rate <= 0:
-            raise ExegeteError(f"the student's learning rate is above 0, got {self.rate}")
+            raise ExegeteError(f"expected a learning rate of the student above 0, got {self.rate}")
 
     @property
     def companion(self) -> nn.Module:
-        """The student, a module that the criterion trains by itself."""
+        """The student, which the criterion trains by itself."""
         return self.student
 
     @property
     def params(self) -> dict[str, Any]:
-        """Those of the criterion, and what the student starts from."""
+        """The parameters of the criterion, and the student's starting point."""
         student = self.student.network
         own = {"optimizer": self.student.kind, "special_tokens": student.explainer.params["special_tokens"]}
         start = {"model": student.explained.config.model_type, "weights": digest_weights(student.explained.model)}
         return super().params | {"student": start | {"weight": student.weight} | own}
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """The student's loss, a scalar; in training on held-out examples, after its step on the others."""
+        """Compute the student's loss, a scalar; in training on held-out examples, after its inner step."""
         batch = label_with_predictions(step.model, step.batch, step.outputs.logits)
         if not step.context.training:
             with self.student.network.explained.evaluation_mode():
@@ -141,6 +146,7 @@ class Simulatability(Criterion):
             raise ExegeteError("a student learns in one process: start one")
         explained = self.explain_prediction(step).masked_fill(~batch.attended, 0.0)
         held_out = select_held_out(batch, self.held_out)
+        # Without inner or held-out examples the term is 0, but keeps the graph that a backward pass needs.
         if held_out.all() or not held_out.any():
             return explained.sum() * 0
         inner, outer = (batch.select(rows.nonzero().flatten()) for rows in (~held_out, held_out))
@@ -151,14 +157,15 @@ class Simulatability(Criterion):
         if own is not None:
             assert own.grad is not None
             through = through + (judged * own.grad).sum()
+        # The value of the loss, with the gradient of `through`.
         return loss + through - through.detach()
 
     def _teach_student(
         self, step: TrainingStep, inner: Batch, teacher_explanation: Tensor, outer: Batch, own: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The student's step, and the outer loss after one more with its gradient at the explanations [B, L].
+        """Take the student's step; return the outer gradient [B, L] and loss after one more, a lookahead step.
 
-        `own`: the outer's explanations, where they are part of that loss; see `LookaheadStep.gradient`.
+        `own` are the explanations of the held-out examples, if they are part of the loss, see `LookaheadStep.gradient`.
         """
         seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "lookahead")]
         with torch.enable_grad(), self.student.requiring_gradients() as student:
@@ -176,24 +183,26 @@ class Simulatability(Criterion):
 
 
 def select_held_out(batch: Batch, share: float) -> Tensor:
-    """[B] Which examples a student is judged on and never taught: that share of all, drawn by what they are.
+    """Return which examples of a batch are held out from the student [B], bool: about that share of all.
 
-    An example, and one like it, is on the same side in every epoch, whatever it is padded to.
+    The choice is a hash of an example's tokens, so that the student never learns from a held-out example in any epoch.
     """
+    # Pixels are hashed by their bits. Padding is left out, since its length differs from batch to batch.
     inputs = next(iter(batch.inputs.values())).flatten(1)
     tokens = inputs.float().view(torch.int32).long() if inputs.is_floating_point() else inputs
     real = batch.attended if tokens.shape == batch.attended.shape else torch.ones_like(tokens, dtype=torch.bool)
     powers = torch.full_like(tokens, HASH_MULTIPLIER).masked_fill(~real, 1).cumprod(1)
     mixed = (powers * (tokens + 1) * real).sum(1)
+    # Two rounds of xor-shift and multiply, as in splitmix64, spread the sum over the upper bits that are compared.
     for shift in (33, 29):
         mixed = (mixed ^ (mixed >> shift)) * HASH_MULTIPLIER
     return (mixed >> 40) & 0xFFFFFF < share * 2**24
 
 
 def label_with_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
-    """The batch with the model's own answers for labels."""
+    """Return the batch with the model's own predictions as labels."""
     if model.task.name == "multi_label":
-        raise ExegeteError("students learn one class, a value or a span an example, not several labels at once")
+        raise ExegeteError("students learn one class, a value or a span per example, not several labels at once")
     if model.task.name == "regression":
         return replace(batch, labels=logits.detach().squeeze(-1))
     return replace(batch, labels=model.resolve_target(batch, "predicted", logits))

@@ -1,4 +1,4 @@
-"""Students of a frozen teacher: one, or one for every explainer, size and seed, and how well they foretell it."""
+"""Trains students of a frozen teacher and measures their simulatability."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,15 @@ class Teaching:
     """How a student learns from a teacher.
 
     Args:
-        teacher: frozen; nothing of it changes.
-        explainer: `none`, `learned` (SMaT), or a static one, see `scaffold.make_static_explainer`.
-        weight: β; default: 5, for signed methods 0.2.
-        normaliser: of the heads' coefficients, of the teacher's and the student's explainer.
+        teacher: the teacher, which is not changed.
+        explainer: `none`, `learned` (SMaT), or a static explainer, see `make_static_explainer`.
+        weight: β. Default: 5, or 0.2 for signed methods.
+        normaliser: how both explainers normalise the coefficients of heads.
         own: the student's explainer, see `Scaffolding`.
-        lookahead: whether it is through a further step of the student, see `Scaffolding`.
-        interval: the student's steps for each of the teacher's explainer.
+        lookahead: whether the meta-gradient is taken through a further step, see `Scaffolding`.
+        interval: number of inner steps per outer step.
         rate: the outer learning rate.
-        retrain: after the teacher's explainer is learned, a new student learns from it as from a static one.
+        retrain: whether a new student is trained with the learned explainer held fixed.
     """
 
     teacher: ExplainedModel
@@ -85,22 +86,23 @@ class Teaching:
     def train_student(
         self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions
     ) -> TrainResult:
-        """Trains one student into a folder; its labels in both splits are the teacher's answers.
+        """Train one student into a folder; its labels in both splits are the teacher's answers.
 
-        Beside it lie `student_explainer` and, where it learned, `teacher_explainer`. With `retrain` the student that
-        the explainer learned with lies in a folder beside, whose name ends with `-learned`.
+        The folder also gets `student_explainer` and, if it is learned, `teacher_explainer`. With `retrain` the first
+        student, with which the explainer was learned, is kept in a folder whose name ends with `-learned`.
 
         Raises:
-            ExegeteError: a student with another vocabulary, a teacher that says the same of all dev data in a
-                regression; else as `fine_tune`.
+            ExegeteError: the student has another vocabulary, or a regression's teacher gives all dev data the same
+                value; else as `fine_tune`.
         """
         if self.retrain and self.explainer == LEARNED:
+            # Handed-over models are trained in place, so each student starts from a copy.
             beside = folder.with_name(f"{folder.name}-learned")
             first = replace(self, retrain=False).train_student(deepcopy(model), train, dev, beside, options)
             first.require_finished("learning the explainer")
             return self.with_learned_explainer(first.folder).train_student(model, train, dev, folder, options)
-        alike = self.with_max_length(options.max_length)
-        return alike.run(model, alike.label_data(train), alike.label_data(dev), folder, options)
+        teaching = self.with_max_length(options.max_length)
+        return teaching.run(model, teaching.label_data(train), teaching.label_data(dev), folder, options)
 
     def run(
         self,
@@ -111,27 +113,30 @@ class Teaching:
         options: RunOptions,
         objectives: Sequence[Objective] | None = None,
     ) -> TrainResult:
-        """As `train_student`, from data labelled by the teacher; `objectives`: made of data that contains `train`."""
+        """Train a student on data labelled by the teacher; `objectives` may be made of more data than `train`."""
         _require_varied(self.teacher, dev)
         if is_from_scratch(model):
+            # A student reads the teacher's tokens; a tokenizer made from the data would have others.
             options = options.fill_defaults({}, processing_class=self.teacher.processing_class)
         folder.parent.mkdir(parents=True, exist_ok=True)
         terms = self.make_objectives(train, folder.parent) if objectives is None else objectives
         return fine_tune(model, train, dev, folder, objectives=terms, trainer=ScaffoldTrainer, options=options)
 
     def with_max_length(self, max_length: int | None) -> Teaching:
-        """With a teacher that cuts texts where the student does."""
+        """Return a copy whose teacher truncates texts at the student's maximum length."""
         return self if max_length is None else replace(self, teacher=self.teacher.with_max_length(max_length))
 
     def label_data(self, data: Dataset) -> Dataset:
-        """The data as a student sees it, see `teacher_outputs.label_data`; what is so already stays."""
+        """Return the data labelled by the teacher, see `label_by_teacher`; labelled data is returned unchanged."""
         return data if ROW in data.column_names else label_by_teacher(self.teacher, data)
 
     def make_objectives(self, data: Dataset, folder: Path | None = None) -> tuple[Objective, ...]:
-        """L_sim, and what the teacher's explanations of this data add; they are computed here, and only here.
+        """Return the student's objectives: L_sim and, with explanations, the scaffolding term.
+
+        The teacher's explanations of the data are computed in this call; `folder` keeps them until the process ends.
 
         Raises:
-            ExegeteError: the explainer shall be learned, and the student has not its kind.
+            ExegeteError: a learned explainer whose student has an explainer of another type.
         """
         if self.explainer == NONE or self.weight == 0:
             return (CrossEntropy(),)
@@ -143,10 +148,10 @@ class Teaching:
         method = make_static_explainer("untrained" if learns else self.explainer, self.teacher, self.normaliser)
         if isinstance(method, torch.nn.Module):
             method.to(self.teacher.device)
-        say = partial(_compute_head_logits if learns else _compute_explanations, self.teacher, method)
+        compute = partial(_compute_head_logits if learns else _compute_explanations, self.teacher, method)
         scaffolding = Scaffolding(
             method=self.explainer,
-            teacher_outputs=teacher_outputs(self.teacher, data, say, folder),
+            teacher_outputs=teacher_outputs(self.teacher, data, compute, folder),
             teacher=method if learns and isinstance(method, ParameterisedAttention) else None,
             weight=default_weight(method) if self.weight is None else self.weight,
             normaliser=self.normaliser,
@@ -162,12 +167,12 @@ class Teaching:
         return CrossEntropy(), scaffolding
 
     def with_learned_explainer(self, folder: Path) -> Teaching:
-        """With the explainer that a run learned, as a static one."""
+        """Return a copy with the explainer that a run learned, as a static explainer."""
         return replace(self, explainer=f"parameterised_attention:{folder / 'teacher_explainer'}", retrain=False)
 
 
 def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
-    """A student's figures on taught data, without explanations: `simulatability`, and the task's against people's."""
+    """Return a student's `simulatability` on labelled data, and the task's figures against people's labels."""
     data, task = align_labels(model, data), model.task.name
     predicted = predict_answers(model, data)
     gold = restore_gold(data)
@@ -187,35 +192,36 @@ def train_students(
     sizes: Sequence[int],
     seeds: Sequence[int],
     options: RunOptions | None = None,
-    **given: Any,
+    **overrides: Any,
 ) -> pd.DataFrame:
-    """A student for every explainer, size and seed: a row each, with its figures on the test split.
+    """Train a student for every explainer, size and seed; return one row per student, with its test figures.
 
-    The first `size` rows of the pool are its training data, whatever the seed. What is finished is kept, the same call
-    goes on. The teacher is asked once a split and explainer.
+    A student of size n learns from the first n examples of the pool, for every seed. Finished students are kept, and
+    the same call resumes an interrupted one. The teacher runs once per split, and once per explainer.
 
     Args:
-        model: what every student starts from; never the teacher's own weights.
+        model: the starting point of every student; never the teacher's own weights.
         teaching: the teacher and the settings that all students share.
-        pool: rows to learn from.
-        dev: chooses the best student, and is the outer problem's data.
-        test: is looked at once a student.
-        output_dir: a folder a student.
-        explainers: as `Teaching.explainer`.
-        sizes: numbers of rows.
-        seeds: of the students.
-        options: of all runs.
-        given: single options by name, on top of these.
+        pool: examples to learn from.
+        dev: chooses the best epoch, and is the data of the outer loss.
+        test: examples that each finished student is measured on.
+        output_dir: folder of the students' folders.
+        explainers: values of `Teaching.explainer`.
+        sizes: numbers of training examples.
+        seeds: seeds of the students.
+        options: options of all runs.
+        overrides: single options by name, which override `options`.
     """
-    options = RunOptions.with_overrides(options, given)
+    options = RunOptions.with_overrides(options, overrides)
     teaching = teaching.with_max_length(options.max_length)
     train, chosen_on, last = (teaching.label_data(data) for data in (pool, dev, test))
     if max(sizes) > len(train):
         raise ExegeteError(f"the pool has {len(train)} rows, fewer than {max(sizes)}")
     rows = []
     for name in explainers:
+        # The explanations are computed once per explainer, and only if a student is left to train.
         one, terms = replace(teaching, explainer=name), None
-        for size, seed in ((size, seed) for size in sizes for seed in seeds):
+        for size, seed in product(sizes, seeds):
             folder = Path(output_dir) / f"{_to_file_name(name)}-{size}-{seed}"
             if not (folder / FIGURES_FILE).exists():
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
@@ -224,20 +230,20 @@ def train_students(
                 result = one.run(deepcopy(model), *data, folder, replace(options, seed=seed), terms)
                 result.require_finished("the students' training")
                 write_json(folder / FIGURES_FILE, evaluate_student(result.model, last) | {"steps": result.steps})
-            found = json.loads((folder / FIGURES_FILE).read_text(encoding="utf-8"))
-            rows.append({"explainer": name, "size": size, "seed": seed, **found})
+            figures = json.loads((folder / FIGURES_FILE).read_text(encoding="utf-8"))
+            rows.append({"explainer": name, "size": size, "seed": seed, **figures})
     return pd.DataFrame(rows)
 
 
 def _compute_head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
-    """[B, N·H, L], which the coefficients are applied to."""
+    """Return the heads' mean attention logits [B, N·H, L], which learned coefficients mix."""
     with teacher.evaluation_mode():
         outputs = teacher(batch, capture=Capture(heads=True, heads_only=True))
     return mean_head_logits(teacher, batch, outputs).flatten(1, 2)
 
 
 def _compute_explanations(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
-    """[B, 1, L] of the teacher's own answer."""
+    """Return the explanation of the teacher's own answer [B, 1, L], a distribution over positions."""
     return normalize_scores(
         method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended
     )[:, None]
@@ -250,11 +256,11 @@ def _uses_last_layer(name: str, method: Explainer) -> bool:
 def _require_varied(teacher: ExplainedModel, chosen_on: Dataset) -> None:
     if teacher.task.name == "regression" and np.ptp(get_teacher_answers(chosen_on)) == 0:
         raise ExegeteError(
-            "the teacher gives every row of the dev data the same value: no correlation with it is defined, and there "
-            "is nothing to foretell"
+            "the teacher gives every row of the dev data the same value, with which no correlation is defined: give "
+            "other dev data, or another teacher"
         )
 
 
 def _to_file_name(name: str) -> str:
-    """A name for a folder."""
+    """Replace the characters that are not safe in a folder's name."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)

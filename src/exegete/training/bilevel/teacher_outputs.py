@@ -1,4 +1,4 @@
-"""Outputs of a frozen teacher on a dataset, computed once: its answers, and scores for every position."""
+"""The outputs of a frozen teacher on a dataset, computed once: its answers, and values for every position."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TeacherBatch(Batch):
 
     @classmethod
     def from_batch(cls, batch: Batch, teacher_explanation: Tensor) -> Self:
-        """The batch with an explanation."""
+        """Return the batch with an explanation."""
         return cls(
             **{field.name: getattr(batch, field.name) for field in fields(Batch)},
             teacher_explanation=teacher_explanation,
@@ -42,61 +42,65 @@ class TeacherBatch(Batch):
 
 
 class RowCollator(Collator):
-    """Also says which rows of the dataset a batch is made of."""
+    """A collator that also returns the numbers of a batch's examples in the dataset."""
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """{"batch", "rows" [B]}; no "rows" for data that is not numbered."""
+        """Return {"batch", "rows" [B]}, without "rows" for data that has no numbers."""
         numbers = {"rows": torch.tensor([row[ROW] for row in rows])} if ROW in rows[0] else {}
         return super().__call__(rows) | numbers
 
 
 class TeacherOutputs:
-    """K numbers for every position of every row, in a file without a name: memory holds what is being read.
-
-    Nothing of it changes once made, so copies of what refers to it share it.
+    """K values for every position of every example, in a memory-mapped file.
 
     Args:
-        values: [positions, K], all rows' one after the other, in any order.
-        starts: where each row's begin.
-        lengths: how many positions each row has.
+        values: [positions, K], one example after the other, in any order.
+        starts: the first position of each example in `values`.
+        lengths: the number of positions of each example.
     """
 
     def __init__(self, values: Array, starts: Sequence[int], lengths: Sequence[int]) -> None:
         self.values, self.starts, self.lengths = values, starts, lengths
 
+    # It never changes, so that copies of an objective can share it.
     def __deepcopy__(self, memory: Any) -> Self:
         return self
 
     def read(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """[B, K, L] on the device of `attended` [B, L], which says where the positions stand; zero at padding.
+        """Return the values of examples [B, K, L] on the device of `attended` [B, L], zero at padding.
 
         Raises:
-            ExegeteError: a row has another number of positions here than where the numbers were made.
+            ExegeteError: an example has another number of positions than the teacher saw.
         """
-        found = torch.zeros(*attended.shape, self.values.shape[1])
+        result = torch.zeros(*attended.shape, self.values.shape[1])
         real = attended.cpu()
         for place, row in enumerate(rows.tolist()):
-            start, length, here = self.starts[row], self.lengths[row], int(real[place].sum())
-            if length != here:
+            start, length, expected = self.starts[row], self.lengths[row], int(real[place].sum())
+            if length != expected:
                 raise ExegeteError(
-                    f"the teacher cuts row {row} into {length} positions, the student into {here}: "
+                    f"the teacher cuts row {row} into {length} positions, the student into {expected}: "
                     "give both the same tokenizer, picture size and max_length"
                 )
-            found[place, real[place]] = torch.from_numpy(np.array(self.values[start : start + length]))
-        return found.transpose(1, 2).to(attended.device)
+            # Copied, since torch does not support the read-only memory of the map.
+            result[place, real[place]] = torch.from_numpy(np.array(self.values[start : start + length]))
+        return result.transpose(1, 2).to(attended.device)
 
 
 def teacher_outputs(
-    teacher: ExplainedModel, data: Dataset, say: Callable[[Batch], Tensor], folder: Path | None = None
+    teacher: ExplainedModel, data: Dataset, compute: Callable[[Batch], Tensor], folder: Path | None = None
 ) -> TeacherOutputs:
-    """`say` [B, K, L] of every row, padding left out.
+    """Compute values for every position of every example.
 
-    `folder`: on whose disk the numbers lie until the process ends; default: that of temporary files.
+    Args:
+        teacher: the model that encodes the examples.
+        data: examples in canonical form.
+        compute: returns values [B, K, L] of a batch.
+        folder: folder of the file that keeps the values until the process ends. Default: that of temporary files.
     """
     starts, lengths, filled, channels = [0] * len(data), [0] * len(data), 0, 0
     with tempfile.TemporaryFile(dir=folder) as file, torch.no_grad():
         for indices, batch in encode_batches(teacher, data):
-            values = say(batch).transpose(1, 2).float()
+            values = compute(batch).transpose(1, 2).float()
             channels = values.shape[2]
             for place, row in enumerate(indices):
                 own = values[place, batch.attended[place]].cpu().numpy()
@@ -104,11 +108,12 @@ def teacher_outputs(
                 filled += len(own)
                 file.write(own.tobytes())
         file.flush()
+        # The map stays valid after its temporary file is closed and removed; the disk space is freed with it.
         return TeacherOutputs(np.memmap(file, np.float32, "r", shape=(filled, channels)), starts, lengths)
 
 
 def encode_batches(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], Batch]]:
-    """The data in batches of like length, with their rows' numbers."""
+    """Yield the data in batches of similar length, with the numbers of their examples."""
     rows = list(data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names]))
     for indices in make_batches(model, rows):
         yield indices, model.encode([rows[index] for index in indices])
@@ -116,8 +121,8 @@ def encode_batches(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[
 
 @torch.no_grad()
 def predict_answers(model: ExplainedModel, data: Dataset) -> Array:
-    """A model's answers in the data's order, see `evaluation.compute_predictions`."""
-    found: dict[int, Any] = {}
+    """Return a model's answers in the data's order, see `evaluation.compute_predictions`."""
+    by_row: dict[int, Any] = {}
     with model.evaluation_mode():
         for indices, batch in encode_batches(model, data):
             predicted = (
@@ -126,12 +131,12 @@ def predict_answers(model: ExplainedModel, data: Dataset) -> Array:
                 .cpu()
                 .numpy()
             )
-            found |= dict(zip(indices, predicted, strict=True))
-    return np.stack([found[index] for index in range(len(data))])
+            by_row.update(zip(indices, predicted, strict=True))
+    return np.stack([by_row[index] for index in range(len(data))])
 
 
 def compare_form(task: str, predicted: Array) -> Array:
-    """The answers compared between student and teacher: classes [n], values [n] or spans [n, 2]."""
+    """Return the answers in the form in which students are compared: classes [n], values [n] or spans [n, 2]."""
     if task == "classification":
         classes: Array = predicted.argmax(-1)
         return classes
@@ -139,25 +144,25 @@ def compare_form(task: str, predicted: Array) -> Array:
 
 
 def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
-    """The data as a student sees it: the teacher's answers for labels, rows numbered, people's labels as `gold`.
+    """Return the data for a student: labels are the teacher's answers, people's labels become the column `gold`.
 
-    Labels are numbered as the teacher's outputs. Rationales are left out.
+    Labels are numbered as the teacher's outputs, and examples get a column `row`. Rationales are left out.
 
     Raises:
-        ExegeteError: a teacher of a task that has no simulatability.
+        ExegeteError: simulatability is not defined for the teacher's task.
     """
     task = teacher.task.name
     if task == "multi_label":
-        raise ExegeteError("students learn one class, a value or a span an example, not several labels at once")
-    said = compare_form(task, predict_answers(teacher, data))
+        raise ExegeteError("students learn one class, a value or a span per example, not several labels at once")
+    labels = compare_form(task, predict_answers(teacher, data))
     column = "answer" if task == "span" else "label"
     kept = data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names])
     if task == "span":
-        spans = [[] if start == end else [[int(start), int(end)]] for start, end in said]
+        spans = [[] if start == end else [[int(start), int(end)]] for start, end in labels]
         kept = kept.add_column(column, spans, feature=List(List(Value("int32"))))
     else:
         feature = Value("float32") if task == "regression" else ClassLabel(names=list(teacher.labels))
-        kept = kept.add_column(column, said.tolist(), feature=feature)
+        kept = kept.add_column(column, labels.tolist(), feature=feature)
     if column in data.column_names:
         gold = [row[column] for row in renumber_labels(teacher, data)]
         kept = kept.add_column(GOLD, gold, feature=kept.features[column])
@@ -167,7 +172,7 @@ def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
 
 
 def restore_gold(data: Dataset) -> Dataset | None:
-    """Taught data with people's labels in their place; None where there are none."""
+    """Return a student's data with people's labels restored, or None if it has none."""
     column = "answer" if "answer" in data.column_names else "label"
     if GOLD not in data.column_names:
         return None
@@ -175,7 +180,7 @@ def restore_gold(data: Dataset) -> Dataset | None:
 
 
 def get_teacher_answers(data: Dataset) -> Array:
-    """The teacher's answers in taught data, as `compare_form` gives them."""
+    """Return the teacher's answers in a student's data, in the form of `compare_form`."""
     if "answer" in data.column_names:
         return np.array([spans[0] if spans else (0, 0) for spans in data["answer"][:]])
     return np.asarray(data["label"][:])

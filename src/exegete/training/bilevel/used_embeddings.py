@@ -1,4 +1,4 @@
-"""Of a table of word embeddings only the rows that some batches use: the others have no part in a step's outcome."""
+"""The rows of a word embedding table that some batches use, in place of the whole table."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from exegete.training.bilevel.inner_optimizers import InnerOptimizer
 
 
 class UsedEmbeddings:
-    """A model's word embeddings as the rows that its batches use.
+    """A model's word embeddings, reduced to the rows that its batches use.
 
-    Most of a small model's weights are words of which a batch has hardly any: their gradients and slopes are zero.
-    Models whose inputs are no words, or not looked up as they stand (decoders), keep the whole table.
+    Most weights of a small model are word embeddings, and a batch uses few of them: all other rows have gradients of
+    zero. Models without word embeddings, and decoders, keep the whole table.
 
     Args:
-        model: whose embeddings.
-        batches: all that it will read inside `use_rows_in_lookup`; padding of its own accord may come with them.
+        model: the model.
+        batches: all batches that the model reads inside `use_rows_in_lookup`.
     """
 
     def __init__(self, model: ExplainedModel, *batches: Batch) -> None:
         self.layer = model.embedding
         self.table: Tensor | None = None
+        # Decoders do not look up their ids unchanged.
         if isinstance(self.layer, nn.Embedding) and model.modality == "text" and not model.is_decoder:
             self.table = None if self.layer.max_norm or self.layer.sparse else self.layer.weight
         if self.table is not None:
+            # A model may add padding of its own, as for windows of attention.
             padding = torch.tensor([model.pad_id], device=self.table.device)
             self.used = torch.cat([*(batch.inputs["input_ids"].flatten() for batch in batches), padding]).unique()
+            # The index of an unused word is out of range, so that looking one up fails loudly.
             self.place = self.used.new_full((len(self.table),), len(self.table))
             self.place[self.used] = torch.arange(len(self.used), device=self.used.device)
 
     def select(self, weights: Mapping[str, Tensor], update: InnerOptimizer) -> tuple[dict[str, Tensor], InnerOptimizer]:
-        """The weights with the rows in their table's stead, as leaves of a graph, and the update of these."""
+        """Return the weights with the used rows, a leaf, in place of the table, and the matching optimizer."""
         name = next((name for name, weight in weights.items() if weight is self.table), None)
         if name is None:
             self.table = None
@@ -44,24 +47,28 @@ class UsedEmbeddings:
         return {**weights, name: rows}, update.for_rows(name, self.used)
 
     def gradients(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights' gradients from their `.grad`; of the embedding table only those of the used rows."""
-        found = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-        return {name: grad[self.used] if weights[name] is self.table else grad for name, grad in found.items()}
+        """Return the weights' `.grad` by name; of the embedding table only the used rows."""
+        gradients = {}
+        for name, weight in weights.items():
+            if weight.grad is not None:
+                gradients[name] = weight.grad[self.used] if weight is self.table else weight.grad
+        return gradients
 
     @contextmanager
     def use_rows_in_lookup(self) -> Iterator[None]:
-        """Inside the block the model finds words among the rows, which have to stand in the table's place."""
+        """Make the model look up words in the used rows inside the block; they must replace the table's weight."""
         if self.table is None or not isinstance(self.layer, nn.Embedding):
             yield
             return
-        before = self.layer.padding_idx
-        self.layer.padding_idx = None if before is None else self._padding(before)
+        # The embedding layer gives the padding row no gradient: it needs the row's new index.
+        previous = self.layer.padding_idx
+        self.layer.padding_idx = None if previous is None else self._padding(previous)
         try:
             with self.layer.register_forward_pre_hook(lambda _, inputs: (self.place[inputs[0]], *inputs[1:])):
                 yield
         finally:
-            self.layer.padding_idx = before
+            self.layer.padding_idx = previous
 
     def _padding(self, row: int) -> int | None:
-        """Where the row is that gets no gradient; nowhere, if no batch has it."""
+        """Return the index of a row among the used ones, or None if no batch has it."""
         return int(self.place[row]) if row in self.used else None

@@ -1,4 +1,4 @@
-"""How good predictions are, in each task's usual figures."""
+"""Predictions of a batch, and the usual figures of each task for them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import task_losses
 
 Array = NDArray[Any]
-ASKED = ("prompt", "messages", "sources")
+PROMPT_COLUMNS = ("prompt", "messages", "sources")
 
 
 def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
-    """Probabilities [B, C], values [B, 1], or for spans the answer's characters of the context [B, 2]; (0, 0): none.
+    """Return probabilities [B, C], a regression's values [B, 1], or the characters of answers in the context [B, 2].
 
-    Of generated text the mean log-probability of the response's tokens [B, 1].
+    An answer of (0, 0) means that there is none. For generated text: the mean log-probability of the response's
+    tokens [B, 1].
     """
     if model.task.name == "span":
         return find_answer_characters(batch, predict_answer_positions(model, batch, logits))
@@ -38,7 +39,8 @@ def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> 
 
 
 def predict_answer_positions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
-    """[B, 2] The best start ≤ end inside the context, or twice the position that stands for "no answer"."""
+    """Return the best start ≤ end inside the context [B, 2], or twice the position of "no answer"."""
+    # The first answerable position, [CLS], is the one for "no answer"; it must not be part of an answer.
     answerable = batch.attended if batch.answerable is None else batch.answerable
     none = answerable.long().argmax(1, keepdim=True).expand(-1, 2)
     inside = answerable.scatter(1, none, False)
@@ -48,33 +50,39 @@ def predict_answer_positions(model: ExplainedModel, batch: Batch, logits: Tensor
 
 
 def find_answer_characters(batch: Batch, positions: Tensor) -> Tensor:
-    """[B, 2] Where the answers stand in the characters of the context; (0, 0) for none."""
-    starts = (batch.length - batch.attended.sum(1)) * ~batch.attended[:, 0]
+    """Return the answers' start and end in the characters of the context [B, 2]; (0, 0) for none."""
+    # Alignments count tokens without padding: subtract the padding of tokenizers that pad on the left.
+    padding = (batch.length - batch.attended.sum(1)) * ~batch.attended[:, 0]
+    unpadded = (positions - padding[:, None]).tolist()
     characters = []
-    for alignment, (first, last) in zip(batch.alignments or (), (positions - starts[:, None]).tolist(), strict=True):
+    for alignment, (first, last) in zip(batch.alignments or (), unpadded, strict=True):
+        # A span is (side, start, end): side 1 is the context.
         begin, end = alignment.spans[first], alignment.spans[last]
-        there = begin is not None and end is not None and begin[0] == 1
-        characters.append((begin[1], end[2]) if there else (0, 0))
+        is_answer = begin is not None and end is not None and begin[0] == 1
+        characters.append((begin[1], end[2]) if is_answer else (0, 0))
     return torch.tensor(characters, device=positions.device)
 
 
 def match_responses(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
-    """[N] Whether a generating model, greedily, gives each row's response token for token, and then ends."""
-    wanted = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
-    asked = [{name: value for name, value in row.items() if name in ASKED} for row in rows]
-    said = cast(GeneratingModel, model).respond(asked, 1 + max(map(len, wanted), default=0))
-    ends = model.tokenizer.all_special_ids
-    given = [[id for id in row["response"] if id not in ends] for row in said]
-    return np.array([one == other for one, other in zip(given, wanted, strict=True)], dtype=bool)
+    """Return whether greedy decoding gives each example's response token for token and then ends [N], bool."""
+    expected = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
+    prompts = [{name: value for name, value in row.items() if name in PROMPT_COLUMNS} for row in rows]
+    # One token more than the longest response, so that a model that does not end there differs.
+    limit = 1 + max(map(len, expected), default=0)
+    special = model.tokenizer.all_special_ids
+    matches = []
+    for output, ids in zip(cast(GeneratingModel, model).respond(prompts, limit), expected, strict=True):
+        matches.append([id for id in output["response"] if id not in special] == ids)
+    return np.array(matches, dtype=bool)
 
 
 def score(task: str, predicted: Array, dataset: Dataset) -> dict[str, float]:
-    """The task's figures for predictions in the dataset's order (see `compute_predictions`).
+    """Return the task's figures for predictions in the dataset's order (see `compute_predictions`).
 
-    Classification: `accuracy`, `f1_macro` over the classes that occur. Regression: `pearson` (NaN when either side is
-    constant), `rmse`. Several labels: `f1_macro` at probability ½. Spans: `exact_match` and `f1`, the best over the
-    answers of a question, both 1 or 0 where there is no answer (Rajpurkar et al. 2018). Generated text: `log_prob` of a
-    response's tokens.
+    Classification: `accuracy`, and `f1_macro` over the classes that occur. Regression: `pearson` (NaN if either side
+    is constant) and `rmse`. Several labels: `f1_macro` at probability ½. Spans: `exact_match` and `f1`, the best over
+    a question's answers; both are 1 or 0 for unanswerable questions (Rajpurkar et al. 2018). Generated text:
+    `log_prob`, the mean over a response's tokens.
     """
     return SCORES[task](predicted, dataset)
 
@@ -99,28 +107,29 @@ def _score_regression(predicted: Array, dataset: Dataset) -> dict[str, float]:
 
 def _score_spans(predicted: Array, dataset: Dataset) -> dict[str, float]:
     columns = dataset[:]
-    pairs = []
+    exact, overlap = [], []
     for context, answers, (start, end) in zip(
         columns["text_pair"], columns["answer"], predicted.astype(int).tolist(), strict=True
     ):
-        given = _normalize_words(context[start:end])
+        predicted_words = _normalize_words(context[start:end])
+        # An unanswerable question has one right answer: no words.
         right = [_normalize_words(context[a:b]) for a, b in answers] or [[]]
-        pairs.append((max(given == gold for gold in right), max(_word_f1(given, gold) for gold in right)))
-    exact, overlap = zip(*pairs, strict=True)
+        exact.append(max(predicted_words == gold for gold in right))
+        overlap.append(max(_word_f1(predicted_words, gold) for gold in right))
     return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlap))}
 
 
 def _normalize_words(text: str) -> list[str]:
-    """Lower case, without punctuation and English articles."""
+    """Return the words in lower case, without punctuation and English articles, as SQuAD's script compares them."""
     letters = "".join(character for character in text.lower() if character not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", letters).split()
 
 
-def _word_f1(given: Sequence[str], gold: Sequence[str]) -> float:
-    """F1 of two bags of words."""
-    if not given or not gold:
-        return float(given == gold)
-    return 2 * (Counter(given) & Counter(gold)).total() / (len(given) + len(gold))
+def _word_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
+    """Return the F1 of two bags of words."""
+    if not predicted or not gold:
+        return float(predicted == gold)
+    return 2 * (Counter(predicted) & Counter(gold)).total() / (len(predicted) + len(gold))
 
 
 def _score_responses(predicted: Array, dataset: Dataset) -> dict[str, float]:
@@ -141,4 +150,4 @@ HIGHER_IS_BETTER = {
     "span": {"f1": True, "exact_match": True},
     "generation": {"log_prob": True},
 }
-"""Of each task's figures; the first chooses the best model unless told otherwise."""
+"""The figures of each task with their direction; the first chooses the best model by default."""

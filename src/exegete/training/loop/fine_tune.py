@@ -1,4 +1,4 @@
-"""From a model and data to a trained model in a folder: the frame that every training method shares."""
+"""Fine-tunes a model on data into a folder: the frame that every training method shares."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from exegete.training.loop.trainer import ObjectiveTrainer
 
 
 def train_baseline(model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
-    """Ordinary fine-tuning, which every other method is compared with: `fine_tune` with the task's own loss alone."""
+    """Fine-tune with the task's loss alone, the baseline of every other method; see `fine_tune`."""
     return fine_tune(model, train, dev, output_dir, objectives=(CrossEntropy(),), **options)
 
 
@@ -52,68 +52,75 @@ def fine_tune(
     objectives: Sequence[Objective] | Callable[[ExplainedModel], Sequence[Objective]],
     trainer: type[ObjectiveTrainer] = ObjectiveTrainer,
     options: RunOptions | None = None,
-    **given: Any,
+    **overrides: Any,
 ) -> TrainResult:
-    """Trains a model into a folder, from which `exegete.load` takes it.
+    """Train a model into a folder, from which `exegete.load` reads it.
 
-    Evaluates every epoch (or every `eval_steps`), keeps the best model, goes on where a stopped or killed run of the
-    same configuration stopped, and does not repeat a finished one. Beside the model lie the tokenizer or image
-    processor, `metrics.json` (dev), `history.json` (everything that was logged) and `exegete_run.json` (the resolved
+    Evaluates every epoch (or every `eval_steps`), keeps the best model, resumes an interrupted run of the same
+    configuration, and does not repeat a finished one. The folder also gets the tokenizer or image processor,
+    `metrics.json` (dev figures), `history.json` (everything that was logged) and `exegete_run.json` (the resolved
     configuration and versions).
 
     Args:
         model: see `load_starting_model`.
-        train: rows in canonical form (texts, pairs, questions, images, or prompts with responses).
+        train: examples in canonical form (texts, pairs, questions, images, or prompts with responses).
         dev: the same columns; the best model is chosen on it.
-        output_dir: a folder of its own.
-        objectives: the terms of the loss; or what makes them for the model that training starts from, which it may
-            put adapters into.
-        trainer: the loop.
-        options: see `RunOptions`; its arguments come on top of `DEFAULT_ARGUMENTS` (and `FROM_SCRATCH_ARGUMENTS`), and
+        output_dir: the run's folder.
+        objectives: the terms of the loss, or a function that makes them for the starting model; it may add adapters
+            to that model.
+        trainer: the class of the training loop.
+        options: see `RunOptions`; its arguments override `DEFAULT_ARGUMENTS` (and `FROM_SCRATCH_ARGUMENTS`);
             `greater_is_better` follows from `metric_for_best_model`.
-        given: single options by name, on top of these.
+        overrides: single options by name, which override `options`.
 
     Raises:
         ExegeteError: unusable data, arguments or folder; a loss or gradient that is not a finite number.
     """
-    options = RunOptions.with_overrides(options, given)
+    options = RunOptions.with_overrides(options, overrides)
     _require_same_columns(train, dev)
     start = load_starting_model(
         model, train, options.processing_class, max_length=options.max_length, seed=options.seed
     )
     train, dev = (tokenize_responses(start, align_labels(start, data)) for data in (train, dev))
     terms = objectives(start) if callable(objectives) else objectives
-    best = next(iter(HIGHER_IS_BETTER[start.task.name]))
-    usual = {
-        **DEFAULT_ARGUMENTS,
-        "metric_for_best_model": best,
-        **(FROM_SCRATCH_ARGUMENTS if is_from_scratch(model) else {}),
-    }
-    args = make_training_arguments(options, usual, Path(output_dir), trainer.higher_is_better(start.task.name, terms))
+    task = start.task.name
+    defaults = {**DEFAULT_ARGUMENTS, "metric_for_best_model": next(iter(HIGHER_IS_BETTER[task]))}
+    if is_from_scratch(model):
+        defaults |= FROM_SCRATCH_ARGUMENTS
+    args = make_training_arguments(options, defaults, Path(output_dir), trainer.higher_is_better(task, terms))
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
     settings = {"trainer": trainer.__name__, **_record_options(options)}
+    # Only heads that would use the encoder's activation are changed; for others the option has no effect.
     activation = options.head_activation if shares_encoder_activation(start.model) else None
-    settings |= {} if activation is None else {"head_activation": activation}
+    if activation is not None:
+        settings["head_activation"] = activation
     run = TrainingRun(Path(output_dir), settings | _resolve_config(start, source, train, dev, args, terms))
-    kept: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
-    kept |= {"task": start.task.name} if start.task.name == "generation" else {}
+    load_options: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
+    # A language model's files do not tell whether its responses are explained or a prompted classification.
+    if task == "generation":
+        load_options["task"] = task
 
-    def loop(stop: StopAfterStep) -> ObjectiveTrainer:
+    def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
         data = {"train_dataset": train, "eval_dataset": dev}
         return trainer(start, args, terms, options=options, callbacks=[stop], **data)
 
     with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
-        return execute(run, args, options, loop, lambda: load(run.folder, **kept))
+        return execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))
 
 
 def _record_options(options: RunOptions) -> dict[str, Any]:
-    """The options that the outcome depends on, beside those that stand elsewhere in a run's configuration."""
+    """Return the options that change the outcome and are not recorded elsewhere in a run's configuration."""
+    # Options that change nothing are left out, so that records written before an option existed still match.
     settings: dict[str, Any] = {"early_stopping_patience": options.early_stopping_patience}
-    settings |= {"masked_share": options.masked_share} if options.masked_share else {}
-    settings |= {"head_rate": options.head_rate} if options.head_rate not in (None, 1) else {}
-    settings |= {} if options.head_dropout is None else {"head_dropout": options.head_dropout}
-    threshold = options.early_stopping_threshold
-    return settings | ({"early_stopping_threshold": threshold} if threshold else {})
+    if options.masked_share:
+        settings["masked_share"] = options.masked_share
+    if options.head_rate not in (None, 1):
+        settings["head_rate"] = options.head_rate
+    if options.head_dropout is not None:
+        settings["head_dropout"] = options.head_dropout
+    if options.early_stopping_threshold:
+        settings["early_stopping_threshold"] = options.early_stopping_threshold
+    return settings
 
 
 def _require_same_columns(train: Dataset, dev: Dataset) -> None:
@@ -134,7 +141,7 @@ def _resolve_config(
     args: TrainingArguments,
     objectives: Sequence[Objective],
 ) -> dict[str, Any]:
-    """All that the outcome depends on."""
+    """Return everything that the outcome depends on, for the run's record."""
     return {
         "model": {"source": source, "kind": type(model.model).__name__, "weights": digest_weights(model.model)},
         "processor": digest_processor(model.processing_class),

@@ -1,4 +1,4 @@
-"""Changes that training makes to the head alone: its learning rate, its dropout, its activation."""
+"""Settings of the head alone: its learning rate, its dropout, its activation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from exegete.models.layers.head_activation import HEAD_KEY, set_head_activation
 
 
 def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
-    """Moves the head's weights into parameter groups of their own, at `rate` times the learning rate of their group.
+    """Move the head's weights to parameter groups of their own, with `rate` times the learning rate of their group.
 
-    The head is what does not belong to the model's encoder (`base_model`). Call it before the first step and before
-    a schedule is made; checkpoints hold the groups, so that resumed runs go on with them.
+    The head consists of all parameters outside the model's encoder (`base_model`).
 
     Raises:
-        ExegeteError: a rate of 0 or less, or a model that is all encoder.
+        ExegeteError: a rate of 0 or less, or a model without a head.
     """
+    # Call this before a schedule is made: schedulers take each group's initial rate when they are created.
     if rate <= 0:
         raise ExegeteError(f"the head's learning rate is a positive multiple of the encoder's, got {rate}")
     encoder = {id(weight) for weight in unwrap_adapter(model).base_model.parameters()}
@@ -38,28 +38,28 @@ def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedMo
 
 @contextmanager
 def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
-    """Another dropout in all that does not belong to the model's encoder, inside the block; None changes nothing."""
+    """Set the dropout outside the model's encoder to `share` inside the block; None keeps it."""
     encoder = {id(module) for module in unwrap_adapter(model).base_model.modules()}
     own = [each for each in model.modules() if isinstance(each, nn.Dropout) and id(each) not in encoder]
-    before = [module.p for module in own]
+    previous = [module.p for module in own]
     try:
-        for module, usual in zip(own, before, strict=True):
-            module.p = usual if share is None else share
+        for module in own:
+            module.p = module.p if share is None else share
         yield
     finally:
-        for module, usual in zip(own, before, strict=True):
-            module.p = usual
+        for module, dropout in zip(own, previous, strict=True):
+            module.p = dropout
 
 
 @contextmanager
 def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
-    """Another activation in the head inside the block, which what is saved there keeps; None changes nothing."""
+    """Set the head's activation inside the block; a model that is saved there keeps it. None changes nothing."""
     model = unwrap_adapter(model)
-    before = getattr(model.config, HEAD_KEY, None)
+    previous = getattr(model.config, HEAD_KEY, None)
     if name is not None:
         set_head_activation(model, name)
     try:
         yield
     finally:
         if name is not None:
-            set_head_activation(model, before)
+            set_head_activation(model, previous)

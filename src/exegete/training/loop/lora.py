@@ -1,4 +1,4 @@
-"""Training small matrices beside a model's weights instead of the weights (Hu et al. 2022), with PEFT."""
+"""Low-rank adapters (LoRA, Hu et al. 2022), with PEFT."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import nn
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 
-KINDS = {"span": "QUESTION_ANS", "generation": "CAUSAL_LM"}
+PEFT_TASKS = {"span": "QUESTION_ANS", "generation": "CAUSAL_LM"}
 
 
 def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: float = 0.0) -> None:
-    """Puts adapters on every linear layer; they and the head are all that is trained then.
+    """Add an adapter to every linear layer, so that only the adapters and the head are trained.
 
     Args:
-        model: changed in place; its own weights are held.
-        rank: of each adapter.
-        alpha: what adapters are scaled by, divided by the rank.
-        dropout: on what goes into them.
+        model: changed in place; its own weights are frozen.
+        rank: rank of each adapter.
+        alpha: adapters are scaled by alpha / rank.
+        dropout: dropout on the adapters' inputs.
 
     Raises:
         ExegeteError: PEFT is not installed.
@@ -30,7 +30,7 @@ def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: flo
     except ImportError as error:
         raise ExegeteError("adapters need PEFT: install exegete[lora]") from error
     config = LoraConfig(
-        task_type=KINDS.get(model.task.name, "SEQ_CLS"),
+        task_type=PEFT_TASKS.get(model.task.name, "SEQ_CLS"),
         target_modules="all-linear",
         r=rank,
         lora_alpha=alpha,
@@ -41,7 +41,8 @@ def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: flo
 
 @contextmanager
 def temporary_adapters(model: nn.Module | None) -> Iterator[None]:
-    """After the block a model has no adapters, and gradients for the weights that had them; None: no model."""
+    """Remove a model's adapters after the block; weights that were trainable before it are so again."""
+    # With None there is no handed-over model to restore.
     trainable = [] if model is None else [weight for weight in model.parameters() if weight.requires_grad]
     try:
         yield
@@ -53,12 +54,13 @@ def temporary_adapters(model: nn.Module | None) -> Iterator[None]:
 
 
 def remove_lora(model: nn.Module) -> None:
-    """Takes adapters out of a model again, and the copy of the head that learned beside them."""
+    """Remove the adapters from a model, and PEFT's trainable copy of the head."""
     if not hasattr(model, "peft_config"):
         return
     from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415
     from peft.utils import ModulesToSaveWrapper  # noqa: PLC0415
 
+    # From the innermost module to the outermost, since an adapter may lie inside a copied head.
     for name, module in reversed(list(model.named_modules())):
         if isinstance(module, BaseTunerLayer):
             model.set_submodule(name, module.get_base_layer())

@@ -1,4 +1,4 @@
-"""Progress bars that talk to stderr only, and a word when steps take too long."""
+"""Progress bars on stderr, and a warning about slow steps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ logger = logging.getLogger(__name__)
 
 
 class ProgressBar(ProgressCallback):
-    """The Trainer's bars; the loss stands beside the bar, an evaluation gets a line of its own."""
+    """The Trainer's progress bars, with the loss in the bar and one line per evaluation."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Shows the logged loss in the bar, and prints an evaluation's figures."""
+        """Show the logged loss in the bar, and print an evaluation's figures."""
         if self.training_bar is None or logs is None:
             return
         if "loss" in logs:
             self.training_bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
         evaluated = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
         shown = [f"{name} {value:.4f}" for name, value in evaluated.items() if name not in HIDDEN]
+        # stdout belongs to a command's results; writing past the bar would also tear it.
         if shown:
             self.training_bar.write(f"epoch {logs.get('epoch', 0):.2f}: {', '.join(shown)}", file=sys.stderr)
 
@@ -31,27 +32,29 @@ HIDDEN = {"runtime", "samples_per_second", "steps_per_second", "model_preparatio
 
 
 class SlowStepWarning(TrainerCallback):
-    """Says once when steps take ten times as long as the fastest one: another process keeps the machine busy."""
+    """Warns once if several steps in a row take ten times as long as the fastest: the machine may be overloaded."""
 
     def __init__(self) -> None:
-        self.begun, self.fastest, self.slow, self.told = 0.0, float("inf"), 0, False
+        self.started, self.fastest, self.n_slow, self.has_warned = 0.0, float("inf"), 0, False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Looks at the clock."""
-        self.begun = time.monotonic()
+        """Note the time."""
+        self.started = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Compares the step with the fastest; one slow step alone is none."""
-        took = time.monotonic() - self.begun
-        self.fastest = min(self.fastest, took)
-        self.slow = self.slow + 1 if took > TOO_LONG * self.fastest and took > NOTICEABLE else 0
-        if self.slow >= IN_A_ROW and not self.told:
-            self.told = True
+        """Compare the step's time with the fastest step's."""
+        seconds = time.monotonic() - self.started
+        self.fastest = min(self.fastest, seconds)
+        # A single slow step is normal: an evaluation or a checkpoint comes before it.
+        is_slow = seconds > SLOW_FACTOR * self.fastest and seconds > SLOW_SECONDS
+        self.n_slow = self.n_slow + 1 if is_slow else 0
+        if self.n_slow >= SLOW_STEPS and not self.has_warned:
+            self.has_warned = True
             logger.warning(
                 "a step takes %.2g s, the fastest took %.2g s: is the machine busy? --threads 1 may help",
-                took, self.fastest,
+                seconds, self.fastest,
             )  # fmt: skip
 
 
-TOO_LONG, IN_A_ROW, NOTICEABLE = 10.0, 3, 0.2
-"""How many times the fastest step's time is too long, for how many steps, and from how many seconds on."""
+SLOW_FACTOR, SLOW_STEPS, SLOW_SECONDS = 10.0, 3, 0.2
+"""A warning needs this many steps in a row that take this many times the fastest step's time, and these seconds."""

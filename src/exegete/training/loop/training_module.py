@@ -97,6 +97,21 @@ class TrainingModule(nn.Module):
         return TrainingStep(self.explained, batch, outputs, losses, counted, context)
 
 
+def require_recomputable(objectives: Sequence[Objective]) -> None:
+    """Raise ExegeteError for terms that gradient checkpointing would break."""
+    # Checkpointing runs layers again in the backward pass, when attention is no longer captured for these terms.
+    blocked = [
+        each.name
+        for each in objectives
+        if each.needs_embeddings or each.capture.attentions or each.capture.differentiable_twice
+    ]
+    if blocked:
+        raise ExegeteError(
+            f"gradient checkpointing runs layers again without what {', '.join(blocked)} looks at in them: "
+            "set gradient_checkpointing=False"
+        )
+
+
 def stack_terms(terms: Sequence[Tensor]) -> dict[str, Any]:
     """Return the `terms` as one tensor and `separate_terms` as a tuple."""
     # A bfloat16 term would round the sum of the terms. The gradient norm of one term is taken from the separate ones:
