@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 import exegete
-from exegete.cli.demo.answering_model import untrained
+from exegete.cli.demo.answering_model import make_llama
 from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
@@ -135,7 +135,7 @@ def rows_of(length: int, count: int) -> Batch:
 
 def cited(steps: int) -> dict[str, dict[str, float | None]]:
     """Of a step that trains citations, with new ablations and with such as are kept for four epochs."""
-    model = GeneratingModel(untrained(tokenizer := generated_tokenizer(get_vocabulary())), tokenizer)
+    model = GeneratingModel(make_llama(tokenizer := generated_tokenizer(get_vocabulary())), tokenizer)
     rows = list(exegete.load_data("generated", "train", task="retrieval", limit=16 * (1 + steps // 2)))
     batches = [model.encode(rows[start : start + 16]) for start in range(0, len(rows), 16)]
     kinds = {n: [CrossEntropy(), AblationFidelity(**CITED, **more), KlToOriginal()] for n, more in CITING.items()}

@@ -11,7 +11,7 @@ from transformers import Trainer
 
 import exegete
 from exegete.cli.demo import answering_model
-from exegete.cli.demo.answering_model import CUT, IGNORED, LONGEST, SHORTEST, Taught, train_answering_model
+from exegete.cli.demo.answering_model import CUT, IGNORED, LONGEST, SHORTEST, AnsweringExamples, train_answering_model
 from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.models.loading.digest import digest_weights
@@ -20,7 +20,7 @@ from exegete.training.loop.evaluation import match_responses
 
 @pytest.fixture(scope="module")
 def taught():
-    return list(islice(Taught(generated_tokenizer(get_vocabulary()), 0, 200), 240))
+    return list(islice(AnsweringExamples(generated_tokenizer(get_vocabulary()), 0, 200), 240))
 
 
 def test_words_are_said_again_in_pieces_and_judged_where_the_word_before_tells_the_next(taught):
@@ -84,7 +84,7 @@ def test_answers_are_right_word_for_word_or_wrong(tmp_path, monkeypatch):
 
 
 def test_the_model_is_of_stock_layers_whose_biases_are_drawn():
-    model = answering_model.untrained(generated_tokenizer(get_vocabulary()))
+    model = answering_model.make_llama(generated_tokenizer(get_vocabulary()))
     attention = model.model.layers[0].self_attn
     assert float(attention.q_proj.bias.detach().std()) > 0.5
     assert float(attention.v_proj.bias.detach().abs().max()) == 0
@@ -93,7 +93,7 @@ def test_the_model_is_of_stock_layers_whose_biases_are_drawn():
 def test_layers_of_gpt2_are_taught_too_and_others_are_refused(tmp_path):
     found = train_answering_model(tmp_path, device="cpu", scale=0.001, architecture="gpt2")
     assert (found.steps, found.model.config.model_type, found.model.config.n_layer) == (3, "gpt2", 3)
-    positions = answering_model.untrained_gpt2(found.model.tokenizer).transformer.wpe.weight
+    positions = answering_model.make_gpt2(found.model.tokenizer).transformer.wpe.weight
     assert torch.cosine_similarity(positions[7:8], positions[8:9]) > torch.cosine_similarity(
         positions[7:8], positions[90:91]
     )

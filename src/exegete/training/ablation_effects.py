@@ -1,4 +1,4 @@
-"""A run that measures the effects of ablations batch by batch, and fits a learned explainer to them."""
+"""Measures the effects of ablations batch by batch, and fits a learned explainer to them (AT2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How coefficients are fitted: `steps` of Adam at a rate that begins with `rate`, on `batch` answers each."""
+    """Options of the fit: the number of Adam steps, the initial learning rate, and answers per step."""
 
     steps: int = 1000
     rate: float = 1e-3
@@ -48,14 +48,15 @@ def train_source_attention(
     options: RunOptions,
     learner: FittedExplainer,
 ) -> TrainResult:
-    """Fits `learner` to a model's ablations, into a folder for `exegete.explainer("ID:FOLDER")`.
+    """Fit `learner` to a model's ablations, into a folder for `exegete.explainer("ID:FOLDER")`.
 
-    What was measured of each batch is kept until the run is finished: a stopped or killed one goes on from there to the
-    same coefficients. Figures: the mean correlation of answers on dev, and that with all coefficients alike.
+    The figures are the mean correlation with the answers on dev, and the same for equal coefficients.
 
     Raises:
         ExegeteError: the folder holds another run.
     """
+    # Measuring takes nearly all of the time: each batch's effects are kept in a file until the run is finished, from
+    # which an interrupted run resumes with the same result.
     run = TrainingRun(Path(output_dir), _resolve_config(model, train, dev, ablated, fit, options, learner))
     done = run.finished_metrics() if options.resume and not options.overwrite else None
     if done is not None:
@@ -72,20 +73,23 @@ def train_source_attention(
                     seconds = time.monotonic() - begun
                     return TrainResult(run.folder, model, {}, 0, seconds, finished=False, signal=stop.signal)
         seen, unseen = (_read_effects(kept / name, model.device) for name in ("train", "dev"))
-        found = fit_coefficients(seen, fit.steps, fit.rate, fit.batch, options.seed)
-        mean = torch.full_like(found, 1 / len(found))
-        metrics = {"correlation": _correlation(unseen, found), "correlation_of_mean": _correlation(unseen, mean)}
+        coefficients = fit_coefficients(seen, fit.steps, fit.rate, fit.batch, options.seed)
+        mean = torch.full_like(coefficients, 1 / len(coefficients))
+        metrics = {
+            "correlation": _correlation(unseen, coefficients),
+            "correlation_of_mean": _correlation(unseen, mean),
+        }
         staging = run.empty_staging_folder()
-        learner.set_coefficients(found)
+        learner.set_coefficients(coefficients)
         learner.save_pretrained(staging)
-        write_json(staging / HISTORY, {"history": [{"train_correlation": _correlation(seen, found)}]})
+        write_json(staging / HISTORY, {"history": [{"train_correlation": _correlation(seen, coefficients)}]})
         run.finish(staging, metrics)
         _effects_folder(run, resume=False)
     return TrainResult(run.folder, model, metrics, fit.steps, time.monotonic() - begun)
 
 
 def _effects_folder(run: TrainingRun, *, resume: bool) -> Path:
-    """The folder of what this very run has measured; what others left is removed."""
+    """Return the folder of this run's measured effects; folders of other runs are removed."""
     kept = run.folder / f".effects-{digest(run.config)}"
     for other in run.folder.glob(".effects-*"):
         if other != kept or not resume:
@@ -102,7 +106,7 @@ def _measure_effects(
     stop: StopAfterStep,
     quiet: bool,
 ) -> bool:
-    """Measures what is not there yet, a file a batch; whether it came to the end."""
+    """Measure the batches that have no file yet, one file per batch; return False after a stop."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(data)
     parts = [[row] for row in range(len(rows))] if model.task.name == "generation" else [*make_batches(model, rows)]
@@ -112,14 +116,15 @@ def _measure_effects(
             return False
         if not file.is_file():
             batch = model.encode([rows[row] for row in part])
-            found = measure_effects(learner, model, batch, ablated, _sentence_targets(batch))
-            save_file({name: value.contiguous() for name, value in found._asdict().items()}, file.with_suffix(".new"))
+            effects = measure_effects(learner, model, batch, ablated, _sentence_targets(batch))
+            # Written under another name first: a file that exists is complete.
+            save_file({name: value.contiguous() for name, value in effects._asdict().items()}, file.with_suffix(".new"))
             file.with_suffix(".new").replace(file)
     return True
 
 
 def _sentence_targets(batch: Batch) -> Sequence[torch.Tensor]:
-    """Each sentence of a response is an answer of its own; nothing for answers that are no text."""
+    """Return a target for each sentence of a response; empty for answers that are not text."""
     if batch.exchanges is None:
         return ()
     (exchange,) = batch.exchanges
@@ -134,8 +139,8 @@ def _read_effects(folder: Path, device: torch.device) -> Effects:
     return Effects.concatenate(parts())
 
 
-def _correlation(effects: Effects, found: torch.Tensor) -> float:
-    return -float(negative_correlation(effects.inputs @ found, effects.answers))
+def _correlation(effects: Effects, coefficients: torch.Tensor) -> float:
+    return -float(negative_correlation(effects.inputs @ coefficients, effects.answers))
 
 
 def _resolve_config(
@@ -147,7 +152,7 @@ def _resolve_config(
     options: RunOptions,
     learner: FittedExplainer,
 ) -> Mapping[str, Any]:
-    """All that the outcome depends on."""
+    """Return everything that the outcome depends on, for the run's record."""
     return {
         "trainer": learner.name,
         "model": {"source": model.config._name_or_path, "weights": digest_weights(model.model), **model.settings},

@@ -1,4 +1,4 @@
-"""Coefficients of attention or of hidden states fitted to the effects of ablations (AT2)."""
+"""Fits coefficients of attention or of hidden states to the effects of ablations (AT2)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from exegete.models.rank_correlation import compute_pearson
 
 
 class Effects(NamedTuple):
-    """Of E explained answers under M ablations: X `inputs` [E, M, F], Σ_s ±φ_s with + for units that are present, and
-    the `answers` [E, M], their log-odds.
+    """The effects of M ablations on E answers.
+
+    `inputs` [E, M, F] are X = Σ_s ±φ_s, the sum of the units' features with + for units that are present; `answers`
+    [E, M] are the answers' log-odds.
     """
 
     inputs: Tensor
@@ -26,7 +28,7 @@ class Effects(NamedTuple):
 
     @classmethod
     def concatenate(cls, parts: Iterable[Effects]) -> Effects:
-        """All of several batches."""
+        """Concatenate the effects of several batches."""
         inputs, answers = zip(*parts, strict=True)
         return cls(torch.cat(inputs), torch.cat(answers))
 
@@ -35,9 +37,9 @@ class Effects(NamedTuple):
 def measure_effects(
     learner: FittedExplainer, model: ExplainedModel, batch: Batch, ablated: ContextCite, targets: Sequence[Tensor] = ()
 ) -> Effects:
-    """The effects of ablations on each target of a batch; without targets on its predictions (whole responses).
+    """Measure the effects of ablations on each target of a batch; by default on its predictions or whole responses.
 
-    `learner` says what is measured of the units.
+    `learner` computes the units' features.
     """
     with model.evaluation_mode(), model.cache_perturbed():
         unit = number_units(batch, ablated.granularity or default_granularity(batch))
@@ -56,9 +58,9 @@ def measure_effects(
 def fit_coefficients(
     effects: Effects, steps: int = 1000, rate: float = 1e-3, batch: int = 512, seed: int = 0
 ) -> Tensor:
-    """Weights w [F] of ‖w‖₁ = 1 that minimise −mean Pearson_m(Xw, y): Adam, its rate falling to 0 along a cosine.
+    """Return weights w [F] with ‖w‖₁ = 1 that minimise −mean Pearson_m(Xw, y), by Adam with a cosine schedule.
 
-    Each step sees `batch` answers, drawn by the seed; all of them where there are no more.
+    Each step uses `batch` random answers, or all of them if there are fewer.
     """
     (inputs, answers), random = effects, torch.Generator().manual_seed(seed)
     with torch.enable_grad():
@@ -73,10 +75,11 @@ def fit_coefficients(
             torch.nn.utils.clip_grad_norm_([weights], 1.0)
             optimizer.step()
             schedule.step()
-    found = weights.detach()
-    return found / found.abs().sum()
+    # Correlations do not depend on the scale of w.
+    result = weights.detach()
+    return result / result.abs().sum()
 
 
 def negative_correlation(predictions: Tensor, answers: Tensor) -> Tensor:
-    """−mean over rows of Pearson's correlation of [E, M] and [E, M], by population moments."""
+    """Return the negative mean over rows of Pearson's correlation of [E, M] and [E, M]."""
     return -compute_pearson(predictions, answers).mean()

@@ -1,10 +1,8 @@
-"""A small language model that learns from nothing to answer questions on the generated notes, in minutes of one core.
+"""A small language model for the demo, trained from scratch in minutes on one core to answer questions on notes.
 
-A model learns to find its answers in the notes once it has an induction head: a layer that tells each token what stood
-before it, and one that looks the last token up there. Questions alone do not lead to it for a long time, so the first
-three fifths of the steps are reciting: words by chance, and the same again in pieces of another order. A head of Llama
-can look one token back, whatever stands there, by biases of queries and keys that are drawn and not zero, and a low
-rotary base; one of GPT-2, which needs a third layer and half as many steps again, by positions that begin as waves.
+To find an answer in the notes a model needs an induction head: one layer tells each token which token is before it,
+and another looks up the last token there. Questions alone do not lead to such a head for a long time, so the first
+three fifths of the steps are recitations: random words, then the same words in pieces of another order.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ Architecture = Literal["llama", "gpt2"]
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 STEPS, RECITED, BATCH = 2000, 1200, 48
 SHORTEST, LONGEST, CUT = 6, 30, 0.25
-"""Words that are recited, and the chance that a piece ends behind one."""
+"""Minimum and maximum number of recited words, and the probability that a piece ends after a word."""
 IGNORED = -100
 LONGEST_TEXT = 512
 
@@ -59,24 +57,22 @@ def train_answering_model(
     scale: float = 1.0,
     show_progress: bool = False,
 ) -> TrainResult:
-    """Trains the model, with a loss on what is recited and answered alone; it lies in `model` of the folder.
-
-    A stopped or killed training goes on where it was; a finished one is taken as it is.
+    """Train the model into the subfolder `model`; an interrupted training is resumed, a finished one is reused.
 
     Args:
-        output_dir: the folder.
+        output_dir: the folder of the training.
         architecture: "llama" or "gpt2".
-        seed: of weights and lessons.
-        device: cpu or cuda; default: a GPU if there is one.
-        scale: of the number of steps; below 1 the answers will not be right.
-        show_progress: whether to show the Trainer's bar.
+        seed: seed of the weights and of the examples.
+        device: cpu or cuda. Default: the GPU if available.
+        scale: factor of the number of steps; below 1 many answers will be wrong.
+        show_progress: whether to show the Trainer's progress bar.
 
     Raises:
-        ExegeteError: the folder holds a training of another architecture, seed or scale; or an unknown architecture.
+        ExegeteError: an unknown architecture, or the folder holds a training with other settings.
     """
-    if architecture not in UNTRAINED:
-        raise unknown("architecture", architecture, UNTRAINED)
-    untrained_model, scale = UNTRAINED[architecture], scale * LONGER.get(architecture, 1.0)
+    if architecture not in MODELS:
+        raise unknown("architecture", architecture, MODELS)
+    make_model, scale = MODELS[architecture], scale * STEPS_FACTOR.get(architecture, 1.0)
     folder, stop = Path(output_dir), StopAfterStep()
     whole, tokenizer = folder / "model", generated_tokenizer(get_vocabulary())
     steps, recited = (max(1, round(scale * each)) for each in (STEPS, RECITED))
@@ -89,10 +85,10 @@ def train_answering_model(
     with preserve_random_state():
         torch.manual_seed(seed)
         trainer = Trainer(
-            untrained_model(tokenizer),
+            make_model(tokenizer),
             arguments,
             DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED),
-            Taught(tokenizer, seed, recited * BATCH),
+            AnsweringExamples(tokenizer, seed, recited * BATCH),
             processing_class=tokenizer,
             callbacks=[stop],
         )
@@ -139,8 +135,9 @@ def _require_same(path: Path, settings: dict[str, Any]) -> None:
         raise ExegeteError(f"{path.parent} holds another training (see {path.name}): choose another folder")
 
 
-def untrained(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Llama before training: stock layers, with biases of queries and keys that are drawn."""
+def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Return an untrained Llama with random biases of queries and keys."""
+    # With these biases and a low rotary base a head can attend to the previous position whatever token is there.
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         max_position_embeddings=LONGEST_TEXT,
@@ -160,8 +157,10 @@ def untrained(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return model
 
 
-def untrained_gpt2(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
-    """GPT-2 before training: stock layers, with positions that begin as sine waves."""
+def make_gpt2(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+    """Return an untrained GPT-2 whose position embeddings start as sine waves."""
+    # GPT-2 has no rotary positions: waves let a head attend to the previous position from the start. It also needs a
+    # third layer and half as many steps again.
     width = SIZES["hidden_size"]
     config = GPT2Config(
         vocab_size=len(tokenizer),
@@ -186,16 +185,16 @@ def untrained_gpt2(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     return model
 
 
-UNTRAINED: dict[str, Callable[[PreTrainedTokenizerFast], PreTrainedModel]] = {
-    "llama": untrained,
-    "gpt2": untrained_gpt2,
+MODELS: dict[str, Callable[[PreTrainedTokenizerFast], PreTrainedModel]] = {
+    "llama": make_llama,
+    "gpt2": make_gpt2,
 }
-LONGER = {"gpt2": 1.5}
-"""Times as many steps as Llama's."""
+STEPS_FACTOR = {"gpt2": 1.5}
+"""Factor of the number of steps, relative to Llama."""
 
 
-class Taught(IterableDataset[dict[str, list[int]]]):
-    """Ids and labels without end: first so many examples of reciting, then notes with questions and their answers."""
+class AnsweringExamples(IterableDataset[dict[str, list[int]]]):
+    """An endless stream of token ids and labels: first `recited` recitations, then notes with questions and answers."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, recited: int) -> None:
         self.tokenizer, self.seed, self.recited = tokenizer, seed, recited
@@ -205,28 +204,31 @@ class Taught(IterableDataset[dict[str, list[int]]]):
         yield from self._lessons()
 
     def _recitals(self) -> Iterator[dict[str, list[int]]]:
-        """Words by chance, none twice, and the same again in pieces of another order; a piece's first is not judged."""
+        """Yield random distinct words, followed by the same words in pieces of another order."""
         words = torch.tensor(self.tokenizer.convert_tokens_to_ids(get_vocabulary()))
-        chance = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         while True:
-            count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=chance))
-            said = words[torch.randperm(len(words), generator=chance)[:count]]
-            piece = (torch.rand(count, generator=chance) < CUT).cumsum(0)
-            order = torch.rand(count + 1, generator=chance)[piece].argsort(stable=True)
+            count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
+            recited = words[torch.randperm(len(words), generator=generator)[:count]]
+            piece = (torch.rand(count, generator=generator) < CUT).cumsum(0)
+            order = torch.rand(count + 1, generator=generator)[piece].argsort(stable=True)
+            # Nothing tells where the next piece begins: its first word has no label.
             begins = piece[order].diff(prepend=piece.new_tensor([-1])) != 0
-            again = said[order]
-            labels = again.masked_fill(begins, IGNORED)
-            yield {"input_ids": [*said.tolist(), *again.tolist()], "labels": [IGNORED] * count + labels.tolist()}
+            repeated = recited[order]
+            labels = repeated.masked_fill(begins, IGNORED)
+            yield {"input_ids": [*recited.tolist(), *repeated.tolist()], "labels": [IGNORED] * count + labels.tolist()}
 
     def _lessons(self) -> Iterator[dict[str, list[int]]]:
+        """Yield notes with several questions and answers; only answers are in the loss."""
+
         def ids(text: str) -> list[int]:
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
         for notes, questions in generate_lessons(seed=self.seed):
-            read: list[Any] = [self.tokenizer.cls_token_id, *ids(notes)]
-            labels = [IGNORED] * len(read)
+            input_ids: list[Any] = [self.tokenizer.cls_token_id, *ids(notes)]
+            labels = [IGNORED] * len(input_ids)
             for question, answer in questions:
-                asked, said = ids(question), [*ids(answer), self.tokenizer.sep_token_id]
-                read += asked + said
-                labels += [IGNORED] * len(asked) + said
-            yield {"input_ids": read, "labels": labels}
+                question_ids, answer_ids = ids(question), [*ids(answer), self.tokenizer.sep_token_id]
+                input_ids += question_ids + answer_ids
+                labels += [IGNORED] * len(question_ids) + answer_ids
+            yield {"input_ids": input_ids, "labels": labels}

@@ -1,4 +1,4 @@
-"""The examples a masking model learns from and is chosen on: few, spread over the classes, and never the same."""
+"""Samples of the data for training masking models."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from exegete.errors import ExegeteError
 
 
 def sample_stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
-    """At most `count` rows, drawn by the seed: as many of each class as their shares say; in the data's order.
+    """Return a random sample of at most `count` examples, in proportion to the classes, in the data's order.
 
-    Without classes any rows are drawn. A draw of fewer rows is part of a draw of more where there are no classes.
+    Raises:
+        ExegeteError: a count below 1.
     """
     if count is None or count >= len(data):
         return data
     if count < 1:
-        raise ExegeteError(f"expected at least one row to draw, got {count}")
+        raise ExegeteError(f"expected a sample of at least one row, got {count}")
     order = np.random.default_rng(seed).permutation(len(data))
     if not isinstance(data.features.get("label"), ClassLabel):
         return data.select(np.sort(order[:count]))
+    # Each example gets its relative rank within its class. The `count` lowest ranks have every class in proportion.
     labels = np.asarray(data["label"][:])[order]
     place = np.zeros(len(order))
     for label in np.unique(labels):
@@ -30,7 +32,7 @@ def sample_stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
 
 
 def select_texts(data: Dataset) -> Dataset:
-    """Nothing but the columns that are read."""
+    """Return the data with its text columns only."""
     names = [name for name in TEXTS if name in data.column_names]
     if not names:
         raise ExegeteError(f"a masking model reads texts; the data has the columns {', '.join(data.column_names)}")

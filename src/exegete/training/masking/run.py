@@ -1,4 +1,4 @@
-"""From a model, texts and a metric to a masking model in a folder."""
+"""Trains a masking model for a model into a folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ DEFAULT_MASKING_ARGUMENTS: Mapping[str, Any] = {
     "weight_decay": 0.01,
     "max_grad_norm": 0.0,
 }
-EVALUATIONS = 0.32
+EVALUATION_INTERVAL = 0.32
+"""Epochs between evaluations, as in the paper."""
 
 
 def train_masking(
@@ -50,39 +51,41 @@ def train_masking(
     tokenizer: Any = None,
     masking_settings: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
-    **given: Any,
+    **overrides: Any,
 ) -> TrainResult:
-    """Trains a masking model for a model, from which `exegete.explainer("attributive_masking:FOLDER")` takes it.
+    """Train a masking model for a model, to be loaded as `exegete.explainer("attributive_masking:FOLDER")`.
 
-    Judges it every 0.32 epochs (or `eval_steps`), keeps the state that the selection metric prefers, goes on where a
-    stopped or killed run of the same configuration stopped, and does not repeat a finished one. Rows of `train` whose
-    texts are in `dev` too are left out.
+    Evaluates every 0.32 epochs (or `eval_steps`), keeps the best state by the selection metric, resumes an interrupted
+    run of the same configuration, and does not repeat a finished one. Examples of `train` whose texts are also in
+    `dev` are left out.
 
     Args:
-        model: what is explained; its weights, mode and gradients are after the run what they were.
-        train: texts or pairs in canonical form; labels are not looked at.
-        dev: the same columns.
-        output_dir: a folder of its own.
-        selection: the metric that chooses.
-        logged_metrics: metrics that are only logged.
-        weights: λ of the three terms; default: ½ each.
+        model: the model to explain; its weights, mode and gradients are the same after the run.
+        train: texts or pairs in canonical form; labels are not used.
+        dev: examples with the same columns.
+        output_dir: the run's folder.
+        selection: the metric that chooses the best state.
+        logged_metrics: metrics that are logged only.
+        weights: λ of the three terms. Default: ½ each.
         backbone: see `AttributiveMasking.for_model`.
-        tokenizer: of a backbone that is a model.
-        masking_settings: further settings, see `MaskingSettings`.
-        options: see `RunOptions`; its arguments come on top of the paper's (10 epochs, batches of 20, learning rate
-            4e-5, for decoders 8e-5, no clipping).
-        given: single options by name, on top of these.
+        tokenizer: tokenizer of a backbone that is given as a model.
+        masking_settings: further settings, see `Settings`.
+        options: see `RunOptions`; its arguments override the paper's (10 epochs, batches of 20, learning rate 4e-5, or
+            8e-5 for decoders, no clipping).
+        overrides: single options by name, which override `options`.
 
     Returns:
-        The run; its `model` is the one that was explained.
+        The run; its `model` is the explained model.
     """
-    options = RunOptions.with_overrides(options, given)
+    options = RunOptions.with_overrides(options, overrides)
     if options.max_length not in (None, model.max_length):
         model = model.with_max_length(options.max_length)
     judges = tuple(each if isinstance(each, Metric) else metric(each) for each in (selection, *logged_metrics))
     train, dev = select_texts(exclude_examples(train, dev)), select_texts(dev)
     if not len(train) or not len(dev):
-        raise ExegeteError(f"there are {len(train)} texts to train on that are not among the {len(dev)} to choose on")
+        raise ExegeteError(
+            f"expected training texts that are not among the dev texts, got {len(train)}, and {len(dev)} dev texts"
+        )
     options = options.fill_defaults(default_arguments(model))
     args = make_masking_arguments(options, judges, len(train), Path(output_dir))
     settings = {
@@ -95,25 +98,25 @@ def train_masking(
     masking = make_masking_model(model, backbone, tokenizer, settings, options.seed)
     run = TrainingRun(Path(output_dir), _resolve_config(model, masking, judges, train, dev, args, options))
 
-    def loop(stop: StopAfterStep) -> MaskingTrainer:
+    def make_trainer(stop: StopAfterStep) -> MaskingTrainer:
         data = {"train_dataset": train, "eval_dataset": dev}
         return MaskingTrainer(model, args, masking, judges, options=options, callbacks=[stop], **data)
 
     with freeze_weights(model), keep_modes(model), preserve_random_state():
-        return execute(run, args, options, loop, lambda: model)
+        return execute(run, args, options, make_trainer, lambda: model)
 
 
 def make_masking_model(
     model: ExplainedModel, backbone: Any, tokenizer: Any, settings: Mapping[str, Any], seed: int
 ) -> AttributiveMasking:
-    """A masking model whose new weights depend on the seed alone."""
+    """Return a new masking model whose weights depend on the seed only."""
     with preserve_random_state():
         set_seed(seed)
         return AttributiveMasking.for_model(model, backbone, tokenizer, **settings)
 
 
 def default_arguments(model: ExplainedModel) -> dict[str, Any]:
-    """The paper's arguments for explaining a model: decoders at twice the rate."""
+    """Return the paper's arguments for explaining a model; decoders have twice the learning rate."""
     return {
         **DEFAULT_MASKING_ARGUMENTS,
         "learning_rate": (2 if model.is_decoder else 1) * DEFAULT_MASKING_ARGUMENTS["learning_rate"],
@@ -121,7 +124,7 @@ def default_arguments(model: ExplainedModel) -> dict[str, Any]:
 
 
 def make_masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: int, folder: Path) -> TrainingArguments:
-    """The Trainer's arguments: the options', on top of the defaults; the first metric chooses unless told otherwise.
+    """Return the Trainer's arguments: the options' on top of the defaults. By default the first metric chooses.
 
     Raises:
         ExegeteError: options that change the explained model; else as `make_training_arguments`.
@@ -129,7 +132,7 @@ def make_masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: 
     options.forbid_model_options()
     chosen = {**DEFAULT_MASKING_ARGUMENTS, **options.arguments}
     together = chosen["per_device_train_batch_size"] * chosen.get("gradient_accumulation_steps", 1)
-    steps = max(1, round(EVALUATIONS * -(-rows // together)))
+    steps = max(1, round(EVALUATION_INTERVAL * -(-rows // together)))
     lower = dict.fromkeys(("loss", *(term.name for term in masking_objectives(MaskWeights()))), False)
     higher_is_better = lower | {judge.name: judge.card.higher_is_better for judge in judges}
     defaults = {
@@ -150,7 +153,7 @@ def _resolve_config(
     args: TrainingArguments,
     options: RunOptions,
 ) -> dict[str, Any]:
-    """All that the outcome depends on."""
+    """Return everything that the outcome depends on, for the run's record."""
     return {
         "trainer": MaskingTrainer.__name__,
         "model": {"source": model.config._name_or_path, "weights": digest_weights(model.model), **model.settings},

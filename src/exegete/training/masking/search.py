@@ -1,4 +1,4 @@
-"""The weights of a masking model's terms, searched for the metric that the maps shall be good by."""
+"""A search for the weights of a masking model's loss terms that are best by a metric."""
 
 from __future__ import annotations
 
@@ -37,27 +37,26 @@ from exegete.training.masking.trainer import MaskingTrainer
 logger = logging.getLogger(__name__)
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 PROCESS = "process"
-PASSES_OF_A_STEP, PASSES_OF_A_JUDGEMENT = 9, 6
-"""Of the explained model, an example; a backward pass counts as two."""
+PASSES_PER_STEP, PASSES_PER_EVALUATION = 9, 6
+"""Forward passes of the explained model per example; a backward pass counts as two."""
 TERMS = ("preservation", "sparsity", "inverse")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSearch:
-    """TPE over λ_p, λ_a and λ_inv in [0, 1]: short trainings on a part of the data, those behind the median pruned.
+    """A search with TPE over λ_p, λ_a and λ_inv in [0, 1]: short trainings on part of the data, pruned at the median.
 
-    The same search on the same storage goes on where it was stopped: a trial that was killed is not counted, all else
-    is kept, and the resumed search draws what an unbroken one would have drawn. Several processes or machines may run
-    it on one storage at a time.
+    The same search on the same storage resumes an interrupted one: a killed trial is not counted, and the resumed
+    search draws the same numbers as an uninterrupted one. Several processes or machines may share one storage.
 
     Args:
-        trials: finished or pruned ones, over all processes.
-        epochs: of each; the learning rate falls as if there were as many as `arguments` say (10).
-        train_rows: examples a trial learns from, spread over the classes.
-        dev_rows: examples it is judged on.
-        storage: any URL of Optuna's; default: an SQLite file in the folder.
-        seed: of the sampler.
-        weights: the forms of the terms; its numbers are not looked at.
+        trials: number of finished or pruned trials, over all processes.
+        epochs: epochs per trial; the learning rate decays as for the number in `arguments` (10).
+        train_rows: training examples per trial, in proportion to the classes.
+        dev_rows: examples that each trial is evaluated on.
+        storage: an Optuna storage URL. Default: an SQLite file in the folder.
+        seed: seed of the sampler.
+        weights: the forms of the terms; its λ are not used.
         fixed: λ that are not searched, by the name of their term.
     """
 
@@ -87,10 +86,10 @@ class WeightSearch:
         masking_settings: Mapping[str, Any] | None = None,
         options: RunOptions | None = None,
     ) -> MaskWeights:
-        """The weights of the best trial by the metric; arguments as in `train_masking`.
+        """Return the weights of the best trial by the metric. The arguments are those of `train_masking`.
 
         Raises:
-            ExegeteError: a storage that cannot be opened, or no trial whose maps the metric is defined for.
+            ExegeteError: the storage cannot be opened, or the metric is undefined in all trials.
         """
         judge = selection if isinstance(selection, Metric) else metric(selection)
         few = sample_stratified(dev, self.dev_rows, self.seed)
@@ -110,20 +109,20 @@ class WeightSearch:
         return self._best(url, case)
 
     def _announce(self, case: _SearchTrial, url: str, folder: Path) -> None:
-        """Says how long the search will take, about: steps and evaluations at the time of a pass, as measured now."""
+        """Log an estimate of the search's duration, from the measured time of a forward pass."""
         study = open_study(url, case.name, case.judge.card.higher_is_better)
         left = self.trials - len(study.get_trials(deepcopy=False, states=FINISHED))
         if left <= 0:
             return
-        passes = self.epochs * (PASSES_OF_A_STEP * len(case.train) + PASSES_OF_A_JUDGEMENT * len(case.dev))
+        passes = self.epochs * (PASSES_PER_STEP * len(case.train) + PASSES_PER_EVALUATION * len(case.dev))
         seconds = left * passes * measure_pass(case.model, list(case.train))
         logger.warning(
-            "searching the weights of three terms: %d trials, about %s; they are kept in %s: the same call goes on",
+            "searching the weights of three terms: %d trials, about %s; the same call resumes them from %s",
             left, tqdm.format_interval(seconds), folder,
         )  # fmt: skip
 
     def _study(self, url: str, case: _SearchTrial) -> optuna.Study | None:
-        """The study; None when there are trials enough."""
+        """Return the study, or None if it has enough trials."""
         study = open_study(url, case.name, case.judge.card.higher_is_better)
         if len(study.get_trials(deepcopy=False, states=FINISHED)) >= self.trials:
             return None
@@ -143,7 +142,7 @@ class WeightSearch:
 
 @dataclass(frozen=True)
 class _SearchTrial:
-    """The objective function of the search: one trial trains a masking model and measures it."""
+    """The objective function of the search: trains a masking model and returns its metric."""
 
     search: WeightSearch
     model: ExplainedModel
@@ -157,7 +156,8 @@ class _SearchTrial:
 
     @property
     def name(self) -> str:
-        """The study's, from all that a trial's outcome depends on but its weights."""
+        """The name of the study, with a digest of everything but λ that a trial's outcome depends on."""
+        # Another search on the same storage must not reuse these trials.
         facts = {
             "model": {"weights": digest_weights(self.model.model), **self.model.settings},
             "processors": [digest_processor(each) for each in (self.model.processing_class, self.tokenizer)],
@@ -172,7 +172,7 @@ class _SearchTrial:
         return f"aml-{self.judge.name}-{digest(to_json_value(facts))}"
 
     def __call__(self, trial: Trial) -> float:
-        """The metric after the last epoch."""
+        """Train one trial and return the metric after its last epoch."""
         weights = {**self.search.fixed, **suggest_weights(trial, self.search.seed, self.search.fixed)}
         watch = _PruningCallback(trial, f"eval_{self.judge.name}", self.search.epochs)
         with tempfile.TemporaryDirectory() as folder, freeze_weights(self.model), preserve_random_state():
@@ -195,7 +195,9 @@ class _SearchTrial:
 
 
 def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
-    """A trial's λ but for fixed ones: those of an unbroken search, others than those of trials that run beside it."""
+    """Draw a trial's λ that are not fixed."""
+    # A sampler seeded by the number of trials before it draws the same λ in a resumed search. Trials that other
+    # processes run count too, so that two processes never draw the same λ.
     trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
     others = [each for each in trial.study.get_trials(deepcopy=False) if each.number < trial.number]
     before = sum(
@@ -206,7 +208,7 @@ def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dic
 
 
 def _may_be_running(trial: FrozenTrial) -> bool:
-    """Whether the process of a running trial is alive, as far as can be known here."""
+    """Return whether a trial's process may be alive; processes of other machines are taken to be."""
     machine, process = trial.user_attrs.get(PROCESS, (None, 0))
     if machine != platform.node():
         return True
@@ -214,19 +216,21 @@ def _may_be_running(trial: FrozenTrial) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
+    # The process exists but belongs to another user.
     except PermissionError:
         return True
     return True
 
 
 class _PruningCallback(TrainerCallback):
-    """Tells the study of every evaluation, and ends the trial after its epochs or where the study gives it up."""
+    """Reports every evaluation to the study, and ends the trial after its epochs or when the study prunes it."""
 
     def __init__(self, trial: Trial, name: str, epochs: float) -> None:
         self.trial, self.name, self.epochs, self.pruned = trial, name, epochs, False
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-        """Reports; an evaluation after the end is the trial's value and not reported."""
+        """Report the metric to the study, and stop if it prunes the trial."""
+        # The evaluation after the last epoch is the trial's value.
         if state.epoch >= self.epochs or self.pruned:
             return
         self.trial.report(metrics[self.name], state.global_step)
@@ -234,7 +238,7 @@ class _PruningCallback(TrainerCallback):
             self.pruned = control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Ends the trial after its last epoch, without another evaluation."""
+        """End the trial after its last epoch, without another evaluation."""
         if state.epoch >= self.epochs:
             control.should_training_stop = True
             control.should_evaluate = False
@@ -242,7 +246,7 @@ class _PruningCallback(TrainerCallback):
 
 @contextmanager
 def _hide_tracebacks() -> Iterator[None]:
-    """Optuna does not print, inside the block, what a trial raises: it comes out of the block, too."""
+    """Keep Optuna from logging an error's traceback inside the block; the error itself is raised."""
     told = logging.getLogger("optuna.study._optimize")
     told.addFilter(_no_traceback)
     try:
@@ -256,17 +260,18 @@ def _no_traceback(record: logging.LogRecord) -> bool:
 
 
 def open_study(url: str, name: str, higher_is_better: bool) -> optuna.Study:
-    """The study of that name in a storage, new if there is none.
+    """Open the study of a name in a storage, or create it.
 
     Raises:
-        ExegeteError: a storage that cannot be opened.
+        ExegeteError: the storage cannot be opened.
     """
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         direction = "maximize" if higher_is_better else "minimize"
         return optuna.create_study(storage=url, study_name=name, direction=direction, load_if_exists=True)
-    except Exception as error:  # Optuna lets every database's own errors through
+    # Optuna passes on the errors of every kind of database.
+    except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ExegeteError(f"the search's storage {url!r} cannot be opened: {first}") from error
     finally:

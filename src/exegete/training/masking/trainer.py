@@ -1,4 +1,4 @@
-"""The loop of a masking model: it learns to mask another model's input, and a metric chooses its best state."""
+"""The training loop of a masking model, which learns to mask another model's input."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ from exegete.training.loop.training_module import TrainingModule, stack_terms
 
 
 class MaskingModule(TrainingModule):
-    """The masking model with the one it explains, which is never in training mode and learns nothing.
-
-    What the Trainer asks of a model otherwise, and what it sets there, concerns the masking model's backbone.
-    """
+    """The masking model together with the model it explains, which stays frozen and in evaluation mode."""
 
     def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masking: AttributiveMasking) -> None:
         super().__init__(explained, objectives)
         self.masking = masking
 
     def __getattr__(self, name: str) -> Any:
+        # The Trainer's questions about its model concern the masking model's backbone.
         try:
             return nn.Module.__getattr__(self, name)
         except AttributeError:
@@ -43,13 +41,13 @@ class MaskingModule(TrainingModule):
             return getattr(masking.reader.model, name)
 
     def train(self, mode: bool = True) -> MaskingModule:
-        """The mode of the masking model."""
+        """Set the mode of the masking model only."""
         super().train(mode)
         self.explained.train(False)
         return self
 
     def forward(self, batch: Batch, context: StepContext) -> dict[str, Any]:
-        """The terms [number of objectives], the explained model's logits, and the maps as its tokens have them."""
+        """Return the terms [number of objectives], the explained model's logits, and the maps over its tokens."""
         model, masking = self.explained, self.masking
         with torch.no_grad():
             outputs = model(batch)
@@ -57,10 +55,10 @@ class MaskingModule(TrainingModule):
         reading = masking.retokenize(model, batch)
         own = masking(reading, answer)
         scores = masking.map_scores(reading, own)
-        drawn = torch.rand(
-            batch.content.shape, generator=context.generator("masking", batch.device), device=batch.device
-        )
+        generator = context.generator("masking", batch.device)
+        drawn = torch.rand(batch.content.shape, generator=generator, device=batch.device)
         reference = masking.masking.reference(model, batch, drawn)
+        # Both the masked input and its inverse are read in one pass of twice the batch.
         doubled = None if reference is None else reference.repeat(2, 1, 1)
         with skip_unread_positions(model):
             kept, without = masking.masking.logits(model, repeat_batch(batch), concat_inverse(scores), doubled).chunk(2)
@@ -74,18 +72,18 @@ class MaskingModule(TrainingModule):
 
 
 class MaskingTrainer(ObjectiveTrainer):
-    """Trains a masking model on another model's answers; no label is looked at.
+    """Trains a masking model on another model's predictions; labels are not used.
 
-    Evaluation judges the maps of the evaluation data by `metrics`; what the first of them prefers is what
-    `metric_for_best_model` should name. What is saved, and what checkpoints hold, is the masking model.
+    Evaluation computes `metrics` of the maps on the evaluation data. Checkpoints and the final folder contain the
+    masking model only.
 
     Args:
-        model: what is explained; a classifier of texts, in evaluation mode throughout. Its weights are left out of
-            the optimizer by asking for no gradient (see `freeze_weights`).
-        args: the Trainer's.
-        masking: what is trained.
-        metrics: judge it; each under its own name.
-        objectives: the terms of the loss; default: the three of the masking model's own weights.
+        model: the model to explain, a text classifier. Its weights must not require gradients (see `freeze_weights`),
+            so that the optimizer leaves them out.
+        args: the Trainer's arguments.
+        masking: the masking model to train.
+        metrics: the metrics of an evaluation, each logged under its name.
+        objectives: the terms of the loss. Default: the three terms, with the masking model's weights.
         kwargs: further arguments of the Trainer.
     """
 
@@ -105,11 +103,11 @@ class MaskingTrainer(ObjectiveTrainer):
         super().__init__(model, args, chosen, **({"processing_class": None} | kwargs))
 
     def make_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
-        """The module that is trained, a `MaskingModule`: the masking model with the model it explains."""
+        """Return a `MaskingModule`."""
         return MaskingModule(model, objectives, self.masking)
 
     def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> EvalLoopOutput:
-        """The terms and each metric's mean over the examples for which it is defined; no predictions."""
+        """Return the terms, and each metric's mean over the examples for which it is defined."""
         self.part = 0
         self._sums.pop("evaluation", None)
         module = self.module
@@ -124,7 +122,7 @@ class MaskingTrainer(ObjectiveTrainer):
 
     @torch.no_grad()
     def _evaluate_batch(self, module: TrainingModule, batch: Batch) -> dict[str, Tensor]:
-        """Every metric's values [B]; the terms are recorded."""
+        """Return every metric's values [B], and add the terms to the sums."""
         context = StepContext(
             self.args.seed, self.state.global_step, self.args.process_index, self.part, training=False
         )
