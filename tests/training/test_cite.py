@@ -15,7 +15,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 import exegete
 from exegete import ExegeteError, explainer
 from exegete.cli import main
-from exegete.cli.demo.answering_model import untrained
+from exegete.cli.demo.answering_model import make_llama
 from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
@@ -40,7 +40,7 @@ def start(tmp_path_factory):
     """A language model of the demo's vocabulary that was never trained."""
     folder, tokenizer = tmp_path_factory.mktemp("start"), generated_tokenizer(get_vocabulary())
     torch.manual_seed(0)
-    untrained(tokenizer).save_pretrained(folder)
+    make_llama(tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

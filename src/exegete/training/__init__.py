@@ -1,4 +1,4 @@
-"""The loops, on transformers' Trainer: objectives, checkpoints that a run goes on from, stopping with nothing lost."""
+"""Training on transformers' Trainer: objectives, resumable runs, students, and masking models."""
 
 from typing import TYPE_CHECKING
 

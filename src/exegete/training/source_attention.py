@@ -68,7 +68,9 @@ def fit_coefficients(
         optimizer = torch.optim.Adam([weights], lr=rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for _ in range(steps):
-            drawn = torch.randperm(len(inputs), generator=random) if batch < len(inputs) else torch.arange(len(inputs))
+            drawn = torch.arange(len(inputs))
+            if batch < len(inputs):
+                drawn = torch.randperm(len(inputs), generator=random)
             few = drawn[:batch].to(inputs.device)
             optimizer.zero_grad()
             negative_correlation(inputs[few] @ weights, answers[few]).backward()

@@ -1,1 +1,1 @@
-"""Training an explainer by the student that it teaches: the outer gradient (SMaT, IvRA) and its protocols."""
+"""Training an explainer through the student that it teaches: the meta-gradient (SMaT, IvRA) and its protocols."""

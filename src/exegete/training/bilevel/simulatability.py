@@ -56,7 +56,9 @@ class SimulatingStudent(nn.Module):
         )
         self.network = Student(model, own, weight).requires_grad_(False)
         self.kind = optimizer
-        self.moments = nn.ModuleList(map(_AdamWState, self.network.parameters()) if optimizer == "adamw" else ())
+        self.moments = nn.ModuleList()
+        if optimizer == "adamw":
+            self.moments.extend(map(_AdamWState, self.network.parameters()))
 
     @contextmanager
     def requiring_gradients(self) -> Iterator[Student]:

@@ -140,7 +140,9 @@ def compare_form(task: str, predicted: Array) -> Array:
     if task == "classification":
         classes: Array = predicted.argmax(-1)
         return classes
-    return predicted[:, 0] if task == "regression" else predicted.astype(np.int64)
+    if task == "regression":
+        return predicted[:, 0]
+    return predicted.astype(np.int64)
 
 
 def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:

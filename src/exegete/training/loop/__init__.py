@@ -1,1 +1,1 @@
-"""One training run on transformers' Trainer: data, objectives, checkpoints, evaluation, stopping with nothing lost."""
+"""One training run: its options, data, trainer, checkpoints and evaluation."""

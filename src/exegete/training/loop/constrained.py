@@ -131,7 +131,9 @@ class ConstrainedObjective(AdaptiveObjective):
 def linear_schedule(number: int, total: int, warmup: float = 0.1) -> float:
     """Return the learning rate's factor at step `number` (from 0): linear warm-up, then linear decay to 0."""
     rising = math.ceil(warmup * total)
-    return number / rising if number < rising else max(0.0, (total - number) / max(1, total - rising))
+    if number < rising:
+        return number / rising
+    return max(0.0, (total - number) / max(1, total - rising))
 
 
 class FeasibleStopping(TrainerCallback):

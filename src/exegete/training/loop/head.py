@@ -53,7 +53,7 @@ def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
 
 @contextmanager
 def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
-    """Set the head's activation inside the block; a model that is saved there keeps it. None changes nothing."""
+    """Set the head's activation inside the block; a model that is saved there keeps it. None keeps the activation."""
     model = unwrap_adapter(model)
     previous = getattr(model.config, HEAD_KEY, None)
     if name is not None:

@@ -43,12 +43,14 @@ def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: flo
 def temporary_adapters(model: nn.Module | None) -> Iterator[None]:
     """Remove a model's adapters after the block; weights that were trainable before it are so again."""
     # With None there is no handed-over model to restore.
-    trainable = [] if model is None else [weight for weight in model.parameters() if weight.requires_grad]
+    if model is None:
+        yield
+        return
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         yield
     finally:
-        if model is not None:
-            remove_lora(model)
+        remove_lora(model)
         for weight in trainable:
             weight.requires_grad_(True)
 

@@ -57,7 +57,7 @@ class TrainingRun:
         """Lock the folder inside the block; after a failed write, remove the files that are incomplete.
 
         Args:
-            writes: whether this process writes; False changes nothing.
+            writes: whether this process writes; False takes no lock.
 
         Raises:
             ExegeteError: another process writes there, or a file cannot be written, as on a full disk.

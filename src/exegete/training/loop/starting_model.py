@@ -200,7 +200,9 @@ def _head_class(data: Dataset) -> Any:
     """Return the auto class of the data's task."""
     if "answer" in data.column_names:
         return HEADS["ForQuestionAnswering"]
-    return HEADS["ForImageClassification" if "image" in data.column_names else "ForSequenceClassification"]
+    if "image" in data.column_names:
+        return HEADS["ForImageClassification"]
+    return HEADS["ForSequenceClassification"]
 
 
 def _load_processor(processing_class: Any, data: Dataset) -> Any:
@@ -232,8 +234,11 @@ def make_config(model: str | Path | PretrainedConfig, processor: Any, data: Data
         return model
     has_images = "image" in data.column_names
     if str(model) in SIZES:
-        fields: dict[str, Any] = SIZES[str(model)] | {"model_type": "vit" if has_images else "bert"}
-        fields |= _image_facts(data) if has_images else {"max_position_embeddings": POSITIONS}
+        fields: dict[str, Any] = dict(SIZES[str(model)])
+        if has_images:
+            fields |= {"model_type": "vit", **_image_facts(data)}
+        else:
+            fields |= {"model_type": "bert", "max_position_embeddings": POSITIONS}
     else:
         fields = dict(_read_config(Path(model)))
     if not has_images:

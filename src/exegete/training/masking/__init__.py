@@ -1,1 +1,1 @@
-"""Training a masking model that explains another model (AML), and the search for its loss's weights."""
+"""Training a masking model that explains another model (AML), and the search for the weights of its loss."""

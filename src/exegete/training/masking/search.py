@@ -158,7 +158,7 @@ class _SearchTrial:
     def name(self) -> str:
         """The name of the study, with a digest of everything but λ that a trial's outcome depends on."""
         # Another search on the same storage must not reuse these trials.
-        facts = {
+        facts: dict[str, Any] = {
             "model": {"weights": digest_weights(self.model.model), **self.model.settings},
             "processors": [digest_processor(each) for each in (self.model.processing_class, self.tokenizer)],
             "data": [digest_data(self.train), digest_data(self.dev)],
@@ -168,7 +168,9 @@ class _SearchTrial:
             "arguments": self.options.trainer_arguments,
             "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
             "forms": [self.search.weights.inverse_form, self.search.weights.sparsity_form],
-        } | ({"fixed": self.search.fixed} if self.search.fixed else {})
+        }
+        if self.search.fixed:
+            facts["fixed"] = self.search.fixed
         return f"aml-{self.judge.name}-{digest(to_json_value(facts))}"
 
     def __call__(self, trial: Trial) -> float:
@@ -188,10 +190,9 @@ class _SearchTrial:
             loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
             with self.model.evaluation_mode(), log_once(encoding.__name__):
                 loop.train()
-                value = None if watch.pruned else loop.evaluate()[f"eval_{self.judge.name}"]
-        if value is None:
-            raise optuna.TrialPruned
-        return float(value)
+                if watch.pruned:
+                    raise optuna.TrialPruned
+                return float(loop.evaluate()[f"eval_{self.judge.name}"])
 
 
 def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
