@@ -32,3 +32,11 @@ def test_its_own_tests_pass(installed):
     done = subprocess.run(command, env=environment, cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+def test_an_explainer_a_metric_an_objective_and_its_recipe_are_four_short_files():
+    files = ("keep_one", "top_share", "confidence_penalty", "penalise_confidence")
+    sources = [(PACKAGE / "src" / "exegete_example" / f"{name}.py").read_text(encoding="utf-8") for name in files]
+    assert sum(len(source.splitlines()) for source in sources) <= 150
+    # nothing deeper than exegete.X is imported
+    assert not any(line.count(".") > 1 for source in sources for line in source.splitlines() if "from exegete." in line)

@@ -3,16 +3,18 @@
 import pytest
 
 import exegete
-from exegete.objectives import OBJECTIVES
 from exegete.testing import (
     ExplainerContract,
     MetricContract,
     ObjectiveContract,
     ReaderContract,
+    RecipeContract,
     make_examples,
     random_model,
 )
+from exegete_example.confidence_penalty import ConfidencePenalty
 from exegete_example.keep_one import KeepOne
+from exegete_example.penalise_confidence import penalise_confidence
 from exegete_example.starred import Starred
 
 
@@ -44,7 +46,17 @@ class TestTopShare(MetricContract):
 class TestConfidencePenalty(ObjectiveContract):
     @pytest.fixture
     def objective(self):
-        return OBJECTIVES["confidence_penalty"]()
+        return exegete.objective("confidence_penalty")
+
+
+class TestPenaliseConfidence(RecipeContract):
+    @pytest.fixture
+    def factory(self):
+        return penalise_confidence
+
+    def test_it_is_found_by_its_id(self):
+        penalty = exegete.recipe("penalise_confidence", weight=0.3).objectives[1]
+        assert penalty == ConfidencePenalty(0.3)
 
 
 class TestStarred(ReaderContract):

@@ -1,1 +1,1 @@
-"""A method, a metric, an objective and a reader of one's own for exegete: copy the package and change what they do."""
+"""An explainer, a metric, an objective with its recipe, and a reader for exegete: copy the package and change it."""
