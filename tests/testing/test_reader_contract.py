@@ -46,8 +46,8 @@ class TestExchanges(ReaderContract):
 def test_facts_of_every_reader(name):
     reader = READERS[name](path="somewhere" if READERS[name].needs_path else "")
     contract = ReaderContract()
-    contract.test_its_facts_are_told(reader)
-    contract.test_its_spec_gives_it_again(reader)
+    contract.test_the_card_is_complete(reader)
+    contract.test_the_spec_opens_an_equal_reader(reader)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Careless(Reader):
     [
         ("test_rows_are_canonical", AssertionError),
         ("test_reading_again_gives_the_same", AssertionError),
-        ("test_files_that_are_not_there_are_an_error", pytest.fail.Exception),
+        ("test_missing_files_are_an_error", pytest.fail.Exception),
     ],
 )
 def test_a_careless_reader_is_caught(test, error):

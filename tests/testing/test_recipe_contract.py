@@ -23,6 +23,6 @@ def careless():
 def test_a_careless_recipe_is_caught(capsys):
     contract = RecipeContract()
     with pytest.raises(AssertionError):
-        contract.test_it_is_a_command(careless, capsys)
+        contract.test_its_command_has_help(careless, capsys)
     with pytest.raises(AssertionError):
-        contract.test_its_facts_are_told(careless)
+        contract.test_name_arguments_and_departures_are_valid(careless)

@@ -1,4 +1,4 @@
-"""Contract tests that an outsider's part inherits with one fixture, and a small model and texts (needs pytest)."""
+"""Contract tests that the tests of a new part inherit with one fixture, a small model and examples (needs pytest)."""
 
 from exegete.testing.explainers import ExplainerContract
 from exegete.testing.families import FamilyContract

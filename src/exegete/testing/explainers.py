@@ -1,4 +1,4 @@
-"""Contract tests for every explainer; inherit the class and give it one fixture, `explainer`."""
+"""Contract tests for explainers; inherit the class and define one fixture, `explainer`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from exegete.testing.no_side_effects import NoSideEffectsContract
 
 
 class ExplainerContract(NoSideEffectsContract):
-    """Contract tests of an attribution method, on a small classifier and on what two language models say.
+    """Contract tests of an explainer, on a small classifier and on responses of two small language models.
 
-    A method that does not apply to a model raises an ExegeteError that says so: the contract takes that as an answer.
+    An explainer that does not apply to language models raises an ExegeteError: the contract accepts that.
+    `tolerance`: absolute tolerance of comparisons, for subclasses to raise.
 
     Example:
         class TestMyMethod(ExplainerContract):
@@ -26,15 +27,15 @@ class ExplainerContract(NoSideEffectsContract):
 
     tolerance = 1e-6
 
-    def test_its_facts_are_told(self, explainer: Explainer) -> None:
-        """Id, cost and parameters are there for tables and help texts."""
+    def test_name_cost_and_parameters_are_complete(self, explainer: Explainer) -> None:
+        """The id is an identifier, the card names a cost, and `params` create an equal explainer."""
         assert explainer.name.isidentifier()
         assert explainer.card.cost
         assert all(number >= 0 for number in explainer.passes(10))
         assert type(explainer)(**explainer.params) == explainer
 
     def test_scores_are_finite_and_zero_outside_content(self, explainer: Explainer, model: ExplainedModel) -> None:
-        """One finite score a position; padding and special tokens have none."""
+        """Scores are [B, L] and finite; they are 0 at padding and special tokens, and at least 0 if unsigned."""
         batch = model.encode(make_examples())
         scores = explainer.attribute(model, batch).detach()
         assert scores.shape == batch.content.shape
@@ -42,57 +43,55 @@ class ExplainerContract(NoSideEffectsContract):
         assert not scores[~batch.content].any()
         assert explainer.signed or (scores >= -self.tolerance).all() or explainer.card.family == "control"
 
-    def test_an_example_is_explained_alike_alone_and_in_a_batch(
-        self, explainer: Explainer, model: ExplainedModel
-    ) -> None:
-        """Padding and neighbours change nothing."""
+    def test_scores_do_not_depend_on_the_batch(self, explainer: Explainer, model: ExplainedModel) -> None:
+        """An example has the same scores alone and in a padded batch."""
         batch = model.encode(make_examples())
-        together = explainer.attribute(model, batch).detach()
+        batch_scores = explainer.attribute(model, batch).detach()
         for row in range(len(batch)):
             single = select_example(batch, row)
             scores = explainer.attribute(model, single).detach()[0]
-            torch.testing.assert_close(together[row, : single.length], scores, rtol=1e-5, atol=self.tolerance)
+            torch.testing.assert_close(batch_scores[row, : single.length], scores, rtol=1e-5, atol=self.tolerance)
 
-    def test_a_graph_is_kept_when_promised_and_not_without_gradients(
+    def test_a_differentiable_explainer_has_gradients_except_under_no_grad(
         self, explainer: Explainer, model: ExplainedModel
     ) -> None:
-        """A differentiable method's scores have a gradient at some weight; under no_grad nothing has."""
+        """A differentiable explainer's scores have a gradient at some weight; under `no_grad` no scores have a graph."""
         batch = model.encode(make_examples(2))
         target = torch.tensor([0, 1])
         with torch.no_grad():
             assert not explainer.attribute(model, batch, target).requires_grad
         if explainer.differentiable:
             loss = explainer.attribute(model, batch, target).square().sum()
-            found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-            assert any(slope is not None and bool(slope.any()) for slope in found)
+            gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+            assert any(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
     @pytest.mark.parametrize("family", ["gpt2", "t5"])
     def test_generated_text_is_explained_or_refused(self, explainer: Explainer, family: str) -> None:
-        """Of a decoder and of an encoder with one: finite scores, the same alone and padded, or an ExegeteError."""
-        speaker, batch = random_language_model(family)
+        """For a decoder and an encoder-decoder: scores that do not depend on the batch, or an ExegeteError."""
+        language_model, batch = random_language_model(family)
         try:
-            scores = explainer.attribute(speaker, batch).detach()
+            scores = explainer.attribute(language_model, batch).detach()
         except ExegeteError:
             return
         assert scores.shape == batch.content.shape
         assert not scores[~batch.content].any()
         for row in range(len(batch)):
             single = select_example(batch, row)
-            expected = explainer.attribute(speaker, single).detach()[0][single.content[0]]
+            expected = explainer.attribute(language_model, single).detach()[0][single.content[0]]
             torch.testing.assert_close(scores[row, batch.content[row]], expected, rtol=1e-5, atol=self.tolerance)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_other_data_types_are_explained(
+    def test_scores_in_lower_precision_are_finite(
         self, explainer: Explainer, model: ExplainedModel, dtype: torch.dtype
     ) -> None:
-        """Scores of a model in single or half precision are finite numbers, too."""
+        """Scores of a model in float32 and bfloat16 are finite."""
         model.model.to(dtype)
         batch = model.encode(make_examples(2))
         scores = explainer.attribute(model, batch).detach()
         assert scores.isfinite().all()
         assert not scores[~batch.content].any()
 
-    def test_a_class_that_is_not_there_is_an_error(self, explainer: Explainer, model: ExplainedModel) -> None:
-        """A target out of range is refused in a sentence."""
+    def test_a_class_out_of_range_is_an_error(self, explainer: Explainer, model: ExplainedModel) -> None:
+        """A target beyond the model's classes raises ExegeteError."""
         with pytest.raises(ExegeteError):
             explainer.attribute(model, model.encode(make_examples(1)), len(model.labels))

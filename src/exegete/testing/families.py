@@ -1,4 +1,4 @@
-"""Contract tests for every record of a model family; inherit the class and give it one fixture, `family`."""
+"""Contract tests for records of model families; inherit the class and define one fixture, `family`."""
 
 from __future__ import annotations
 
@@ -37,39 +37,43 @@ class FamilyContract:
                 return "my_model_type"
     """
 
-    changes: dict[str, Any] = {}  # noqa: RUF012  # of the small configuration, for subclasses to replace
+    changes: dict[str, Any] = {}  # noqa: RUF012  # to the small configuration, for subclasses to replace
 
     @pytest.fixture
     def model(self, family: str) -> ExplainedModel:
-        """A random model of the record's small configuration, with classes as its task."""
+        """A random classifier with the record's small configuration."""
         torch.manual_seed(0)
         record = FAMILIES[family]
         config = AutoConfig.for_model(family, **record.small_config | {"num_labels": 3} | self.changes)
-        kind = AutoModelForSequenceClassification if record.tokenizer else AutoModelForImageClassification
-        made = kind.from_config(config)
+        model_class = AutoModelForSequenceClassification if record.tokenizer else AutoModelForImageClassification
+        model = model_class.from_config(config)
         with torch.no_grad():
-            for weight in made.parameters():
+            # initial biases are 0 and norms are 1: noise makes mistakes with them visible
+            for weight in model.parameters():
                 weight.add_(0.1 * torch.randn_like(weight))
-        replace_rms_norms(made.double().eval())
-        return ExplainedModel(made)
+        replace_rms_norms(model.double().eval())
+        return ExplainedModel(model)
 
-    def test_every_path_leads_somewhere(self, model: ExplainedModel) -> None:
-        """The layers, their parts, the head and the final norm are where the record says."""
-        found, attention = get_architecture(model.model), get_architecture(model.model).attention
-        wide = found.feed_forward
+    def test_every_path_of_the_record_exists(self, model: ExplainedModel) -> None:
+        """The layers, their parts, the head and the final norm are modules at the paths of the record."""
+        architecture = get_architecture(model.model)
+        attention, feed_forward = architecture.attention, architecture.feed_forward
+        paths = [attention.value, attention.output, *architecture.norms]
+        paths += [feed_forward.into, feed_forward.activation, feed_forward.out]
+        paths += [] if feed_forward.gate is None else [feed_forward.gate]
         assert len(get_layers(model.model)) == model.config.num_hidden_layers
         for layer in get_layers(model.model):
-            for path in (attention.value, attention.output, *found.norms, wide.into, wide.activation, wide.out):
-                assert isinstance(get_module(layer, path), nn.Module)
-            assert wide.gate is None or isinstance(get_module(layer, wide.gate), nn.Module)
-        for place in (found.head.output, found.head.dense, found.head.norm):
-            assert place is None or isinstance(get_head_module(model.model, place), nn.Module)
-        assert found.final_norm is None or isinstance(get_module(model.model.base_model, found.final_norm), nn.Module)
+            assert all(isinstance(get_module(layer, path), nn.Module) for path in paths)
+        head = architecture.head
+        for path in (head.output, head.dense, head.norm):
+            assert path is None or isinstance(get_head_module(model.model, path), nn.Module)
+        final = architecture.final_norm
+        assert final is None or isinstance(get_module(model.model.base_model, final), nn.Module)
 
     @torch.no_grad()
     def test_the_parts_of_a_layer_compute_what_the_layer_computes(self, model: ExplainedModel) -> None:
-        """Attention by its values, output and norm, and the feed-forward with its gate, layer by layer."""
-        for trace in trace_examples(model, inputs(model)):
+        """Values, attention, output and norms, and the feed-forward with its gate, give each layer's hidden states."""
+        for trace in trace_examples(model, make_inputs(model)):
             following = [state.x for state in trace.layers[1:]]
             for state, after in zip(trace.layers, [*following, None], strict=True):
                 middle, answer = _compute_by_parts(state)
@@ -80,8 +84,8 @@ class FamilyContract:
 
     @torch.no_grad()
     def test_the_parts_of_a_head_compute_the_logits(self, model: ExplainedModel) -> None:
-        """From the last layer's answer, read out where the model reads it."""
-        batch, parts = inputs(model), get_head_parts(model.model)
+        """The parts of the head give the logits from the last hidden states at the readout position."""
+        batch, parts = make_inputs(model), get_head_parts(model.model)
         readout = model.readout_weights(batch, torch.zeros(len(batch), dtype=torch.long))
         for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
@@ -93,21 +97,18 @@ class FamilyContract:
             torch.testing.assert_close(parts.output(pooled), trace.logits, **EXACT)
 
     @pytest.mark.parametrize("method", METHODS)
-    def test_it_is_explained_alike_alone_and_in_a_batch(self, model: ExplainedModel, method: str) -> None:
-        """By gradients, attention, decomposition and perturbation: padding changes nothing."""
-        batch, explains = (
-            inputs(model),
-            explainer(method, **({"granularity": "token"} if method == "occlusion" else {})),
-        )
-        together = explains.attribute(model, batch).detach()
+    def test_scores_do_not_depend_on_the_batch(self, model: ExplainedModel, method: str) -> None:
+        """Padding changes no score by gradients, attention, decomposition or perturbation."""
+        batch, method_object = make_inputs(model), explainer(method)
+        batch_scores = method_object.attribute(model, batch).detach()
         for row in range(len(batch)):
             single, columns = batch.select([row]).trim_padding()
-            scores = explains.attribute(model, single).detach()[0]
-            torch.testing.assert_close(together[row, columns], scores, rtol=1e-5, atol=1e-8)
+            scores = method_object.attribute(model, single).detach()[0]
+            torch.testing.assert_close(batch_scores[row, columns], scores, rtol=1e-5, atol=1e-8)
 
 
-def inputs(model: ExplainedModel) -> Batch:
-    """Random ids of uneven length, padded on the model's side, or random pictures."""
+def make_inputs(model: ExplainedModel) -> Batch:
+    """Return random token ids of different lengths, padded on the side of the model, or random images."""
     generator = torch.Generator().manual_seed(1)
     if model.modality == "image":
         pixels = torch.randn(len(LENGTHS), 1, 8, 8, generator=generator, dtype=torch.float64)
@@ -115,23 +116,25 @@ def inputs(model: ExplainedModel) -> Batch:
         return Batch({"pixel_values": pixels}, everywhere, everywhere, torch.arange(17).expand(len(LENGTHS), -1))
     ids = torch.randint(5, model.config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=generator)
     attended = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    # decoders read the answer at the last position: padding goes to the left
     attended = attended.flip(1) if model.is_decoder else attended
     return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 
 
 def replace_rms_norms(model: nn.Module) -> None:
-    """Puts torch's RMSNorm in the place of transformers' own, which computes in float32 whatever the model's type."""
+    """Replace transformers' RMSNorms by torch's, with the same weights."""
+    # transformers' own compute in float32 even in a model in float64, far above the tolerance of these tests
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if is_norm_layer(child) and not isinstance(child, nn.RMSNorm | nn.LayerNorm):
-                own: Any = child
-                norm = nn.RMSNorm(own.weight.shape, eps=own.variance_epsilon, dtype=own.weight.dtype)
-                norm.weight.data.copy_(own.weight)
+                original: Any = child
+                norm = nn.RMSNorm(original.weight.shape, eps=original.variance_epsilon, dtype=original.weight.dtype)
+                norm.weight.data.copy_(original.weight)
                 setattr(parent, name, norm)
 
 
 def _compute_by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states behind the attention's residual, and the layer's answer."""
+    """Return the hidden states after the attention's residual connection, and those after the layer."""
     parts = state.parts
     before = parts.norms[0](state.x) if parts.norm_first else state.x
     values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)

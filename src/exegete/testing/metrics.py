@@ -1,6 +1,8 @@
-"""Contract tests for every metric; inherit the class and give it one fixture, `metric`."""
+"""Contract tests for metrics; inherit the class and define one fixture, `metric`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from exegete.testing.models import make_examples, random_model, select_example
 
 
 class MetricContract:
-    """Contract tests of a metric.
+    """Contract tests of a metric. `tolerance`: absolute tolerance of comparisons, for subclasses to raise.
 
     Example:
         class TestMyMetric(MetricContract):
@@ -28,40 +30,38 @@ class MetricContract:
         """A small random classifier; override it for metrics that need another."""
         return random_model()
 
-    def test_a_value_an_example_within_the_bounds(self, metric: Metric, model: ExplainedModel) -> None:
-        """[B] values under the metric's id, inside what its card says."""
+    def test_each_example_has_a_value_within_the_bounds(self, metric: Metric, model: ExplainedModel) -> None:
+        """The result contains [B] values under the metric's id; all values are within the card's bounds, or NaN."""
         batch = model.encode(make_examples())
-        found = metric.evaluate(model, batch, explainer("random").attribute(model, batch))
-        assert metric.name in found
+        results = metric.evaluate(model, batch, explainer("random").attribute(model, batch))
+        assert metric.name in results
         low, high = metric.card.bounds
-        for values in found.values():
+        for values in results.values():
             known = values[~values.isnan()]
             assert values.shape == (len(batch),)
             assert low is None or (known >= low - self.tolerance).all()
             assert high is None or (known <= high + self.tolerance).all()
 
-    def test_an_example_is_judged_alike_alone_and_in_a_batch(self, metric: Metric, model: ExplainedModel) -> None:
-        """Padding changes nothing, and neighbours only where the metric compares examples with each other."""
+    def test_values_do_not_depend_on_the_batch(self, metric: Metric, model: ExplainedModel) -> None:
+        """Padding changes no value; other examples do only if the metric compares examples."""
         batch = model.encode(make_examples())
         scores = explainer("random").attribute(model, batch)
-        together = metric.evaluate(model, batch, scores)[metric.name]
+        batch_values = metric.evaluate(model, batch, scores)[metric.name]
+        tolerance: Any = {"rtol": 1e-4, "atol": self.tolerance, "equal_nan": True}
         for row in range(0 if metric.compares_examples else len(batch)):
             single = select_example(batch, row)
             value = metric.evaluate(model, single, scores[row : row + 1, : single.length])[metric.name]
-            torch.testing.assert_close(together[row : row + 1], value, rtol=1e-4, atol=self.tolerance, equal_nan=True)
+            torch.testing.assert_close(batch_values[row : row + 1], value, **tolerance)
+        # the two shortest examples, padded to the longest of the batch and without that padding
         order = batch.attended.sum(1).argsort()[:2]
         padded = batch.select(order)
-        short, columns = padded.trim_padding()
-        wide, narrow = (
-            metric.evaluate(model, each, scores[order, columns][:, : each.length] if each is short else scores[order])
-            for each in (padded, short)
-        )
-        torch.testing.assert_close(
-            wide[metric.name], narrow[metric.name], rtol=1e-4, atol=self.tolerance, equal_nan=True
-        )
+        trimmed, columns = padded.trim_padding()
+        padded_values = metric.evaluate(model, padded, scores[order])[metric.name]
+        trimmed_values = metric.evaluate(model, trimmed, scores[order, columns])[metric.name]
+        torch.testing.assert_close(padded_values, trimmed_values, **tolerance)
 
-    def test_scores_that_are_no_numbers_have_no_value(self, metric: Metric, model: ExplainedModel) -> None:
-        """NaN in, NaN out, for that example only; the others are judged as they are without it."""
+    def test_nan_scores_give_nan_for_their_example_only(self, metric: Metric, model: ExplainedModel) -> None:
+        """An example with a NaN score has the value NaN; the others have the values they have without it."""
         batch = model.encode(make_examples(3))
         scores = explainer("random").attribute(model, batch)
         broken = scores.clone()

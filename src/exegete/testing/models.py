@@ -1,4 +1,4 @@
-"""A small random model and texts for contract tests."""
+"""A small random model and examples for contract tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from exegete.models.families import FAMILIES
 
 
 def random_model(seed: int = 0) -> ExplainedModel:
-    """A BERT of two layers with random weights and the generated corpus's tokenizer, in float64."""
+    """Return a BERT of two layers with random weights, in float64, with the tokenizer of the generated corpus."""
     torch.manual_seed(seed)
     tokenizer = generated_tokenizer()
     config = BertConfig(
@@ -28,13 +28,14 @@ def random_model(seed: int = 0) -> ExplainedModel:
     )
     model = BertForSequenceClassification(config).double().eval()
     with torch.no_grad():
+        # freshly initialised biases are 0 and norms are 1: noise makes mistakes with them visible
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     return ExplainedModel(model, tokenizer)
 
 
 def random_language_model(family: str, seed: int = 0) -> tuple[ExplainedModel, Batch]:
-    """A small random language model in float64 (`gpt2`, a decoder, or `t5`, an encoder with one) and two responses."""
+    """Return a small random language model in float64 (`gpt2` a decoder, `t5` an encoder-decoder) and two responses."""
     torch.manual_seed(seed)
     tokenizer = generated_tokenizer()
     changes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
@@ -45,30 +46,33 @@ def random_language_model(family: str, seed: int = 0) -> tuple[ExplainedModel, B
 
 
 def make_examples(count: int = 4) -> list[dict[str, object]]:
-    """Generated reviews of uneven length, with rationales."""
+    """Return generated reviews of different lengths, as dicts with text, label and rationale."""
     return [dict(row) for row in load_data("generated", "dev", limit=count)]
 
 
 def select_example(batch: Batch, row: int) -> Batch:
-    """One example without its padding."""
+    """Return a batch of one example, without padding."""
     return batch.select([row]).trim_padding()[0]
 
 
 class DifferentiableLayerNorm(nn.Module):
-    """torch's own LayerNorm has a wrong third derivative, which the second one of a gradient's loss needs."""
+    """A LayerNorm made of elementary operations: the third derivative of torch's own is wrong.
+
+    Checking the gradient of a loss that contains a second derivative needs the third.
+    """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
         super().__init__()
         self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The inputs centred and scaled over their last dimension."""
+        """Return the inputs [..., d] centred and scaled over the last dimension."""
         centred = inputs - inputs.mean(-1, keepdim=True)
         return self.weight * centred / (centred.square().mean(-1, keepdim=True) + self.eps).sqrt() + self.bias
 
 
 def replace_layer_norms(module: nn.Module) -> None:
-    """Gives a model LayerNorms that can be differentiated as often as needed, with the weights of its own."""
+    """Replace the LayerNorms of a model by ones with the same weights that can be differentiated repeatedly."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.LayerNorm):

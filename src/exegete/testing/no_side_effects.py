@@ -1,4 +1,4 @@
-"""Contract tests that a call leaves the user's model and process bit by bit as they were; one fixture, `explainer`."""
+"""Contract tests that an explainer leaves model and process bit by bit unchanged; one fixture, `explainer`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from exegete.models import ExplainedModel
 from exegete.testing.models import make_examples, random_model
 
 HOOKS = [name for name in vars(nn.Module()) if name.endswith("_hooks")]
-MOMENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The calls of hooks in which an error is raised, as fractions of all calls."""
 
 
 class NoSideEffectsContract:
-    """The state that a call may not change: weights, gradients, hooks, modes, configuration, random states."""
+    """Contract tests that a call changes no weights, gradients, hooks, modes, configuration or random states."""
 
     @pytest.fixture
     def model(self) -> ExplainedModel:
-        """A small random classifier; override it for methods that need another."""
+        """A small random classifier; override it for explainers that need another model."""
         return random_model()
 
     @pytest.fixture
@@ -35,10 +36,8 @@ class NoSideEffectsContract:
         """The examples that are explained; override it for models of another task."""
         return make_examples(2)
 
-    def test_the_model_leaves_as_it_came(
-        self, explainer: Explainer, model: ExplainedModel, examples: list[Any]
-    ) -> None:
-        """Also one with mixed modes, frozen weights, and gradients of its own."""
+    def test_the_model_is_unchanged(self, explainer: Explainer, model: ExplainedModel, examples: list[Any]) -> None:
+        """A model with mixed modes, frozen weights and gradients is the same after a call with or without autograd."""
         simulate_use(model)
         batch = model.encode(examples)
         before = snapshot(model)
@@ -48,38 +47,41 @@ class NoSideEffectsContract:
             assert find_changes(before, model) == []
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-    def test_what_is_raised_in_a_hook_leaves_nothing(
+    def test_an_error_in_a_hook_leaves_no_trace(
         self, explainer: Explainer, model: ExplainedModel, examples: list[Any], error: type[BaseException]
     ) -> None:
-        """Raised by hooks of any part of the model, on the way forward and back, early and late."""
+        """The state is restored after an error in the first, some middle and the last hook, forward and backward."""
         simulate_use(model)
         batch = model.encode(examples)
-        with raise_in_hook(model, error, None) as seen:
+        with raise_in_hook(model, error, None) as calls:
             explainer.attribute(model, batch)
-        for moment in sorted({1 + int(share * (len(seen) - 1)) for share in MOMENTS} if seen else ()):
-            with raise_in_hook(model, error, moment):
+        # an explainer that runs no pass calls no hook
+        numbers = {1 + int(fraction * (len(calls) - 1)) for fraction in FRACTIONS} if calls else set()
+        for number in sorted(numbers):
+            with raise_in_hook(model, error, number):
                 before = snapshot(model)
                 with pytest.raises(error):
                     explainer.attribute(model, batch)
                 assert find_changes(before, model) == []
 
-    def test_threads_leave_nothing_and_say_what_one_says_alone(
+    def test_threads_give_the_scores_of_one_thread(
         self, explainer: Explainer, model: ExplainedModel, examples: list[Any]
     ) -> None:
-        """Two threads, each with an `ExplainedModel` of its own around one model."""
+        """Two threads share one Hugging Face model, each through its own `ExplainedModel`; nothing is changed."""
         simulate_use(model)
         batch, other = model.encode(examples), copy.copy(model)
         before = snapshot(model)
-        alone = explainer.attribute(model, batch).detach()
+        expected = explainer.attribute(model, batch).detach()
         with ThreadPoolExecutor(2) as pool:
             calls = [pool.submit(explainer.attribute, each, batch) for each in (model, other) * 2]
-            assert all(torch.equal(call.result().detach(), alone) for call in calls)
+            assert all(torch.equal(call.result().detach(), expected) for call in calls)
         assert find_changes(before, model) == []
 
 
 def snapshot(model: ExplainedModel) -> dict[str, Any]:
-    """All that a call must leave as it was, comparable with ==; weights and gradients by their bytes."""
+    """Return the state that a call must not change, as values that can be compared with ==."""
     modules, weights = dict(model.model.named_modules()), model.model.state_dict(keep_vars=True)
+    # bytes, since NaN differs from itself; identities and versions, since a copy or a write of equal values counts too
     return {
         "modules": {name: id(module) for name, module in modules.items()},
         "training": {name: module.training for name, module in modules.items()},
@@ -102,12 +104,12 @@ def snapshot(model: ExplainedModel) -> dict[str, Any]:
 
 
 def find_changes(before: dict[str, Any], model: ExplainedModel) -> list[str]:
-    """The parts of the state that differ from before."""
+    """Return the names of the parts of the state that differ from a snapshot."""
     return [name for name, value in snapshot(model).items() if value != before[name]]
 
 
 def simulate_use(model: ExplainedModel) -> ExplainedModel:
-    """The model as if in the middle of a user's work: modes mixed, some weights frozen, gradients in some."""
+    """Return the model as in the middle of a user's work: mixed modes, some weights frozen, some with gradients."""
     for number, module in enumerate(model.model.modules()):
         module.training = number % 3 == 0
     for number, weight in enumerate(model.model.parameters()):
@@ -119,7 +121,7 @@ def simulate_use(model: ExplainedModel) -> ExplainedModel:
 
 @contextmanager
 def raise_in_hook(model: ExplainedModel, error: type[BaseException], at: int | None) -> Iterator[list[None]]:
-    """Inside the block the hook that is called as the `at`-th raises; gives the list of calls until now."""
+    """Inside the block, the `at`-th call of a hook raises the error; None: no call does. Yields the list of calls."""
     calls: list[None] = []
 
     def count(*_: Any) -> None:
@@ -129,6 +131,7 @@ def raise_in_hook(model: ExplainedModel, error: type[BaseException], at: int | N
 
     def forward(_module: nn.Module, _args: Any, output: Any) -> None:
         count()
+        # a hook on the output is called in the backward pass
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(count)
 

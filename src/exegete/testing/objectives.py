@@ -1,4 +1,4 @@
-"""Contract tests for every objective; inherit the class and give it one fixture, `objective`."""
+"""Contract tests for objectives; inherit the class and define one fixture, `objective`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINING, EVALUATION = StepContext(), StepContext(training=False)
 
 
 class ObjectiveContract:
-    """Contract tests of a term of a training loss.
+    """Contract tests of a term of a training loss. `tolerance`: absolute tolerance, for subclasses to raise.
 
     Example:
         class TestMyObjective(ObjectiveContract):
@@ -35,18 +35,18 @@ class ObjectiveContract:
 
     @pytest.fixture
     def model(self) -> ExplainedModel:
-        """A small random classifier in float64; override it for objectives that need another."""
+        """A small random classifier in float64; override it for objectives that need another model."""
         return random_model()
 
-    def test_its_facts_are_told(self, objective: Objective) -> None:
-        """Name, weight and parameters are there for logs and the record of a run; a share is a part of a batch."""
+    def test_name_weight_and_parameters_are_valid(self, objective: Objective) -> None:
+        """The name is an identifier, the weight at least 0, the share in (0, 1], and parameters are plain values."""
         assert objective.name.isidentifier()
         assert objective.weight >= 0
         assert 0 < objective.share <= 1
         assert json.dumps(to_json_value(objective.params))
 
-    def test_its_gradient_is_its_derivative(self, objective: Objective, model: ExplainedModel) -> None:
-        """By finite differences along weights; an estimated gradient only has to be there and finite."""
+    def test_the_gradient_is_the_derivative(self, objective: Objective, model: ExplainedModel) -> None:
+        """The gradient agrees with finite differences; one that is an estimate has to exist and be finite."""
         batch = model.encode(make_examples(2))
         if objective.exact_gradient:
             point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
@@ -55,72 +55,75 @@ class ObjectiveContract:
             )
             return
         compute_term(model, objective, batch).backward()
-        slopes = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        assert all(slope.isfinite().all() for slope in slopes)
-        assert any(slope.any() for slope in slopes)
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        assert any(gradient.any() for gradient in gradients)
 
-    def test_a_batch_has_the_mean_of_its_examples(self, objective: Objective, model: ExplainedModel) -> None:
-        """Each counts as much as `size` says; not where examples are compared, or noise is drawn for the batch."""
+    def test_the_term_of_a_batch_is_the_mean_over_its_examples(
+        self, objective: Objective, model: ExplainedModel
+    ) -> None:
+        """Examples are weighted by `size`; objectives that are not `separable` are excepted."""
         batch = model.encode(make_examples())
-        together = compute_term(model, objective, batch, EVALUATION)
-        assert together.shape == ()
+        batch_term = compute_term(model, objective, batch, EVALUATION)
+        assert batch_term.shape == ()
         if not objective.separable:
             return
         rows = [select_example(batch, row) for row in range(len(batch))]
         sizes = torch.stack([objective.size(row) for row in rows]).double()
-        each = torch.stack([compute_term(model, objective, row, EVALUATION) for row in rows])
+        terms = torch.stack([compute_term(model, objective, row, EVALUATION) for row in rows])
         torch.testing.assert_close(objective.size(batch).double(), sizes.sum())
-        expected = (each * sizes).sum() / sizes.sum()
-        torch.testing.assert_close(together, expected, rtol=1e-5, atol=self.tolerance)
+        expected = (terms * sizes).sum() / sizes.sum()
+        torch.testing.assert_close(batch_term, expected, rtol=1e-5, atol=self.tolerance)
 
-    def test_examples_that_it_cannot_learn_from_do_not_count(self, objective: Objective, model: ExplainedModel) -> None:
-        """Without rationales a term is a finite number; where no example counts it is 0 and pulls nowhere."""
+    def test_examples_without_rationale_do_not_count(self, objective: Objective, model: ExplainedModel) -> None:
+        """Without rationales the term is finite; if no example counts, the term and its gradient are 0."""
         rows = [row | {"rationale": None} for row in make_examples(2)]
         for batch in (model.encode(rows), model.encode([*rows, *make_examples(1)])):
             model.zero_grad()
-            found = compute_term(model, objective, batch)
-            assert found.isfinite()
-            if found.requires_grad:
-                found.backward()
+            value = compute_term(model, objective, batch)
+            assert value.isfinite()
+            if value.requires_grad:
+                value.backward()
             assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
             if not objective.size(batch):
-                assert found == 0
+                assert value == 0
                 assert not any(weight.grad is not None and weight.grad.any() for weight in model.parameters())
 
-    def test_a_broken_model_is_not_learned_from(self, objective: Objective, model: ExplainedModel) -> None:
-        """Weights that are no numbers give a term that is none, or an error: never one that looks like success."""
+    def test_nan_weights_give_no_finite_term(self, objective: Objective, model: ExplainedModel) -> None:
+        """A model with NaN weights gives a NaN term or an ExegeteError, never a number that looks like success."""
         with torch.no_grad():
             for weight in model.parameters():
                 weight.fill_(torch.nan)
         batch = model.eval().encode(make_examples())
-        at = embed_with_gradient(model, batch, keep_graph=True)
-        outputs = model(batch, at, objective.capture)
+        embeddings = embed_with_gradient(model, batch, keep_graph=True)
+        outputs = model(batch, embeddings, objective.capture)
         try:
-            found = objective(TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits)))
+            value = objective(TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits)))
         except ExegeteError:
             return
-        assert not found.isfinite()
+        assert not value.isfinite()
 
-    def test_all_that_it_draws_comes_from_the_step(self, objective: Objective, model: ExplainedModel) -> None:
-        """The same step gives the same term, whatever the global generator; which is left alone, as the model is."""
-        batch, found = model.eval().encode(make_examples()), []
+    def test_random_numbers_come_from_the_step(self, objective: Objective, model: ExplainedModel) -> None:
+        """The term depends on the step and not on torch's global generator, and changes neither it nor the model."""
+        batch, values = model.eval().encode(make_examples()), []
         for seed in (1, 2):
             torch.manual_seed(seed)
             before = snapshot(model)
-            found.append(compute_term(model, objective, batch).detach())
+            values.append(compute_term(model, objective, batch).detach())
             assert find_changes(before, model) == []
-        torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+        torch.testing.assert_close(values[0], values[1], rtol=0, atol=0)
 
 
 def compute_term(model: ExplainedModel, objective: Objective, batch: Batch, context: StepContext = TRAINING) -> Tensor:
-    """The unweighted term of a step, without dropout."""
+    """Return the unweighted term [] of a training step, without dropout."""
     module = TrainingModule(model, [objective]).eval()
-    found: Tensor = module(batch, context)["terms"][0]
-    return found
+    value: Tensor = module(batch, context)["terms"][0]
+    return value
 
 
 def _term_along_directions(model: ExplainedModel, objective: Objective, batch: Batch) -> Callable[[Tensor], Tensor]:
-    """The term as a function of steps [3] along random directions, each in all of the model's weights."""
+    """Return the term as a function of steps [3] along three random directions in the space of all weights."""
+    # three directions instead of every weight: finite differences take two passes for each
     replace_layer_norms(model)
     module = TrainingModule(model, [objective]).eval()
     weights = {name: weight.detach() for name, weight in module.named_parameters()}
@@ -130,9 +133,9 @@ def _term_along_directions(model: ExplainedModel, objective: Objective, batch: B
         for name, weight in weights.items()
     }
 
-    def at(point: Tensor) -> Tensor:
+    def term_at(point: Tensor) -> Tensor:
         moved = {name: weight + torch.tensordot(point, directions[name], 1) for name, weight in weights.items()}
         terms: Tensor = torch.func.functional_call(module, moved, (batch, TRAINING))["terms"]
         return terms
 
-    return at
+    return term_at

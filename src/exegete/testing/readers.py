@@ -1,4 +1,4 @@
-"""Contract tests for every reader; inherit the class and give it one fixture, `reader`."""
+"""Contract tests for readers; inherit the class and define one fixture, `reader`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exegete.errors import ExegeteError
 from exegete.testing.damage import make_damaged_versions
 
 TEXTS = {"rationale": "text", "rationale_pair": "text_pair", "answer": "text_pair"}
-"""Columns of spans, and the text that they are spans of."""
+"""Columns of spans, and the column of the text that they are spans of."""
 COLUMNS = {"text", "text_pair", "image", "label", "span", *TEXTS, *EXCHANGE}
 SPLITS = {"train", "dev", "test", "all", "validation", "val", "valid"}
 
@@ -34,55 +34,55 @@ class ReaderContract:
     """
 
     n_damaged_versions: ClassVar[int] = 60
-    """How many damaged versions of its files a reader meets, shared out among them; at least four of each."""
+    """The number of damaged versions of the reader's files in all; each file has at least four."""
 
-    def test_its_facts_are_told(self, reader: Reader) -> None:
-        """Name, form, example, source and licence are there for lists and help texts."""
+    def test_the_card_is_complete(self, reader: Reader) -> None:
+        """The id is an identifier, form and example start with it, and description, source and licence are given."""
         card = reader.card
         assert card.name.isidentifier()
         assert card.form.startswith(card.name)
         assert card.example.startswith(card.name)
         assert all((card.what, card.source, card.licence))
 
-    def test_its_spec_gives_it_again(self, reader: Reader) -> None:
-        """The text that a study or a record keeps of it; once it is registered."""
+    def test_the_spec_opens_an_equal_reader(self, reader: Reader) -> None:
+        """The spec that studies and records store opens an equal reader, once the reader is registered."""
         if reader.card.name in READERS:
             assert open_reader(format_spec(reader)) == reader
 
     def test_rows_are_canonical(self, reader: Reader) -> None:
-        """Columns of docs/architecture.md and no others, texts that say something, spans inside them, known labels."""
+        """Rows have the columns of docs/architecture.md only, non-empty texts, spans inside them, and known labels."""
         assert reader.splits()
         for split in reader.splits():
             features, rows = reader.table(split)
             assert split in SPLITS
             assert set(features) <= COLUMNS
             assert {"text", "image", "prompt", "messages"} & set(features)
-            kept = list(rows)
-            for row in kept:
+            table = list(rows)
+            for row in table:
                 assert set(row) == set(features)
                 check_canonical_row(row, features)
-            assert len(Dataset.from_list(kept, features=features)) == len(kept)
+            assert len(Dataset.from_list(table, features=features)) == len(table)
 
     def test_reading_again_gives_the_same(self, reader: Reader) -> None:
-        """The rows depend on the files, the options and the seed alone."""
+        """A second reader with the same files, options and seed gives the same rows."""
         for split in reader.splits():
             assert list(reader.table(split).rows) == list(replace(reader).table(split).rows)
 
-    def test_all_is_its_parts(self, reader: Reader) -> None:
-        """Where one file is divided, each row is in one part."""
+    def test_each_row_is_in_one_split(self, reader: Reader) -> None:
+        """If one file is divided into splits, their sizes add up to that of the split `all`."""
         if "all" in reader.splits():
             sizes = {split: len(list(reader.table(split).rows)) for split in reader.splits()}
             assert sizes.pop("all") == sum(sizes.values()) > 0
 
-    def test_files_that_are_not_there_are_an_error(self, reader: Reader) -> None:
-        """An ExegeteError, which the command line says in one line."""
+    def test_missing_files_are_an_error(self, reader: Reader) -> None:
+        """A path that does not exist raises ExegeteError."""
         if reader.needs_path:
             elsewhere = replace(reader, path=f"{reader.path}-that-is-not-there")
             with pytest.raises(ExegeteError):
                 [list(elsewhere.table(split).rows) for split in elsewhere.splits()]
 
-    def test_damage_is_told(self, reader: Reader) -> None:
-        """A file that is cut off, or holds something else in a place, is read or is an ExegeteError that names it."""
+    def test_damaged_files_are_read_or_reported(self, reader: Reader) -> None:
+        """A file with damaged content is read, or raises an ExegeteError that names it."""
         if not reader.needs_path:
             return
         base = Path(reader.path)
@@ -98,20 +98,20 @@ class ReaderContract:
 
 
 def check_damage_is_reported(reader: Reader, path: Path) -> None:
-    """Fails for an error of another kind than ExegeteError, or one that does not name the file or the reader's path."""
-    told = None
+    """Read the reader's files; an error must be an ExegeteError that names the file or the reader's path."""
+    message = None
     try:
         for split in reader.splits():
             features, rows = reader.table(split)
             for row in rows:
                 check_canonical_row(row, features)
     except ExegeteError as error:
-        told = str(error)
-    assert told is None or reader.path in told or path.name in told
+        message = str(error)
+    assert message is None or reader.path in message or path.name in message
 
 
 def check_canonical_row(row: Mapping[str, Any], features: Mapping[str, Any]) -> None:
-    """Fails for a row that is not in canonical form."""
+    """Assert that a row has non-empty texts, spans inside their texts, and a label of the column's type."""
     for name in {"text", "text_pair"} & set(row):
         assert isinstance(row[name], str)
         assert row[name].strip()

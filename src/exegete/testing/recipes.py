@@ -1,4 +1,4 @@
-"""Contract tests for every recipe; inherit the class and give it one fixture, `factory`."""
+"""Contract tests for recipes; inherit the class and define one fixture, `factory`."""
 
 from __future__ import annotations
 
@@ -36,41 +36,43 @@ class RecipeContract:
     """
 
     start: Any = "tiny"
-    """The model that training starts from; another one for recipes that need a trained model."""
+    """The model that training starts from, for subclasses to replace if the recipe needs a trained model."""
 
     @pytest.fixture
     def data(self) -> tuple[Dataset, Dataset]:
-        """Train and dev rows, generated, with rationales; override it for methods that need others."""
+        """Generated train and dev data with rationales; override it for recipes that need other data."""
         return load_data("generated?size=32", "train"), load_data("generated?size=32", "dev")
 
-    def test_it_is_a_command(self, factory: RecipeFactory, capsys: pytest.CaptureFixture[str]) -> None:
-        """Every parameter has a default and a help text, and the docstring an example."""
-        assert all(each.default is not each.empty for each in inspect.signature(factory).parameters.values())
+    def test_its_command_has_help(self, factory: RecipeFactory, capsys: pytest.CaptureFixture[str]) -> None:
+        """Every parameter has a default and a help text, and the docstring contains an example."""
+        parameters = inspect.signature(factory).parameters.values()
+        assert all(parameter.default is not parameter.empty for parameter in parameters)
         make_command(factory.__name__, factory).main(["--help"], standalone_mode=False)
         assert f"exegete train {factory.__name__} " in " ".join(capsys.readouterr().out.split())
 
-    def test_its_facts_are_told(self, factory: RecipeFactory) -> None:
-        """Its id and terms; arguments are plain values, which records and addresses of runs are made of."""
+    def test_name_arguments_and_departures_are_valid(self, factory: RecipeFactory) -> None:
+        """The recipe is named as its factory, arguments are plain values, and departures are sentences."""
         recipe = factory()
         assert recipe.name == factory.__name__
         assert json.dumps(dict(recipe.arguments))
         assert all(departure.endswith(".") for departure in recipe.departures)
 
-    def test_runs_say_what_they_were_and_share_nothing(
+    def test_runs_are_recorded_reused_and_reproducible(
         self, factory: RecipeFactory, data: tuple[Dataset, Dataset], tmp_path: Path
     ) -> None:
-        """Figures and a record; the same call leaves them as they are; two runs with one seed have the same weights."""
+        """A run writes metrics and a record, the same call reuses it, and a second run has equal weights."""
         recipe = factory()
-        first, figures = self._trained(recipe, data, tmp_path / "first"), tmp_path / "first" / METRICS
+        digest, metrics = self._train(recipe, data, tmp_path / "first"), tmp_path / "first" / METRICS
         record = json.loads((tmp_path / "first" / RECORD).read_text(encoding="utf-8"))
         assert (record["recipe"], record["paper"]) == (recipe.name, recipe.paper)
-        assert json.loads(figures.read_text(encoding="utf-8"))
-        written = figures.stat().st_mtime_ns
-        assert self._trained(recipe, data, tmp_path / "first") == first
-        assert figures.stat().st_mtime_ns == written
-        assert self._trained(recipe, data, tmp_path / "second") == first
+        assert json.loads(metrics.read_text(encoding="utf-8"))
+        written = metrics.stat().st_mtime_ns
+        assert self._train(recipe, data, tmp_path / "first") == digest
+        assert metrics.stat().st_mtime_ns == written
+        # a second run would differ if runs shared an explainer or a memory
+        assert self._train(recipe, data, tmp_path / "second") == digest
 
-    def _trained(self, recipe: Recipe, data: tuple[Dataset, Dataset], folder: Path) -> str:
+    def _train(self, recipe: Recipe, data: tuple[Dataset, Dataset], folder: Path) -> str:
         result = recipe.train(self.start, *data, folder, arguments=QUICK)
         assert result.finished
         return digest_weights(load(folder, device="cpu"))
