@@ -9,7 +9,7 @@ from exegete.lazy import lazy
 # nothing is imported here: `import exegete` takes milliseconds, torch is imported when a name needs it
 if TYPE_CHECKING:
     from exegete import data, explainers, metrics, models, objectives, recipes
-    from exegete.data import load_data
+    from exegete.data import list_datasets, load_data
     from exegete.errors import ExegeteError
     from exegete.explainers import Explainer, attribute, explainer, list_methods
     from exegete.metrics import Metric, list_metrics, metric
@@ -48,6 +48,7 @@ __all__ = [
     "explain_corpus",
     "explainer",
     "explainers",
+    "list_datasets",
     "list_methods",
     "list_metrics",
     "list_objectives",

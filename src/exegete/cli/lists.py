@@ -48,26 +48,9 @@ def objectives() -> None:
 
     Example: exegete objectives
     """
-    import pandas as pd
+    import exegete
 
-    from exegete.objectives import OBJECTIVES
-
-    kinds = {name: (kind().params, kind.__doc__ or "") for name, kind in OBJECTIVES.items()}
-    _show(
-        pd.DataFrame(
-            {
-                "name": name,
-                "parameters": ", ".join(map(_format_parameter, params.items())),
-                "term": text.split("\n\n")[0],
-            }
-            for name, (params, text) in kinds.items()
-        )
-    )
-
-
-def _format_parameter(parameter: tuple[str, Any]) -> str:
-    name, value = parameter
-    return f"{name}={value['method'] if isinstance(value, dict) else value}"
+    _show(exegete.list_objectives()[["name", "parameters", "summary"]])
 
 
 def datasets() -> None:
