@@ -264,16 +264,17 @@ def label_studio(folder):
 
 
 def study(folder):
-    from exegete.web.human_study.cases import Case
-    from exegete.web.human_study.projects import create
+    from exegete.web.human_study.items import StudyItem
+    from exegete.web.human_study.projects import create_project
     from exegete.web.human_study.storage import Storage
 
     storage = Storage(f"sqlite:///{folder}/studies.db")
     found = [
-        Case((f"a small town {n}",), label="good" if n % 2 else "bad", marks={"Ada": ((0, 2, 7),)}) for n in range(30)
+        StudyItem((f"a small town {n}",), label="good" if n % 2 else "bad", marks={"Ada": ((0, 2, 7),)})
+        for n in range(30)
     ]
-    with storage.writing() as session:
-        create(session, "towns", found, "highlight")
+    with storage.write_session() as session:
+        create_project(session, "towns", found, "highlight")
     storage.close()
     return folder / "studies.db"
 

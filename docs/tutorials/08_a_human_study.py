@@ -25,16 +25,16 @@ model = exegete.load("baseline", device="cpu")
 # %%
 from pathlib import Path
 
-from exegete.web.human_study.cases import explained
-from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.items import explain_items
+from exegete.web.human_study.projects import create_project, find_project, invite_annotators
 from exegete.web.human_study.storage import Storage
 
 METHODS = ["decompx_linear", "attention_rollout", "random"]
-cases = explained(model, [dict(row) for row in test.select(range(6))], METHODS)
+cases = explain_items(model, [dict(row) for row in test.select(range(6))], METHODS)
 Path("films.db").unlink(missing_ok=True)
 storage = Storage("sqlite:///films.db")
-with storage.writing() as session:
-    invitations = invite(session, create(session, "films", cases, "rank"), ["Ada", "Ben"])
+with storage.write_session() as session:
+    invitations = invite_annotators(session, create_project(session, "films", cases, "rank"), ["Ada", "Ben"])
 list(invitations)
 
 # %% [markdown]
@@ -49,7 +49,7 @@ import random
 from sqlalchemy import select
 
 from exegete.web.human_study import answers
-from exegete.web.human_study.cases import restored
+from exegete.web.human_study.items import restore_explanation
 from exegete.web.human_study.tables import Annotator
 
 
@@ -61,21 +61,23 @@ def found(attribution, rationale):
 
 
 chance = random.Random(0)
-with storage.writing() as session:
+with storage.write_session() as session:
     for person in session.scalars(select(Annotator)):
-        way = answers.walk(session, person)
-        while (place := way.next()) is not None:
-            item = answers.item_at(session, way, place)
+        progress = answers.load_progress(session, person)
+        while (place := progress.next_place()) is not None:
+            item = answers.get_item(session, progress, place)
             rationale = test[item.number]["rationale"]
             value = {
-                each.method: found(restored(each), rationale) if person.name == "Ada" else chance.random()
+                each.method: found(restore_explanation(each), rationale) if person.name == "Ada" else chance.random()
                 for each in item.explanations
             }
             order = sorted(value, key=value.get, reverse=True)
             ranks = {method: order.index(method) + 1 for method in METHODS}
-            answers.keep(session, way, item, way.phase(place), {"ranks": ranks, "order": METHODS}, None)
+            answers.save_answer(
+                session, progress, item, progress.next_phase(place), {"ranks": ranks, "order": METHODS}, None
+            )
             session.flush()
-            way = answers.walk(session, person)
+            progress = answers.load_progress(session, person)
 
 # %% [markdown]
 # ## Results
@@ -83,10 +85,10 @@ with storage.writing() as session:
 # Ratings are TrueSkill's with 95 % intervals; Kendall's W says how much people agree.
 
 # %%
-from exegete.web.human_study.results import findings
+from exegete.web.human_study.results import compute_findings
 
-with storage.reading() as session:
-    result = findings(session, find(session, "films"))
+with storage.read_session() as session:
+    result = compute_findings(session, find_project(session, "films"))
 for rating in result.ratings:
     print(rating)
 print(f"agreement of people, Kendall's W: {result.w_people:.2f}")

@@ -13,9 +13,9 @@ import pytest
 
 import exegete
 from attacked import LONG, noted
-from exegete.web.human_study.cases import cases
-from exegete.web.human_study.projects import create, find, invite
-from exegete.web.human_study.results import answers_of
+from exegete.web.human_study.items import make_items
+from exegete.web.human_study.projects import create_project, find_project, invite_annotators
+from exegete.web.human_study.results import load_answers
 from exegete.web.human_study.storage import Storage
 from serving import Killable
 from sites import METHODS, TEXTS, csrf, model
@@ -30,10 +30,10 @@ def study(url):
     """A storage with a study, and its invitations by name."""
     storage = Storage(url)
     items = [(method, item) for method in METHODS for item in exegete.attribute(model(), TEXTS, method)]
-    with storage.writing() as session:
-        create(session, "load", cases(items))
-    with storage.writing() as session:
-        tokens = invite(session, find(session, "load"), PEOPLE)
+    with storage.write_session() as session:
+        create_project(session, "load", make_items(items))
+    with storage.write_session() as session:
+        tokens = invite_annotators(session, find_project(session, "load"), PEOPLE)
     storage.close()
     yield storage, tokens
     storage.close()
@@ -65,8 +65,8 @@ def joined(server, token):
 
 def kept(storage):
     """Every stored answer: annotator, ranks in the order they were shown, revision."""
-    with storage.reading() as session:
-        found = answers_of(session, find(session, "load"))
+    with storage.read_session() as session:
+        found = load_answers(session, find_project(session, "load"))
     storage.close()  # a fork would inherit its connections
     return [
         (a.annotator.name, a.item.number, [a.content["ranks"][name] for name in a.content["order"]], a.revision)

@@ -14,8 +14,8 @@ from sqlalchemy import select
 
 from attacked import noted, times
 from exegete.web.guard import ANNOTATOR, admin_cookie
-from exegete.web.human_study.projects import digest, find
-from exegete.web.human_study.results import answers_of
+from exegete.web.human_study.projects import digest_token, find_project
+from exegete.web.human_study.results import load_answers
 from exegete.web.human_study.storage import Storage
 from exegete.web.human_study.tables import Annotator
 from exegete.web.patience import PatientProtocol
@@ -136,9 +136,10 @@ def test_a_cookie_that_somebody_planted_opens_nothing_after_signing_in(made, kin
 
 
 def kept(made, name="first"):
-    with made.studies.reading() as session:
+    with made.studies.read_session() as session:
         return [
-            (a.annotator.name, a.item.number, a.revision, a.content) for a in answers_of(session, find(session, name))
+            (a.annotator.name, a.item.number, a.revision, a.content)
+            for a in load_answers(session, find_project(session, name))
         ]
 
 
@@ -190,8 +191,8 @@ def test_a_form_that_is_sent_again_is_one_answer_and_dies_with_the_invitation(ma
             seen["cases"] += 1
         stolen = stranger(made)
         assert stolen.post("/annotate/1", data=form).status_code == 403
-        with made.studies.reading() as session:
-            number = session.scalar(select(Annotator.id).where(Annotator.token_digest == digest(tokens["Ada"])))
+        with made.studies.read_session() as session:
+            number = session.scalar(select(Annotator.id).where(Annotator.token_digest == digest_token(tokens["Ada"])))
         chief = admin(made)
         revoked = {"csrf": csrf(chief.get("/studies/first"))}
         assert chief.post(f"/studies/first/invitations/{number}/revoke", data=revoked).status_code == 200

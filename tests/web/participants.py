@@ -7,10 +7,10 @@ from html import unescape
 
 import numpy as np
 
-from exegete.web.human_study.cases import Case
-from exegete.web.human_study.projects import create
+from exegete.web.human_study.items import StudyItem
+from exegete.web.human_study.projects import create_project
 from exegete.web.human_study.protocol.file import KnownPart
-from exegete.web.human_study.protocol.known import _attribution, _text
+from exegete.web.human_study.protocol.known_answers import _make_attribution, _make_text_item
 from sites import csrf, stranger
 
 METHODS = {"lime_like": 3, "grad_like": 2, "noise_like": 1}
@@ -66,14 +66,14 @@ def planned(made, text, name="films", examples=6):
     for number in range(examples):
         words = f"example {number} is one two three four five six"
         part = KnownPart(text=words, evidence=["one two three"], prediction="good" if number % 2 else "bad")
-        case = _text(part, words)
+        case = _make_text_item(part, words)
         scored = {
-            name: _attribution(part, case, name, np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32))
+            name: _make_attribution(part, case, name, np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32))
             for name, size in METHODS.items()
         }  # fmt: skip
-        found.append(Case(case.texts, scored, part.prediction, part.prediction))
-    with made.studies.writing() as session:
-        create(session, name, found, labels=["bad", "good"], protocol=text)
+        found.append(StudyItem(case.texts, scored, part.prediction, part.prediction))
+    with made.studies.write_session() as session:
+        create_project(session, name, found, labels=["bad", "good"], protocol=text)
 
 
 def link(number, study="films", session="s"):

@@ -13,10 +13,10 @@ import exegete
 from exegete.web import Limits, Site, create_app
 from exegete.web.browse.stored import open_results
 from exegete.web.explore.service import Explorer
-from exegete.web.human_study.cases import cases
-from exegete.web.human_study.changes import with_changes
+from exegete.web.human_study.changes import add_changed_versions
+from exegete.web.human_study.items import make_items
 from exegete.web.human_study.kinds import KINDS
-from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.projects import create_project, find_project, invite_annotators
 from exegete.web.human_study.protocol.file import ChangePart
 from exegete.web.human_study.storage import Storage
 from small import small
@@ -82,13 +82,13 @@ def project(made, name="first", kind="rank", people=("Ada", "Ben"), texts=TEXTS,
     """A study of these texts; by name the invitations' tokens."""
     items = [(method, item) for method in methods for item in exegete.attribute(model(), list(texts), method)]
     labels = [{"label_name": ("good", "bad")[index % 2]} for index in range(len(texts))]
-    found = cases(items, labels)
-    if KINDS[kind].changes:
-        found = with_changes(model(), found, ChangePart())
-    with made.studies.writing() as session:
-        create(session, name, found, kind, labels=model().labels, **options)
-    with made.studies.writing() as session:
-        return invite(session, find(session, name), list(people))
+    found = make_items(items, labels)
+    if KINDS[kind].has_changes:
+        found = add_changed_versions(model(), found, ChangePart())
+    with made.studies.write_session() as session:
+        create_project(session, name, found, kind, labels=model().labels, **options)
+    with made.studies.write_session() as session:
+        return invite_annotators(session, find_project(session, name), list(people))
 
 
 def annotator(made, token):

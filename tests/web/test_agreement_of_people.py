@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-import krippendorff as reference
+import krippendorff_alpha as reference
 import numpy as np
 import pytest
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.analysis.agreement import krippendorff
-from exegete.web.human_study.analysis.ranking import concordance
+from exegete.web.human_study.analysis.agreement import krippendorff_alpha
+from exegete.web.human_study.analysis.ranking import kendall_w
 
 # Krippendorff (2011), Computing Krippendorff's Alpha-Reliability, example C: four observers, twelve units; 0: no rating
 EXAMPLE_C = [
@@ -27,14 +27,14 @@ def units(table):
 
 @pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
 def test_krippendorffs_own_example_with_missing_ratings(level, alpha):
-    assert krippendorff(units(EXAMPLE_C), level) == pytest.approx(alpha, abs=5e-4)
+    assert krippendorff_alpha(units(EXAMPLE_C), level) == pytest.approx(alpha, abs=5e-4)
 
 
 def test_krippendorffs_examples_of_two_observers():
     binary = [(0, 1), (1, 1), (0, 1), (0, 0), (0, 0), (0, 1), (0, 0), (0, 0), (1, 0), (0, 0)]  # example A
-    assert krippendorff(binary) == pytest.approx(0.095, abs=5e-4)
+    assert krippendorff_alpha(binary) == pytest.approx(0.095, abs=5e-4)
     letters = list(zip("aabbdcccedda", "babbbccceddd", strict=True))  # example B
-    assert krippendorff(letters) == pytest.approx(0.692, abs=5e-4)
+    assert krippendorff_alpha(letters) == pytest.approx(0.692, abs=5e-4)
 
 
 @pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
@@ -45,19 +45,19 @@ def test_alpha_agrees_with_the_reference_package(level):
         table[generator.random(table.shape) < 0.3] = np.nan
         mine = [[value for value in column if not np.isnan(value)] for column in table.T]
         expected = reference.alpha(reliability_data=table, level_of_measurement=level)
-        assert krippendorff(mine, level) == pytest.approx(expected, abs=1e-12)
+        assert krippendorff_alpha(mine, level) == pytest.approx(expected, abs=1e-12)
 
 
 def test_alpha_is_undefined_where_nothing_differs_or_nothing_is_shared():
-    assert math.isnan(krippendorff([[1, 1], [1, 1, 1]]))
-    assert math.isnan(krippendorff([[1], [2]]))
+    assert math.isnan(krippendorff_alpha([[1, 1], [1, 1, 1]]))
+    assert math.isnan(krippendorff_alpha([[1], [2]]))
     with pytest.raises(ExegeteError, match="Valid choices: interval, nominal, ordinal"):
-        krippendorff([[1, 2]], "ratio")
+        krippendorff_alpha([[1, 2]], "ratio")
 
 
 def test_kendalls_w_of_siegels_three_executives():
     # Siegel (1956), Nonparametric Statistics, table 9.4: six applicants ranked by three executives, W = .16
     ranks = [[1, 6, 3, 2, 5, 4], [1, 5, 6, 4, 2, 3], [6, 3, 2, 5, 4, 1]]
     ballots = [dict(zip("abcdef", row, strict=True)) for row in ranks]
-    assert concordance(ballots) == pytest.approx(12 * 25.5 / (9 * (6**3 - 6)))
-    assert round(concordance(ballots), 2) == 0.16
+    assert kendall_w(ballots) == pytest.approx(12 * 25.5 / (9 * (6**3 - 6)))
+    assert round(kendall_w(ballots), 2) == 0.16

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from browsing import NARROW, fits
-from exegete.web.human_study.cases import Case
-from exegete.web.human_study.origin import origin_of
-from exegete.web.human_study.projects import create
+from exegete.web.human_study.items import StudyItem
+from exegete.web.human_study.origin import describe_origin
+from exegete.web.human_study.projects import create_project
 from sites import model, project
 
 pytestmark = pytest.mark.browser
@@ -49,9 +49,15 @@ def both(page):
 def test_the_admins_pages_are_open_to_everybody(opened, whole, path):
     project(whole)
     if path.endswith("marked"):
-        made = Case(("a film",), label="bad", marks={"Ada": ((0, 2, 6),)})
-        with whole.studies.writing() as session:
-            create(session, "marked", [made], "highlight", origin=origin_of({"old": model()}, {}, "csv:x.csv", [made]))
+        made = StudyItem(("a film",), label="bad", marks={"Ada": ((0, 2, 6),)})
+        with whole.studies.write_session() as session:
+            create_project(
+                session,
+                "marked",
+                [made],
+                "highlight",
+                origin=describe_origin({"old": model()}, {}, "csv:x.csv", [made]),
+            )
     page = opened(path, admin=True, reduced_motion="reduce")
     expect(page.locator(".waiting")).to_have_count(0)
     if page.locator("[data-unit]").count() and "explore" in path:

@@ -12,13 +12,13 @@ import pytest
 from playwright.sync_api import expect
 
 from browsing import DESKTOP, NARROW, fits
-from exegete.web.human_study.analysis.pairs import fit, wins
-from exegete.web.human_study.exports import exported
-from exegete.web.human_study.people import taking
-from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.analysis.bradley_terry import count_wins, fit_bradley_terry
+from exegete.web.human_study.exports import run_export
+from exegete.web.human_study.participation import load_participations
+from exegete.web.human_study.projects import create_project, find_project, invite_annotators
 from exegete.web.human_study.protocol.file import KnownPart
-from exegete.web.human_study.protocol.known import planted
-from exegete.web.human_study.results import answers_of, findings
+from exegete.web.human_study.protocol.known_answers import make_planted_example
+from exegete.web.human_study.results import compute_findings, load_answers
 from exegete.web.human_study.storage import Storage
 from participants import METHODS, link, planned, protocol
 from scripted import STRENGTHS, Scripted, too_small
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.browser
 
 def said_in(storage):
     """What each person ranked, by the text, as the export of everything tells it; and the people by status."""
-    with storage.reading() as session:
-        study = find(session, "films")
-        raw = json.loads(exported(session, study, "raw.json")[1])
+    with storage.read_session() as session:
+        study = find_project(session, "films")
+        raw = json.loads(run_export(session, study, "raw.json")[1])
         texts = {item.number: item.content["texts"][0] for item in study.items}
-        flagged = {each.person.name for each in taking(session, study) if each.quality.careless}
+        flagged = {each.person.name for each in load_participations(session, study) if each.quality.is_careless}
     said, answers = {}, 0
     for person in raw["people"]:
         mine = [each for each in person["answers"] if each["role"] == ""]
@@ -99,11 +99,11 @@ def test_many_explanations_are_four_a_screen_and_fit_a_small_phone(opened, whole
 
 @pytest.mark.parametrize("kind", ["rank", "simulate"])
 def test_pictures_stand_beside_their_maps_on_a_small_phone(opened, whole, kind):
-    case, shown = planted(KnownPart(square=(3, 5), prediction="a red square"))
+    case, shown = make_planted_example(KnownPart(square=(3, 5), prediction="a red square"))
     found = replace(case, explanations={"one": shown, "two": shown})
-    with whole.studies.writing() as session:
-        made = create(session, "squares", [found], kind, labels=["a red square", "none"])
-        token = invite(session, made, ["Ada"])["Ada"]
+    with whole.studies.write_session() as session:
+        made = create_project(session, "squares", [found], kind, labels=["a red square", "none"])
+        token = invite_annotators(session, made, ["Ada"])["Ada"]
     page = opened(f"/join/{token}", size=NARROW)
     for role in ("button", "link"):
         with page.expect_navigation():
@@ -171,14 +171,16 @@ def test_sixty_people_and_a_server_that_is_killed_twice(browser, url):
     for name, (flagged, status, ranks) in said.items():
         assert (status, ranks) == ("complete", people[name].said), name
         assert flagged == (int(name[1:]) in careless), name
-    with storage.reading() as session:
-        study = find(session, "films")
-        out = [each.person.id for each in taking(session, study) if not each.included]
-        found = findings(session, study, out)
-        kept = answers_of(session, study, out)
+    with storage.read_session() as session:
+        study = find_project(session, "films")
+        out = [each.person.id for each in load_participations(session, study) if not each.is_included]
+        found = compute_findings(session, study, out)
+        kept = load_answers(session, study, out)
     assert [row.method for row in found.strengths] == list(METHODS)
     assert [row.method for row in found.ratings] == list(METHODS)
-    fitted = fit(wins([each.content["ranks"] for each in kept], [each.annotator_id for each in kept], list(METHODS)))
+    fitted = fit_bradley_terry(
+        count_wins([each.content["ranks"] for each in kept], [each.annotator_id for each in kept], list(METHODS))
+    )
     for one, other in ((0, 1), (1, 2)):
         _, low, high = fitted.interval(np.eye(3)[one] - np.eye(3)[other])
         assert low < STRENGTHS[list(METHODS)[one]] - STRENGTHS[list(METHODS)[other]] < high

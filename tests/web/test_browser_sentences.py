@@ -7,9 +7,9 @@ from playwright.sync_api import expect
 
 import exegete
 from browsing import NARROW, fits, tab_to
-from exegete.web.human_study.cases import Case
-from exegete.web.human_study.projects import create, find
-from exegete.web.human_study.results import answers_of, findings
+from exegete.web.human_study.items import StudyItem
+from exegete.web.human_study.projects import create_project, find_project
+from exegete.web.human_study.results import compute_findings, load_answers
 from scripted import too_small
 from test_browser_access import both
 
@@ -33,8 +33,8 @@ thanks: Thank you.
 
 @pytest.fixture
 def study(whole):
-    with whole.studies.writing() as session:
-        create(session, "lines", [Case((TEXT,), label="bad")], protocol=PROTOCOL)
+    with whole.studies.write_session() as session:
+        create_project(session, "lines", [StudyItem((TEXT,), label="bad")], protocol=PROTOCOL)
     return whole
 
 
@@ -78,11 +78,11 @@ def test_sentences_are_marked_with_keys_pointer_and_finger_and_are_read_by_train
             page.get_by_text("It is dull!").click()
         sent(page)
     expect(page.get_by_text("Thank you.")).to_be_visible()
-    with study.studies.reading() as session:
-        found = find(session, "lines")
-        (said,) = answers_of(session, found)
+    with study.studies.read_session() as session:
+        found = find_project(session, "lines")
+        (said,) = load_answers(session, found)
         assert [TEXT[start:end] for _, start, end in said.content["marks"]] == ["\n".join(SENTENCES[1:3])]
-        assert findings(session, found).answers == 1
+        assert compute_findings(session, found).answers == 1
     path = study.studies.engine.url.database
     data = exegete.load_data(f"study:{path}?name=lines", "all")
     assert [TEXT[start:end] for start, end in data["rationale"][0]] == ["\n".join(SENTENCES[1:3])]

@@ -9,8 +9,8 @@ from playwright.sync_api import expect
 
 import exegete
 from browsing import PHONE, fits, tab_to
-from exegete.web.human_study.projects import find
-from exegete.web.human_study.results import answers_of
+from exegete.web.human_study.projects import find_project
+from exegete.web.human_study.results import load_answers
 from sites import METHODS, TEXTS, project
 
 pytestmark = pytest.mark.browser
@@ -27,8 +27,11 @@ def save(page):
 
 
 def kept(made, name="first"):
-    with made.studies.reading() as session:
-        return [(a.annotator.name, a.item.number, a.phase, a.content) for a in answers_of(session, find(session, name))]
+    with made.studies.read_session() as session:
+        return [
+            (a.annotator.name, a.item.number, a.phase, a.content)
+            for a in load_answers(session, find_project(session, name))
+        ]
 
 
 def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened, whole, tmp_path):

@@ -15,8 +15,8 @@ from exegete.errors import ExegeteError
 from exegete.web.browse.listing import PER_PAGE, View, listing, values_at, view_of
 from exegete.web.browse.stored import open_results
 from exegete.web.cells import grid, layer_map
-from exegete.web.human_study.cases import compared
-from exegete.web.human_study.projects import create
+from exegete.web.human_study.items import select_comparison_items
+from exegete.web.human_study.projects import create_project
 from sites import METHODS, TEXTS, admin, model, site
 
 
@@ -92,8 +92,8 @@ def test_a_probability_stands_with_what_it_is_of(tmp_path):
         assert f"good ({good:.3f}) " in shown
         assert not re.search(r"bad \(", shown)
     assert "prediction <strong>bad</strong>" in pages[1]
-    with pytest.raises(ExegeteError, match="explain good"), made.studies.writing() as session:
-        create(session, "other", compared(open_results([tmp_path / "of"])["of"].comparison, 1))
+    with pytest.raises(ExegeteError, match="explain good"), made.studies.write_session() as session:
+        create_project(session, "other", select_comparison_items(open_results([tmp_path / "of"])["of"].comparison, 1))
 
 
 def test_a_folder_without_results_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from browsing import served
 from exegete.web import busy
 from exegete.web.busy import BusyError, written
 from exegete.web.human_study import storage as storing
-from exegete.web.human_study.tables import Answer
+from exegete.web.human_study.tables import AnnotatorAnswer
 from sites import admin, annotator, csrf, project, site
 
 
@@ -44,8 +44,8 @@ def locked(folder):
 
 
 def answers(made):
-    with made.studies.reading() as session:
-        return list(session.scalars(select(Answer)))
+    with made.studies.read_session() as session:
+        return list(session.scalars(select(AnnotatorAnswer)))
 
 
 def fields(page):

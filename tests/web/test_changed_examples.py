@@ -13,13 +13,13 @@ from markupsafe import escape
 
 import exegete
 from exegete.errors import ExegeteError
-from exegete.web.human_study.cases import Case, cases
-from exegete.web.human_study.changes import with_changes
-from exegete.web.human_study.exports import exported
-from exegete.web.human_study.projects import create, find, invite
-from exegete.web.human_study.protocol.file import ChangePart, KnownPart, protocol_of
-from exegete.web.human_study.protocol.known import known_item, passed
-from exegete.web.human_study.results import findings
+from exegete.web.human_study.changes import add_changed_versions
+from exegete.web.human_study.exports import run_export
+from exegete.web.human_study.items import StudyItem, make_items
+from exegete.web.human_study.projects import create_project, find_project, invite_annotators
+from exegete.web.human_study.protocol.file import ChangePart, KnownPart, parse_protocol
+from exegete.web.human_study.protocol.known_answers import has_passed, make_known_item
+from exegete.web.human_study.results import compute_findings
 from participants import protocol
 from sites import TEXTS, annotator, csrf, model
 from small import small
@@ -38,7 +38,7 @@ def fickle():
 
 
 def examples(explained, texts=TEXTS):
-    return cases([("random", item) for item in exegete.attribute(explained, list(texts), "random")])
+    return make_items([("random", item) for item in exegete.attribute(explained, list(texts), "random")])
 
 
 def answer(explained, text):
@@ -46,7 +46,7 @@ def answer(explained, text):
 
 
 def test_removed_words_are_gone_and_the_answer_is_the_models(fickle):
-    for case in with_changes(fickle, examples(fickle), ChangePart(words=3), seed=1):
+    for case in add_changed_versions(fickle, examples(fickle), ChangePart(words=3), seed=1):
         before, after = case.texts[0].split(), case.changed.texts[0].split()
         removed = [word for word, new in case.changed.edits if new == ""]
         rest = iter(before)
@@ -58,7 +58,7 @@ def test_removed_words_are_gone_and_the_answer_is_the_models(fickle):
 
 
 def test_replaced_words_come_from_other_examples(fickle):
-    found = with_changes(fickle, examples(fickle), ChangePart(how="replace", words=2), seed=1)
+    found = add_changed_versions(fickle, examples(fickle), ChangePart(how="replace", words=2), seed=1)
     for number, case in enumerate(found):
         before, after = case.texts[0].split(), case.changed.texts[0].split()
         assert len(before) == len(after)
@@ -72,37 +72,39 @@ def test_replaced_words_come_from_other_examples(fickle):
 def test_chance_is_the_seeds_and_half_of_the_answers_change_where_they_can(fickle):
     texts = [f"{text} {end}" for text in TEXTS for end in ("again", "at last", "in the end")]
     given = examples(fickle, texts)
-    found = with_changes(fickle, given, ChangePart(words=4), seed=2)
-    assert found == with_changes(fickle, given, ChangePart(words=4), seed=2)
-    assert found != with_changes(fickle, given, ChangePart(words=4), seed=3)
+    found = add_changed_versions(fickle, given, ChangePart(words=4), seed=2)
+    assert found == add_changed_versions(fickle, given, ChangePart(words=4), seed=2)
+    assert found != add_changed_versions(fickle, given, ChangePart(words=4), seed=3)
     assert sum(case.changed.prediction != case.prediction for case in found) == 6
-    first = with_changes(fickle, given, ChangePart(words=4, balanced=False, tries=1), seed=2)
+    first = add_changed_versions(fickle, given, ChangePart(words=4, balanced=False, tries=1), seed=2)
     assert [case.changed for case in first] != [case.changed for case in found]
 
 
 def test_no_text_of_a_pair_is_left_empty(fickle):
-    pairs = [Case(("moving film", "a dull plot"), prediction=answer(fickle, TEXTS[0]))] * 2
-    for case in with_changes(fickle, pairs, ChangePart(words=20)):
+    pairs = [StudyItem(("moving film", "a dull plot"), prediction=answer(fickle, TEXTS[0]))] * 2
+    for case in add_changed_versions(fickle, pairs, ChangePart(words=20)):
         assert [len(text.split()) for text in case.changed.texts] == [1, 1]
 
 
 def test_what_cannot_be_changed_is_refused(fickle):
     with pytest.raises(ExegeteError, match="too few words"):
-        with_changes(fickle, [Case(("film",), prediction="good")], ChangePart())
+        add_changed_versions(fickle, [StudyItem(("film",), prediction="good")], ChangePart())
     with pytest.raises(ExegeteError, match="give 2 examples or more"):
-        with_changes(fickle, [Case(("a film",), prediction="good")], ChangePart(how="replace"))
+        add_changed_versions(fickle, [StudyItem(("a film",), prediction="good")], ChangePart(how="replace"))
     span = small("bert", "QuestionAnswering")
     with pytest.raises(ExegeteError, match="needs a classifier of texts"):
-        with_changes(span, [Case(("a film",), prediction="good")], ChangePart())
+        add_changed_versions(span, [StudyItem(("a film",), prediction="good")], ChangePart())
 
 
 def test_people_foretell_changed_answers_and_the_gain_is_counted(whole, fickle):
-    made = with_changes(fickle, examples(fickle), ChangePart(words=4))
+    made = add_changed_versions(fickle, examples(fickle), ChangePart(words=4))
     assert sum(case.changed.prediction != case.prediction for case in made) == 2
-    with whole.studies.writing() as session:
-        tokens = invite(session, create(session, "first", made, "counterfactual", labels=fickle.labels), ["Ada"])
-    with whole.studies.reading() as session:
-        items = {item.content["changed"]["texts"][0]: item for item in find(session, "first").items}
+    with whole.studies.write_session() as session:
+        tokens = invite_annotators(
+            session, create_project(session, "first", made, "counterfactual", labels=fickle.labels), ["Ada"]
+        )
+    with whole.studies.read_session() as session:
+        items = {item.content["changed"]["texts"][0]: item for item in find_project(session, "first").items}
     client = annotator(whole, tokens["Ada"])
     rights = []
     for place in range(1, len(TEXTS) + 1):
@@ -112,27 +114,27 @@ def test_people_foretell_changed_answers_and_the_gain_is_counted(whole, fickle):
         labels = re.findall(r'name="guess" value="(\d)" required[^>]*>([^<]*)<', page.text)
         number = {name: value for value, name in labels}
         assert f"The model predicts <strong>{item.content['prediction']}</strong>" in page.text
-        wrong = next(label for label in fickle.labels if label != item.answer)
-        guesses = (wrong, item.answer) if place < 4 else (item.answer, wrong)
-        rights.append([guess == item.answer for guess in guesses])
+        wrong = next(label for label in fickle.labels if label != item.model_answer)
+        guesses = (wrong, item.model_answer) if place < 4 else (item.model_answer, wrong)
+        rights.append([guess == item.model_answer for guess in guesses])
         for phase, guess in zip(("before", "after"), guesses, strict=True):
             sent = {"csrf": csrf(page), "phase": phase, "seconds": "3", "guess": number[guess]}
             page = client.post(f"/annotate/{place}", data=sent)
             if phase == "before":
                 assert 'class="text words"' in page.text
                 assert f"The model predicts <strong>{item.content['prediction']}</strong>" in page.text
-    with whole.studies.reading() as session:
-        study = find(session, "first")
-        found = findings(session, study)
-        gain = sum(row.gain * row.guesses for row in found.help) / sum(row.guesses for row in found.help)
-        table = pd.read_csv(StringIO(exported(session, study, "answers.csv")[1].decode()))
-        told = exported(session, study, "methods.md")[1].decode()
-        numbers = json.loads(exported(session, study, "results.json")[1])
+    with whole.studies.read_session() as session:
+        study = find_project(session, "first")
+        found = compute_findings(session, study)
+        gain = sum(row.gain * row.guesses for row in found.gains) / sum(row.guesses for row in found.gains)
+        table = pd.read_csv(StringIO(run_export(session, study, "answers.csv")[1].decode()))
+        told = run_export(session, study, "methods.md")[1].decode()
+        numbers = json.loads(run_export(session, study, "results.json")[1])
     assert gain == pytest.approx(sum(after - before for before, after in rights) / 4)
     assert [json.loads(text)[0] for text in table["changed"]] == [
         next(text for text, item in items.items() if item.number == number) for number in table["example"]
     ]
-    assert set(table["changed_prediction"]) == {item.answer for item in items.values()}
+    assert set(table["changed_prediction"]) == {item.model_answer for item in items.values()}
     assert "3 words, drawn by chance (seed 0), were removed" in told
     assert "The model's answer differs in 2 of 4." in told
     assert {row["method"] for row in numbers["simulation"]} == set(table["method"].dropna())
@@ -141,25 +143,31 @@ def test_people_foretell_changed_answers_and_the_gain_is_counted(whole, fickle):
 def test_a_protocol_declares_the_rule_and_known_answers_are_of_changed_texts(whole):
     text = protocol("counterfactual", change="{how: replace, words: 1, balanced: false}", attention="{items: []}")
     with pytest.raises(ExegeteError, match="known examples need a text, 'changed' and 'changed_prediction'"):
-        protocol_of(text)
+        parse_protocol(text)
     planned = text.replace(
         "evidence: [dull],", "evidence: [dull], changed: the plot is long, changed_prediction: good,"
     )
-    plan = protocol_of(planned)
+    plan = parse_protocol(planned)
     assert (plan.change.how, plan.change.words, plan.change.balanced) == ("replace", 1, False)
-    item = known_item(plan.training[0], 3, "training", plan)
-    assert [passed("counterfactual", item, {"guess": guess}) for guess in ("good", "bad")] == [True, False]
-    found = with_changes(model(), examples(model()), plan.change, plan.seed)
-    with whole.studies.writing() as session, pytest.raises(ExegeteError, match="unknown answer of the model 'good'"):
-        create(session, "films", found, labels=["bad", "fair"], protocol=planned)
-    bare = [Case(case.texts, case.explanations, prediction=case.prediction) for case in found]
-    with whole.studies.writing() as session, pytest.raises(ExegeteError, match="make this study of --model and --data"):
-        create(session, "others", bare, labels=["bad", "good"], protocol=planned)
+    item = make_known_item(plan.training[0], 3, "training", plan)
+    assert [has_passed("counterfactual", item, {"guess": guess}) for guess in ("good", "bad")] == [True, False]
+    found = add_changed_versions(model(), examples(model()), plan.change, plan.seed)
+    with (
+        whole.studies.write_session() as session,
+        pytest.raises(ExegeteError, match="unknown answer of the model 'good'"),
+    ):
+        create_project(session, "films", found, labels=["bad", "fair"], protocol=planned)
+    bare = [StudyItem(case.texts, case.explanations, prediction=case.prediction) for case in found]
+    with (
+        whole.studies.write_session() as session,
+        pytest.raises(ExegeteError, match="make this study of --model and --data"),
+    ):
+        create_project(session, "others", bare, labels=["bad", "good"], protocol=planned)
 
 
 def test_evidence_of_known_examples_is_the_one_that_is_planted():
     part = KnownPart(text="Long. It is dull!", evidence=["dull"], prediction="bad")
-    plan = protocol_of(protocol("highlight", main="{unit: sentence}"))
-    item = known_item(part, 0, "check", plan)
+    plan = parse_protocol(protocol("highlight", main="{unit: sentence}"))
+    item = make_known_item(part, 0, "check", plan)
     assert item.content["evidence"] == [[0, 6, 17]]
-    assert [passed("highlight", item, {"marks": each}) for each in ([[0, 6, 17]], [[0, 0, 5]])] == [True, False]
+    assert [has_passed("highlight", item, {"marks": each}) for each in ([[0, 6, 17]], [[0, 0, 5]])] == [True, False]

@@ -13,13 +13,13 @@ import exegete
 from browsing import NARROW, fits
 from chats import CHAT, SOURCES, chatting
 from exegete.errors import ExegeteError
-from exegete.web.human_study.blind import unnamed
-from exegete.web.human_study.cases import cases, explained, restored, saved
-from exegete.web.human_study.projects import create, find, invite
-from exegete.web.human_study.protocol.file import protocol_of
-from exegete.web.human_study.protocol.known import passed
-from exegete.web.human_study.results import answers_of, findings
-from exegete.web.human_study.sources import shown_sources
+from exegete.web.human_study.blinding import hide_method
+from exegete.web.human_study.items import explain_items, make_items, restore_explanation, select_saved_items
+from exegete.web.human_study.projects import create_project, find_project, invite_annotators
+from exegete.web.human_study.protocol.file import parse_protocol
+from exegete.web.human_study.protocol.known_answers import has_passed
+from exegete.web.human_study.results import compute_findings, load_answers
+from exegete.web.human_study.sources import shade_sources
 from exegete.web.human_study.storage import Storage
 from participants import begun, protocol, step
 from scripted import too_small
@@ -38,14 +38,14 @@ def model():
 @pytest.fixture(scope="module")
 def answered(model):
     """The answers as every method explains them."""
-    return explained(model, [CHAT, OTHER], METHODS)
+    return explain_items(model, [CHAT, OTHER], METHODS)
 
 
 @pytest.fixture
 def study(whole, answered):
-    with whole.studies.writing() as session:
-        made = create(session, "cited", answered)
-        token = invite(session, made, ["Ada"])["Ada"]
+    with whole.studies.write_session() as session:
+        made = create_project(session, "cited", answered)
+        token = invite_annotators(session, made, ["Ada"])["Ada"]
     return whole, token
 
 
@@ -64,7 +64,7 @@ def shades(item, rule):
 def test_sources_have_the_shade_of_their_scores_under_the_declared_rule(model, unit, show, rule):
     for method in METHODS:
         (item,) = exegete.attribute(model, [CHAT], method, unit=unit)
-        found = shown_sources(unnamed(item, "A", show))
+        found = shade_sources(hide_method(item, "A", show))
         assert [source.name for source in found] == list(SOURCES)
         assert ["".join(text for text, _ in source.pieces).strip() for source in found] == [
             text.strip() for text in SOURCES.values()
@@ -78,14 +78,14 @@ def test_saved_explanations_are_cases_too(model, answered, tmp_path):
     for method in METHODS:
         exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
     kept = [(name, item) for name in METHODS for item in exegete.Attributions.load(tmp_path / name)]
-    assert cases(kept) == answered
+    assert make_items(kept) == answered
 
 
 def test_what_is_kept_is_the_attribution_itself(study):
     made, _ = study
-    with made.studies.reading() as session:
-        items = find(session, "cited").items
-        kept = {each.method: restored(each) for each in items[0].explanations}
+    with made.studies.read_session() as session:
+        items = find_project(session, "cited").items
+        kept = {each.method: restore_explanation(each) for each in items[0].explanations}
     (again,) = exegete.attribute(chatting(), [CHAT], "occlusion", unit="source")
     assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
     assert (kept["occlusion"].exchange, kept["occlusion"].units) == (again.exchange, again.units)
@@ -105,20 +105,20 @@ def test_people_rank_the_sources_of_an_answer_without_a_method_in_sight(study):
         assert not re.search(r'class="[un]\d', text)
         assert letters(page) == ["A", "B", "C"]
         assert rank(client, place, {"A": 1, "B": 2, "C": 3}).status_code == 200
-    with made.studies.reading() as session:
-        found = find(session, "cited")
-        assert len(answers_of(session, found)) == 2
-        assert {rating.method for rating in findings(session, found).ratings} == set(METHODS)
+    with made.studies.read_session() as session:
+        found = find_project(session, "cited")
+        assert len(load_answers(session, found)) == 2
+        assert {rating.method for rating in compute_findings(session, found).ratings} == set(METHODS)
 
 
 def test_answers_are_ranked_only_and_by_units_of_one_size(whole, model, answered):
-    with whole.studies.writing() as session, pytest.raises(ExegeteError, match="choose the kind rank"):
-        create(session, "guessed", answered, "simulate")
-    mixed = cases(
+    with whole.studies.write_session() as session, pytest.raises(ExegeteError, match="choose the kind rank"):
+        create_project(session, "guessed", answered, "simulate")
+    mixed = make_items(
         [(unit, item) for unit in ("source", "word") for item in exegete.attribute(model, [CHAT], "random", unit=unit)]
     )
-    with whole.studies.writing() as session, pytest.raises(ExegeteError, match=r"\(source, word\)"):
-        create(session, "mixed", mixed)
+    with whole.studies.write_session() as session, pytest.raises(ExegeteError, match=r"\(source, word\)"):
+        create_project(session, "mixed", mixed)
 
 
 KNOWN = (
@@ -131,8 +131,8 @@ KNOWN = (
 def test_planted_checks_are_answers_with_sources_too(whole, answered, good):
     known = {"training": f"[{KNOWN}]", "instructions": f"{{example: {KNOWN}}}", "attention": f"{{items: [{KNOWN}]}}"}
     text = protocol(main="{items: 2, overlap: 1, screen: 3}", **known)
-    with whole.studies.writing() as session:
-        create(session, "films", answered, protocol=text)
+    with whole.studies.write_session() as session:
+        create_project(session, "films", answered, protocol=text)
     client, _ = begun(whole, 1)
     step(client, "consent", agree=["0", "1"])
     page = unescape(step(client, "screening", english="0").text)
@@ -151,10 +151,10 @@ def test_planted_checks_are_answers_with_sources_too(whole, answered, good):
         met += check
         post(client, page, by_source(page) if check and good else dict(zip("ABC", "111", strict=True)))
     assert met == 1
-    with whole.studies.reading() as session:
-        (person,) = find(session, "films").annotators
+    with whole.studies.read_session() as session:
+        (person,) = find_project(session, "films").annotators
         (check,) = [answer for answer in person.answers if answer.item.role == "check"]
-        assert passed("rank", check.item, check.content) is good
+        assert has_passed("rank", check.item, check.content) is good
 
 
 def by_source(page):
@@ -185,7 +185,7 @@ def post(client, page, ranks):
 )
 def test_planted_sources_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ExegeteError, match=message):
-        protocol_of(protocol(**changes))
+        parse_protocol(protocol(**changes))
 
 
 def test_a_study_of_saved_explanations_by_the_command_line(started, model, tmp_path):
@@ -193,9 +193,9 @@ def test_a_study_of_saved_explanations_by_the_command_line(started, model, tmp_p
         exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
     folders = [part for method in METHODS for part in ("--result", str(tmp_path / method))]
     start = started(*folders, "--study", "notes")
-    with Storage(f"sqlite:///{tmp_path}/s.db").reading() as session:
-        kept = {each.method: restored(each) for each in find(session, "notes").items[1].explanations}
-        assert (set(kept), len(find(session, "notes").items)) == (set(METHODS), 2)
+    with Storage(f"sqlite:///{tmp_path}/s.db").read_session() as session:
+        kept = {each.method: restore_explanation(each) for each in find_project(session, "notes").items[1].explanations}
+        assert (set(kept), len(find_project(session, "notes").items)) == (set(METHODS), 2)
         (again,) = exegete.attribute(model, [OTHER], "occlusion", unit="source")
         assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
     assert "sign-in" in start["printed"]
@@ -208,9 +208,9 @@ def test_a_study_of_saved_explanations_by_the_command_line(started, model, tmp_p
 def test_saved_explanations_of_other_texts_are_refused(model):
     one, other = (exegete.attribute(model, [row], "occlusion", unit="source")[0] for row in (CHAT, OTHER))
     with pytest.raises(ExegeteError, match="two different texts"):
-        saved([one, replace(other, method="random")], 20)
+        select_saved_items([one, replace(other, method="random")], 20)
     again = replace(one, params={"perturbation": "other"})
-    assert list(saved([one, again], 20)[0].explanations) == ["occlusion", "occlusion 2"]
+    assert list(select_saved_items([one, again], 20)[0].explanations) == ["occlusion", "occlusion 2"]
 
 
 @pytest.mark.browser

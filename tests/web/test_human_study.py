@@ -13,26 +13,26 @@ import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.web.human_study import answers
-from exegete.web.human_study.blind import assigned, blinded, item_order, letter_of
-from exegete.web.human_study.cases import Case, cases, compared, restored
-from exegete.web.human_study.projects import create, find, invite, invited
-from exegete.web.human_study.results import answers_of, findings, guesses
-from exegete.web.human_study.tables import Annotator, Answer, Item
+from exegete.web.human_study.blinding import assign_method, blind_explanations, draw_item_order, make_letter
+from exegete.web.human_study.items import StudyItem, make_items, restore_explanation, select_comparison_items
+from exegete.web.human_study.projects import create_project, find_annotator, find_project, invite_annotators
+from exegete.web.human_study.results import compute_findings, load_answers, pair_guesses
+from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Item
 from sites import METHODS, TEXTS, annotator, csrf, letters, model, project, rank, site
 
 
 def shown_order(made, name, person, place):
     """The methods behind A, B, ... of an annotator's example."""
-    with made.studies.reading() as session:
+    with made.studies.read_session() as session:
         who = session.scalar(select(Annotator).where(Annotator.name == person))
-        way = answers.walk(session, who)
-        item = answers.item_at(session, way, place)
-        return [each.method for each in answers.asked(way, item, way.phase(place)).shown]
+        progress = answers.load_progress(session, who)
+        item = answers.get_item(session, progress, place)
+        return [each.method for each in answers.make_task(progress, item, progress.next_phase(place)).explanations]
 
 
 def said(made):
-    with made.studies.reading() as session:
-        return list(session.scalars(select(Answer).order_by(Answer.id)))
+    with made.studies.read_session() as session:
+        return list(session.scalars(select(AnnotatorAnswer).order_by(AnnotatorAnswer.id)))
 
 
 def test_rankings_are_kept_by_method_whatever_the_letters_were(whole):
@@ -49,8 +49,8 @@ def test_rankings_are_kept_by_method_whatever_the_letters_were(whole):
     assert all(each.content["ranks"] == order for each in kept)
     assert len({tuple(each.content["order"]) for each in kept}) > 2
     assert all(each.seconds == 2.5 for each in kept)
-    with whole.studies.reading() as session:
-        found = findings(session, find(session, "first"))
+    with whole.studies.read_session() as session:
+        found = compute_findings(session, find_project(session, "first"))
     assert [rating.method for rating in found.ratings] == METHODS
     assert (found.w_examples, found.n_examples, found.w_people) == (pytest.approx(1), 4, pytest.approx(1))
 
@@ -82,12 +82,12 @@ def test_orders_are_random_balanced_and_stay_the_same():
     item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
     explanations = dict.fromkeys("wxyz", item)
     first = [
-        [each.method for each in blinded(explanations, seed=3, annotator=a, number=n)]
+        [each.method for each in blind_explanations(explanations, seed=3, annotator=a, number=n)]
         for a in range(60)
         for n in range(10)
     ]
     again = [
-        [each.method for each in blinded(explanations, seed=3, annotator=a, number=n)]
+        [each.method for each in blind_explanations(explanations, seed=3, annotator=a, number=n)]
         for a in range(60)
         for n in range(10)
     ]
@@ -96,17 +96,17 @@ def test_orders_are_random_balanced_and_stay_the_same():
     counts = np.stack([np.bincount(places[:, column], minlength=4) for column in range(4)])
     assert counts.sum(1).tolist() == [600] * 4
     assert (abs(counts - 150) < 45).all()  # 4 standard deviations
-    assert sorted(item_order(9, seed=1, annotator=5)) == list(range(9))
-    assert item_order(9, seed=1, annotator=5) != item_order(9, seed=1, annotator=6)
-    table = np.array([[assigned(4, annotator=a, number=n) for n in range(8)] for a in range(4)])
+    assert sorted(draw_item_order(9, seed=1, annotator=5)) == list(range(9))
+    assert draw_item_order(9, seed=1, annotator=5) != draw_item_order(9, seed=1, annotator=6)
+    table = np.array([[assign_method(4, annotator=a, number=n) for n in range(8)] for a in range(4)])
     assert all(np.bincount(row, minlength=4).tolist() == [2] * 4 for row in table)
     assert all(sorted(column) == [0, 1, 2, 3] for column in table.T)
-    assert [letter_of(place) for place in (0, 25, 26)] == ["A", "Z", "A2"]
+    assert [make_letter(place) for place in (0, 25, 26)] == ["A", "Z", "A2"]
 
 
 def test_what_is_shown_blind_is_the_explanation_itself():
     item = exegete.attribute(model(), TEXTS[0], "attention_all")[0]
-    shown = blinded({"attention_all": item}, seed=0, annotator=1, number=0)[0].attribution
+    shown = blind_explanations({"attention_all": item}, seed=0, annotator=1, number=0)[0].attribution
     assert (shown.method, shown.params, shown.layers, shown.signed) == ("A", {}, None, True)
     assert np.array_equal(shown.word_scores, item.word_scores)
 
@@ -152,8 +152,11 @@ def test_opening_an_invitation_changes_nothing(whole):
     page = annotator(whole, tokens["Ben"]).get(f"/join/{tokens['Ada']}")
     assert "Hello, Ada" in page.text
     assert "set-cookie" not in page.headers
-    with whole.studies.reading() as session:
-        assert {p.name: p.joined is not None for p in find(session, "first").annotators} == {"Ada": False, "Ben": True}
+    with whole.studies.read_session() as session:
+        assert {p.name: p.joined is not None for p in find_project(session, "first").annotators} == {
+            "Ada": False,
+            "Ben": True,
+        }
 
 
 def mark(client, place, words):
@@ -163,9 +166,9 @@ def mark(client, place, words):
 
 
 def place_of(made, person, text):
-    with made.studies.reading() as session:
-        way = answers.walk(session, session.scalar(select(Annotator).where(Annotator.name == person)))
-        texts = [session.get_one(Item, item).content["texts"][0] for item in way.items]
+    with made.studies.read_session() as session:
+        progress = answers.load_progress(session, session.scalar(select(Annotator).where(Annotator.name == person)))
+        texts = [session.get_one(Item, item).content["texts"][0] for item in progress.items]
         return 1 + texts.index(text)
 
 
@@ -184,24 +187,24 @@ def test_marked_words_become_spans_of_the_raw_text(whole):
 
 def test_methods_are_judged_by_how_many_words_they_rank_below_the_marked_one(whole):
     tokens = project(whole, kind="highlight")
-    with whole.studies.reading() as session:
+    with whole.studies.read_session() as session:
         items = {
-            item.content["texts"][0]: {e.method: restored(e) for e in item.explanations}
-            for item in find(session, "first").items
+            item.content["texts"][0]: {e.method: restore_explanation(e) for e in item.explanations}
+            for item in find_project(session, "first").items
         }
     for person in ("Ada", "Ben"):
         client = annotator(whole, tokens[person])
         for text in TEXTS[1:]:
             mark(client, place_of(whole, person, text), [text.split()[-1]])
-    with whole.studies.reading() as session:
-        found = findings(session, find(session, "first"))
-    for row in found.plausible:
+    with whole.studies.read_session() as session:
+        found = compute_findings(session, find_project(session, "first"))
+    for row in found.plausibility:
         scores = [items[text][row.method].word_scores for text in TEXTS[1:]]
         below = [np.mean((each[:-1] < each[-1]) + 0.5 * (each[:-1] == each[-1])) for each in scores]
         assert row.auc == pytest.approx(np.mean(below))
-    areas = [row.auc for row in found.plausible]
+    areas = [row.auc for row in found.plausibility]
     assert areas == sorted(areas, reverse=True)
-    assert [row.examples for row in found.plausible] == [3] * len(METHODS)
+    assert [row.examples for row in found.plausibility] == [3] * len(METHODS)
     assert found.f1 == 1.0
 
 
@@ -236,31 +239,33 @@ def test_people_guess_first_without_then_with_an_explanation_and_the_first_guess
 def test_people_choose_among_all_that_the_model_can_answer(whole, chief):
     data = {"csrf": csrf(chief.get("/studies")), "name": "guessed", "source": "reviews", "kind": "simulate"}
     assert chief.post("/studies", data=data).status_code == 200
-    with whole.studies.reading() as session:
-        assert find(session, "guessed").labels == list(model().labels)
+    with whole.studies.read_session() as session:
+        assert find_project(session, "guessed").labels == list(model().labels)
     item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
-    sure = [Case((TEXTS[0],), {"saliency": replace(item, target_label="good", prediction_label="good")}, None, "good")]
-    with whole.studies.writing() as session:
+    sure = [
+        StudyItem((TEXTS[0],), {"saliency": replace(item, target_label="good", prediction_label="good")}, None, "good")
+    ]
+    with whole.studies.write_session() as session:
         for labels in ((), ("good",), ("bad", "fair")):
             with pytest.raises(ExegeteError, match="2 labels or more"):
-                create(session, "sure", sure, "simulate", labels=labels)
+                create_project(session, "sure", sure, "simulate", labels=labels)
 
 
 def test_a_guess_is_right_when_it_is_the_models_answer(whole):
     project(whole, kind="simulate", people=["Ada"])
-    with whole.studies.writing() as session:
-        study = find(session, "first")
+    with whole.studies.write_session() as session:
+        study = find_project(session, "first")
         person = study.annotators[0]
         for item, right in zip(study.items, (True, False, True, True), strict=True):
             prediction = item.content["prediction"]
             for phase, correct in (("before", False), ("after", right)):
                 content = {"guess": prediction if correct else "something else", "method": "saliency"}
-                session.add(Answer(annotator_id=person.id, item_id=item.id, phase=phase, content=content))
-    with whole.studies.reading() as session:
-        study = find(session, "first")
-        found = findings(session, study)
-        assert [guess.after for guess in guesses(answers_of(session, study))] == [True, False, True, True]
-    assert (found.help[0].before, found.help[0].after, found.help[0].gain) == (0.0, 0.75, 0.75)
+                session.add(AnnotatorAnswer(annotator_id=person.id, item_id=item.id, phase=phase, content=content))
+    with whole.studies.read_session() as session:
+        study = find_project(session, "first")
+        found = compute_findings(session, study)
+        assert [guess.after for guess in pair_guesses(load_answers(session, study))] == [True, False, True, True]
+    assert (found.gains[0].before, found.gains[0].after, found.gains[0].gain) == (0.0, 0.75, 0.75)
 
 
 def test_results_and_studies_pages_show_what_there_is(whole, chief):
@@ -295,16 +300,18 @@ def test_a_study_is_made_of_a_result_in_the_browser(whole, chief):
 
 def test_examples_that_differ_in_their_methods_make_no_study(whole):
     explained = (("saliency", TEXTS[:2]), ("globenc", TEXTS[:1]))
-    found = cases((method, item) for method, texts in explained for item in exegete.attribute(model(), texts, method))
-    with whole.studies.writing() as session:
+    found = make_items(
+        (method, item) for method, texts in explained for item in exegete.attribute(model(), texts, method)
+    )
+    with whole.studies.write_session() as session:
         with pytest.raises(ExegeteError, match="same methods"):
-            create(session, "uneven", found)
+            create_project(session, "uneven", found)
         with pytest.raises(ExegeteError, match="at least 2 methods"):
-            create(session, "one", found[1:])
+            create_project(session, "one", found[1:])
         with pytest.raises(ExegeteError, match="at least one example"):
-            create(session, "none", [])
+            create_project(session, "none", [])
         with pytest.raises(ExegeteError, match="texts only"):
-            create(session, "picture", [Case((), picture=b"x")], "highlight")
+            create_project(session, "picture", [StudyItem((), picture=b"x")], "highlight")
 
 
 def test_a_study_of_a_comparison_has_every_method_of_its_table(tmp_path):
@@ -316,7 +323,7 @@ def test_a_study_of_a_comparison_has_every_method_of_its_table(tmp_path):
         specs.append(f"parameterised_attention:{tmp_path}/seed{layer}/teacher_explainer")
     specs += [f"integrated_gradients?n_steps={steps}" for steps in (2, 3)]
     comparison = exegete.compare(model(), TEXTS, specs, ["aopc_sufficiency"])
-    found = compared(comparison, 2)
+    found = select_comparison_items(comparison, 2)
     assert [case.texts for case in found] == [(TEXTS[0],), (TEXTS[2],)]
     assert list(found[1].explanations) == [
         "parameterised_attention:seed0/teacher_explainer",
@@ -336,11 +343,11 @@ def test_pictures_are_shown_with_their_explanations(tmp_path):
     vit = shared("vit", dtype=torch.float32)
     rows = [{"image": image} for image in uneven("vit", 3)]
     items = [(m, i) for m in ("saliency", "attention_all") for i in exegete.attribute(vit, rows, m)]
-    with made.studies.writing() as session:
-        create(session, "pictures", cases(items, rows))
-    with made.studies.writing() as session:
-        token = invite(session, find(session, "pictures"), ["Ada"])["Ada"]
-        assert invited(session, token).name == "Ada"
+    with made.studies.write_session() as session:
+        create_project(session, "pictures", make_items(items, rows))
+    with made.studies.write_session() as session:
+        token = invite_annotators(session, find_project(session, "pictures"), ["Ada"])["Ada"]
+        assert find_annotator(session, token).name == "Ada"
     client = annotator(made, token)
     page = client.get("/annotate/1").text
     assert page.count('src="/annotate/1/picture"') == 1 + 2 * 2, "each map has the picture beside it"

@@ -9,17 +9,17 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from exegete.web.human_study.exports import exported, offered
-from exegete.web.human_study.people import taking
-from exegete.web.human_study.projects import find
-from exegete.web.human_study.protocol.file import digest_of
+from exegete.web.human_study.exports import get_exports, run_export
+from exegete.web.human_study.participation import load_participations
+from exegete.web.human_study.projects import find_project
+from exegete.web.human_study.protocol.file import digest_protocol
 from participants import METHODS, begun, planned, prepared, protocol, through
 from sites import csrf, project
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A site with a study of three careful people, a careless one, one who withdraws, and one who is under way."""
+    """A site with a study of three careful people, a careless one, one who withdraws, and one who is under progress."""
     from sites import site
 
     found = site(tmp_path_factory.mktemp("planned"), with_model=False)
@@ -39,27 +39,27 @@ def made(tmp_path_factory):
 
 
 def export(made, name):
-    with made.studies.reading() as session:
-        return exported(session, find(session, "films"), name)[1].decode()
+    with made.studies.read_session() as session:
+        return run_export(session, find_project(session, "films"), name)[1].decode()
 
 
 def test_careless_people_are_flagged_and_left_out(made):
-    with made.studies.reading() as session:
-        people = {each.person.name: each for each in taking(session, find(session, "films"))}
+    with made.studies.read_session() as session:
+        people = {each.person.name: each for each in load_participations(session, find_project(session, "films"))}
     assert set(people["P004"].quality.flags) == {"too fast", "checks missed", "all alike"}
-    assert [name for name, each in people.items() if each.included] == ["P001", "P002", "P003"]
-    assert not any(people[name].quality.careless for name in ("P001", "P002", "P003"))
+    assert [name for name, each in people.items() if each.is_included] == ["P001", "P002", "P003"]
+    assert not any(people[name].quality.is_careless for name in ("P001", "P002", "P003"))
     found = json.loads(export(made, "results.json"))
     assert found["answers"] == 12
-    assert found["people"] == {"complete": 4, "withdrawn": 1, "under way": 1, "flagged": 1}
+    assert found["people"] == {"complete": 4, "withdrawn": 1, "under progress": 1, "flagged": 1}
     assert [row["method"] for row in found["trueskill"]] == list(METHODS)
     assert found["mixed_model"]["effects"][0]["mean"] == pytest.approx(2)  # grad_like is always second
-    assert found["protocol_sha256"] == digest_of(protocol())
+    assert found["protocol_sha256"] == digest_protocol(protocol())
 
 
 def test_tables_tell_who_said_what(made):
     people = pd.read_csv(StringIO(export(made, "people.csv")))
-    assert people["status"].tolist() == ["complete"] * 4 + ["withdrawn", "under way"]
+    assert people["status"].tolist() == ["complete"] * 4 + ["withdrawn", "under progress"]
     assert people["PROLIFIC_PID"].tolist()[:4] == ["p0", "p1", "p2", "p3"]
     assert people.loc[people["status"] == "withdrawn", "PROLIFIC_PID"].isna().all()
     assert people["trust"].tolist()[:4] == [5.0] * 4  # 5, and 1 of 5 turned round
@@ -79,10 +79,10 @@ def test_tables_tell_who_said_what(made):
 def test_a_paper_gets_its_paragraph_figure_and_protocol(made):
     text = export(made, "methods.md")
     for part in (
-        "on Prolific (4 complete, 1 under way, 1 withdrawn)",
+        "on Prolific (4 complete, 1 under progress, 1 withdrawn)",
         "1 were left out as careless",
         "which left 3",
-        digest_of(protocol()),
+        digest_protocol(protocol()),
         "For 4 of 6 examples",
         "ranked 3 unnamed explanations",
         "Krippendorff's α = 1.00",
@@ -95,9 +95,9 @@ def test_a_paper_gets_its_paragraph_figure_and_protocol(made):
 
 def test_a_study_without_a_protocol_has_no_exports_of_one(whole):
     project(whole)
-    with whole.studies.reading() as session:
-        found = find(session, "first")
-        assert not {"people.csv", "raw.json", "protocol.yaml"} & set(offered(found))
-        text = exported(session, found, "methods.md")[1].decode()
+    with whole.studies.read_session() as session:
+        found = find_project(session, "first")
+        assert not {"people.csv", "raw.json", "protocol.yaml"} & set(get_exports(found))
+        text = run_export(session, found, "methods.md")[1].decode()
         assert "2 people took part by invitation." in text
-        assert exported(session, found, "figure.svg")[1].startswith(b"<?xml")
+        assert run_export(session, found, "figure.svg")[1].startswith(b"<?xml")

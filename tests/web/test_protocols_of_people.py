@@ -8,23 +8,23 @@ import pytest
 from sqlalchemy import select
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.cases import restored
-from exegete.web.human_study.projects import find
-from exegete.web.human_study.protocol.file import KnownPart, digest_of, protocol_of
-from exegete.web.human_study.protocol.known import known_item, passed
-from exegete.web.human_study.results import answers_of, findings, widest
-from exegete.web.human_study.tables import Annotator, Answer, Step
+from exegete.web.human_study.items import restore_explanation
+from exegete.web.human_study.projects import find_project
+from exegete.web.human_study.protocol.file import KnownPart, digest_protocol, parse_protocol
+from exegete.web.human_study.protocol.known_answers import has_passed, make_known_item
+from exegete.web.human_study.results import compute_findings, find_widest_interval, load_answers
+from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, AnnotatorStep
 from participants import METHODS, answer, begun, by_evidence, link, planned, prepared, protocol, shown, step, through
 from sites import csrf, stranger
 
 
 def people(made):
-    with made.studies.reading() as session:
+    with made.studies.read_session() as session:
         return list(session.scalars(select(Annotator).order_by(Annotator.id)))
 
 
 def rows(made, table):
-    with made.studies.reading() as session:
+    with made.studies.read_session() as session:
         return list(session.scalars(select(table).order_by(table.id)))
 
 
@@ -38,7 +38,7 @@ def study(whole):
 def test_somebody_goes_from_the_link_to_the_code(study):
     client, page = begun(study, 1)
     assert "We study explanations." in page.text
-    assert digest_of(protocol()) in page.text
+    assert digest_protocol(protocol()) in page.text
     assert "every statement has to be ticked" in step(client, "consent", agree=["0"]).text
     assert "How good is your English?" in step(client, "consent", agree=["0", "1"]).text
     assert "an answer is needed" in step(client, "screening").text
@@ -63,10 +63,10 @@ def test_somebody_goes_from_the_link_to_the_code(study):
     assert "https://app.prolific.com/submissions/complete?cc=C123" in page.text
     (person,) = people(study)
     assert (person.status, person.source["SESSION_ID"], person.slot) == ("complete", "s1", 0)
-    kept = {row.name: row.content for row in rows(study, Step)}
+    kept = {row.name: row.content for row in rows(study, AnnotatorStep)}
     assert kept["questionnaire"] == {"trust": [5, 1], "comment": None}
-    with study.studies.reading() as session:
-        said = answers_of(session, find(session, "films"))
+    with study.studies.read_session() as session:
+        said = load_answers(session, find_project(session, "films"))
     assert len(said) == 4  # neither the training nor the check is an answer of the study
     assert all(each.content["ranks"] == dict(zip(METHODS, (1, 2, 3), strict=True)) for each in said)
     assert {each.content["confidence"] for each in said} == {4}
@@ -87,7 +87,7 @@ def test_a_wrong_answer_in_training_is_told_and_what_comes_later_cannot_be_seen_
     page = answer(client, step(client, "instructions"), ranks=2)
     assert "not what was expected" in page.text
     assert "What is rank 1?" in client.get("/annotate").text
-    assert [row.name for row in rows(study, Step)] == ["consent", "screening", "instructions"]
+    assert [row.name for row in rows(study, AnnotatorStep)] == ["consent", "screening", "instructions"]
 
 
 def test_somebody_who_does_not_understand_or_fit_is_thanked(study):
@@ -133,8 +133,8 @@ def test_nobody_more_than_wanted_is_let_in_and_places_of_those_who_leave_are_giv
     _, page = begun(study, 7)
     assert "We study explanations." in page.text
     assert sorted(person.slot for person in people(study) if person.slot is not None) == [0, 1, 2, 3, 4]
-    with study.studies.reading() as session:
-        main = {item.id for item in find(session, "films").items}
+    with study.studies.read_session() as session:
+        main = {item.id for item in find_project(session, "films").items}
         had = [item for person in people(study) for item in person.items or () if item in main]
     assert {had.count(item) for item in main} == {3, 4}
     assert all(len(person.items) == 5 for person in people(study) if person.items)
@@ -146,7 +146,7 @@ def test_withdrawal_deletes_what_a_person_said_and_who_it_was(study):
     answer(client, client.get("/annotate"))
     page = client.post("/annotate/withdraw", data={"csrf": csrf(client.get("/annotate"))})
     assert "All that you said is deleted" in page.text
-    assert (rows(study, Answer), rows(study, Step)) == ([], [])
+    assert (rows(study, AnnotatorAnswer), rows(study, AnnotatorStep)) == ([], [])
     (person,) = people(study)
     assert (person.name, person.person, person.source, person.items) == ("withdrawn 1", None, None, None)
     assert client.get("/annotate").status_code == 403
@@ -157,29 +157,28 @@ def test_known_examples_have_one_right_explanation_and_others_that_differ():
         KnownPart(text="the plot is dull and long", evidence=["dull"], prediction="bad"),
         KnownPart(square=(2, 3), grid=(3, 4), prediction="red"),
     ):
-        item = known_item(part, 5, "check", protocol_of(protocol()))
-        scores = {each.method: restored(each).scores for each in item.explanations}
+        item = make_known_item(part, 5, "check", parse_protocol(protocol()))
+        scores = {each.method: restore_explanation(each).scores for each in item.explanations}
         assert set(scores) == {"planted", "decoy 1", "decoy 2"}
         assert len({tuple(each) for each in scores.values()}) == 3
         assert {each.sum() for each in scores.values()} == {1}
         assert scores["planted"].argmax() == (3 if part.text else 1 * 4 + 2)
-        assert passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 2, "decoy 2": 2}})
-        assert not passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 1, "decoy 2": 2}})
-        assert [passed("simulate", item, {"guess": guess}) for guess in (part.prediction, "other")] == [True, False]
+        assert has_passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 2, "decoy 2": 2}})
+        assert not has_passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 1, "decoy 2": 2}})
+        assert [has_passed("simulate", item, {"guess": guess}) for guess in (part.prediction, "other")] == [True, False]
     part = KnownPart(text="a dull film", evidence=["dull"], prediction="bad")
-    marks = known_item(part, 0, "check", protocol_of(protocol("highlight")))
-    assert [passed("highlight", marks, {"marks": each}) for each in ([[0, 2, 6]], [[0, 0, 11]], [[0, 0, 1]], [])] == [
-        True, True, False, False,
-    ]  # fmt: skip
+    marks = make_known_item(part, 0, "check", parse_protocol(protocol("highlight")))
+    answers = ([[0, 2, 6]], [[0, 0, 11]], [[0, 0, 1]], [])
+    assert [has_passed("highlight", marks, {"marks": each}) for each in answers] == [True, True, False, False]
 
 
 def test_time_is_over_when_it_is_over(study):
     client, _ = begun(study, 1)
-    with study.studies.writing() as session:
+    with study.studies.write_session() as session:
         session.scalar(select(Annotator)).created -= timedelta(minutes=61)
     assert "time for this study is over" in client.get("/annotate").text
     assert "time for this study is over" in step(client, "consent", agree=["0", "1"]).text
-    assert rows(study, Step) == []
+    assert rows(study, AnnotatorStep) == []
 
 
 def test_an_address_of_mturk_can_be_looked_at_before_the_task_is_accepted(whole):
@@ -203,8 +202,8 @@ def test_a_study_stops_when_its_intervals_are_narrow(whole):
             turned = {letter: ["word"] * (1 + (place + number) % 3) for place, letter in enumerate(order)}
             page = answer(client, page, lambda _, turned=turned: turned)
         step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})
-    with whole.studies.reading() as session:
-        assert widest(session, find(session, "films")) < 100
+    with whole.studies.read_session() as session:
+        assert find_widest_interval(session, find_project(session, "films")) < 100
     assert "enough people" in begun(whole, 3)[1].text
 
 
@@ -229,8 +228,8 @@ def test_the_planted_order_is_found(study):
         client, _ = begun(study, number)
         prepared(client)
         assert "C123" in through(client).text
-    with study.studies.reading() as session:
-        found = findings(session, find(session, "films"))
+    with study.studies.read_session() as session:
+        found = compute_findings(session, find_project(session, "films"))
     assert [rating.method for rating in found.ratings] == list(METHODS)
     assert (found.answers, found.alpha) == (12, pytest.approx(1))
 
@@ -253,6 +252,6 @@ def test_a_protocol_says_what_is_wrong_with_it_and_where():
     ):
         assert old in text
         with pytest.raises(ExegeteError) as error:
-            protocol_of(text.replace(old, new))
+            parse_protocol(text.replace(old, new))
         assert told in str(error.value)
     assert by_evidence({"A": ["great"], "B": ["x", "y"]}) == {"A": 1, "B": 2}

@@ -8,51 +8,51 @@ import pytest
 
 from exegete.cli import main
 from exegete.errors import ExegeteError
-from exegete.web.human_study.analysis.power import Design, power
-from exegete.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST, Work, judged
+from exegete.web.human_study.analysis.power import StudyDesign, simulate_power
+from exegete.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST, AnnotatorWork, assess_quality
 
-CAREFUL = Work("Ada", [20, 30, 25], [(1, 2), (2, 1), (1, 2), (2, 1)], [True, True])
+CAREFUL = AnnotatorWork("Ada", [20, 30, 25], [(1, 2), (2, 1), (1, 2), (2, 1)], [True, True])
 
 
 def test_careful_people_have_no_flags_and_careless_ones_theirs():
-    fast = Work("Ben", [2, 3, 40], [(1, 2), (2, 1)], [True])
-    wrong = Work("Cy", [22], [(1, 2)], [True, False])
-    alike = Work("Dee", [21], [(1, 2)] * 4)
-    found = {each.person: each for each in judged([CAREFUL, fast, wrong, alike])}
-    assert not found["Ada"].careless
+    fast = AnnotatorWork("Ben", [2, 3, 40], [(1, 2), (2, 1)], [True])
+    wrong = AnnotatorWork("Cy", [22], [(1, 2)], [True, False])
+    alike = AnnotatorWork("Dee", [21], [(1, 2)] * 4)
+    found = {each.person: each for each in assess_quality([CAREFUL, fast, wrong, alike])}
+    assert not found["Ada"].is_careless
     assert found["Ben"].flags == (TOO_FAST,)
     assert (found["Cy"].flags, found["Cy"].missed, found["Cy"].checks) == ((CHECKS_MISSED,), 1, 2)
     assert found["Dee"].flags == (ALL_ALIKE,)
 
 
 def test_bounds_can_be_declared():
-    wrong = Work("Cy", [22], [], [True, False])
-    assert judged([CAREFUL, wrong], missed=1)[1].flags == ()
-    assert judged([CAREFUL, wrong], fastest=24)[1].flags == (TOO_FAST, CHECKS_MISSED)
-    assert judged([Work("Eve", [], [])])[0].flags == ()
-    assert math.isnan(judged([Work("Eve", [], [])])[0].seconds)
+    wrong = AnnotatorWork("Cy", [22], [], [True, False])
+    assert assess_quality([CAREFUL, wrong], missed=1)[1].flags == ()
+    assert assess_quality([CAREFUL, wrong], fastest=24)[1].flags == (TOO_FAST, CHECKS_MISSED)
+    assert assess_quality([AnnotatorWork("Eve", [], [])])[0].flags == ()
+    assert math.isnan(assess_quality([AnnotatorWork("Eve", [], [])])[0].seconds)
 
 
 def test_no_effect_is_found_at_the_level_of_the_test():
-    ranked = power(Design(0.5, methods=2, items=4, person=0.8), 16, runs=300)
-    guessed = power(Design(0.0, kind="simulate", methods=1, items=4, person=0.8), 16, runs=300)
+    ranked = simulate_power(StudyDesign(0.5, methods=2, items=4, person=0.8), 16, runs=300)
+    guessed = simulate_power(StudyDesign(0.0, kind="simulate", methods=1, items=4, person=0.8), 16, runs=300)
     assert 0.005 <= ranked.power <= 0.05  # one side of 5 %
     assert 0.005 <= guessed.power <= 0.05
 
 
 def test_more_people_have_more_power_and_smaller_intervals():
-    for design in (Design(0.7, methods=3, items=6), Design(0.3, kind="simulate", methods=2, items=6)):
-        few, many = (power(design, people, runs=60) for people in (6, 40))
+    for design in (StudyDesign(0.7, methods=3, items=6), StudyDesign(0.3, kind="simulate", methods=2, items=6)):
+        few, many = (simulate_power(design, people, runs=60) for people in (6, 40))
         assert few.power < many.power
         assert many.power > 0.7
         assert many.width < few.width
-        assert power(design, 6, runs=60) == few
+        assert simulate_power(design, 6, runs=60) == few
 
 
 def test_guesses_have_the_power_of_the_t_test_that_they_are():
     from statsmodels.stats.power import TTestPower
 
-    found = power(Design(0.25, kind="simulate", methods=1, items=1, person=0.0, item=0.0), 30, runs=1500)
+    found = simulate_power(StudyDesign(0.25, kind="simulate", methods=1, items=1, person=0.0, item=0.0), 30, runs=1500)
     before, after = 0.6, 0.85
     deviation = math.sqrt(before * (1 - before) + after * (1 - after))
     expected = TTestPower().power(0.25 / deviation, nobs=30, alpha=0.05)
@@ -62,7 +62,7 @@ def test_guesses_have_the_power_of_the_t_test_that_they_are():
 @pytest.mark.parametrize("options", [{"effect": 0.4}, {"effect": 0.5, "kind": "simulate"}, {"effect": 0.6, "item": -1}])
 def test_what_cannot_be_planned_is_said(options):
     with pytest.raises(ExegeteError, match="expected"):
-        power(Design(**options), 1)
+        simulate_power(StudyDesign(**options), 1)
 
 
 def test_the_command_prints_a_row_for_each_number_of_people(capsys):

@@ -9,8 +9,14 @@ import pytest
 import trueskill
 from scipy.stats import friedmanchisquare
 
-from exegete.web.human_study.analysis.ranking import concordance, mean_concordance, midranks, partial_order, ratings
-from exegete.web.human_study.analysis.simulation import Guess, helped
+from exegete.web.human_study.analysis.ranking import (
+    compute_midranks,
+    compute_rank_ranges,
+    kendall_w,
+    mean_kendall_w,
+    rate_methods,
+)
+from exegete.web.human_study.analysis.simulation import Guess, compute_gains
 
 TABLE_4 = {
     "input_x_gradient": (-2.7, 0.67),
@@ -34,11 +40,11 @@ def ballots(count, strengths=(-2.7, -2.1, 0.7, 4.3), ties=False, seed=0):
 
 def test_the_ranks_of_table_4_follow_from_its_ratings():
     mu, sigma = zip(*TABLE_4.values(), strict=True)
-    assert partial_order(mu, sigma) == [(3, 4), (3, 4), (2, 2), (1, 1)]
+    assert compute_rank_ranges(mu, sigma) == [(3, 4), (3, 4), (2, 2), (1, 1)]
 
 
 def test_the_deviations_of_table_4_come_out_of_its_parameters_and_of_none_smaller():
-    sigmas = [rating.sigma for rating in ratings(ballots(300))]
+    sigmas = [rating.sigma for rating in rate_methods(ballots(300))]
     assert all(0.65 < sigma < 0.73 for sigma in sigmas)
     scaled = trueskill.TrueSkill(mu=0, sigma=0.5, beta=0.25, tau=0.005, draw_probability=0.1)
     one, _ = scaled.rate_1vs1(scaled.create_rating(), scaled.create_rating())
@@ -46,7 +52,7 @@ def test_the_deviations_of_table_4_come_out_of_its_parameters_and_of_none_smalle
 
 
 def test_a_ballot_of_two_is_the_update_of_the_published_formula():
-    (winner, loser) = ratings([{"a": 1, "b": 2}])
+    (winner, loser) = rate_methods([{"a": 1, "b": 2}])
     beta, tau, sigma = 25 / 6, 25 / 300, 0.5
     variance = sigma**2 + tau**2
     c = math.sqrt(2 * beta**2 + 2 * variance)
@@ -62,13 +68,13 @@ def test_a_ballot_of_two_is_the_update_of_the_published_formula():
 
 
 def test_ties_leave_equals_equal():
-    found = ratings([dict.fromkeys("abc", 2)] * 5)
+    found = rate_methods([dict.fromkeys("abc", 2)] * 5)
     assert [rating.mu for rating in found] == pytest.approx([0, 0, 0], abs=1e-9)
     assert {rating.rank for rating in found} == {"1-3"}
 
 
 def test_the_stronger_method_gets_the_better_rank():
-    found = ratings(ballots(200))
+    found = rate_methods(ballots(200))
     assert found[0].method == "d"
     assert found[0].rank == "1"
     assert [rating.mu for rating in found] == sorted((rating.mu for rating in found), reverse=True)
@@ -82,36 +88,36 @@ def test_kendalls_w_is_friedmans_statistic_over_its_largest_value(people, ties):
     cast = ballots(people, ties=ties, seed=people)
     columns = [[ballot[name] for ballot in cast] for name in "abcd"]
     expected = friedmanchisquare(*columns).statistic / (people * 3)
-    assert concordance(cast) == pytest.approx(expected, rel=1e-9)
+    assert kendall_w(cast) == pytest.approx(expected, rel=1e-9)
 
 
 def test_kendalls_w_by_hand():
     same, reverse = {"a": 1, "b": 2, "c": 3}, {"a": 3, "b": 2, "c": 1}
-    assert concordance([same, same]) == pytest.approx(1.0)
-    assert concordance([same, reverse]) == pytest.approx(0.0)
+    assert kendall_w([same, same]) == pytest.approx(1.0)
+    assert kendall_w([same, reverse]) == pytest.approx(0.0)
     # sums of ranks 4, 4, 10 around 6: S = 24, so W = 12 · 24 / (9 · 24)
-    assert concordance([same, {"a": 2, "b": 1, "c": 3}, {"a": 1, "b": 2, "c": 3}]) == pytest.approx(12 * 14 / (9 * 24))
-    assert math.isnan(concordance([same]))
-    assert math.isnan(concordance([dict.fromkeys("abc", 1)] * 3))
+    assert kendall_w([same, {"a": 2, "b": 1, "c": 3}, {"a": 1, "b": 2, "c": 3}]) == pytest.approx(12 * 14 / (9 * 24))
+    assert math.isnan(kendall_w([same]))
+    assert math.isnan(kendall_w([dict.fromkeys("abc", 1)] * 3))
 
 
 def test_only_examples_that_several_people_ranked_count_for_agreement():
     same, reverse = {"a": 1, "b": 2}, {"a": 2, "b": 1}
-    assert mean_concordance([(0, same), (0, same), (1, same), (2, same), (2, reverse)]) == (pytest.approx(0.5), 2)
-    assert math.isnan(mean_concordance([(0, same)])[0])
+    assert mean_kendall_w([(0, same), (0, same), (1, same), (2, same), (2, reverse)]) == (pytest.approx(0.5), 2)
+    assert math.isnan(mean_kendall_w([(0, same)])[0])
 
 
 def test_midranks_share_places():
-    assert midranks([1, 1, 3, 4]).tolist() == [1.5, 1.5, 3, 4]
+    assert compute_midranks([1, 1, 3, 4]).tolist() == [1.5, 1.5, 3, 4]
 
 
 def test_help_is_the_mean_gain_over_examples_with_an_interval_around_it():
     guesses = [Guess(e, "good", before=e % 4 == 0, after=True) for e in range(40)]
     guesses += [Guess(e, "none", before=e % 2 == 0, after=e % 2 == 0) for e in range(40)]
-    good, none = helped(guesses)
+    good, none = compute_gains(guesses)
     assert (good.method, good.before, good.after) == ("good", 0.25, 1.0)
     assert good.gain == pytest.approx(0.75)
-    assert (good.possible, none.possible) == (1, 0)
+    assert (good.normalised_gain, none.normalised_gain) == (1, 0)
     assert good.low < 0.75 < good.high
     # the bootstrap's width is near that of a proportion: 2 · 1.96 · √(0.75 · 0.25 / 40)
     assert good.high - good.low == pytest.approx(2 * 1.96 * math.sqrt(0.75 * 0.25 / 40), rel=0.25)

@@ -17,7 +17,7 @@ from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.models.loading.digest import digest_weights
-from exegete.web.human_study.protocol.file import digest_of
+from exegete.web.human_study.protocol.file import digest_protocol
 from participants import protocol, step
 from sites import HERE, METHODS, TEXTS, csrf, model
 
@@ -126,7 +126,7 @@ def test_a_study_of_a_protocol_is_made_once_and_its_link_and_digest_are_told(sta
     start = started(*options)
     link = "/take/films?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID={{%SESSION_ID%}}"
     assert link in start["printed"]
-    assert digest_of(protocol()) in start["printed"]
+    assert digest_protocol(protocol()) in start["printed"]
     assert "/take/films" in pages(start).get("/studies/films").text
     assert "continuing the study films" in started(*options)["printed"]
     path.write_text(protocol(language="de"))

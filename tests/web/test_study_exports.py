@@ -13,10 +13,10 @@ from exegete.data.argilla import read_records
 from exegete.data.label_studio import read_tasks, write_tasks
 from exegete.data.marked import MarkedExample
 from exegete.errors import ExegeteError
-from exegete.web.human_study.exports import exported
-from exegete.web.human_study.projects import find
-from exegete.web.human_study.results import marked_examples
-from exegete.web.human_study.tables import Answer
+from exegete.web.human_study.exports import run_export
+from exegete.web.human_study.projects import find_project
+from exegete.web.human_study.results import load_marked_examples
+from exegete.web.human_study.tables import AnnotatorAnswer
 from sites import METHODS, TEXTS, annotator, csrf, model, project, rank
 
 MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada": [[0, 26, 37]], "Ben": [[0, 0, 5]]}}
@@ -26,19 +26,21 @@ MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada"
 def marked(whole):
     """A study in which people have marked; Ada all but one example, Ben two."""
     project(whole, kind="highlight")
-    with whole.studies.writing() as session:
-        study = find(session, "first")
+    with whole.studies.write_session() as session:
+        study = find_project(session, "first")
         ids = {person.name: person.id for person in study.annotators}
         for number, people in MARKS.items():
             for name, marks in people.items():
                 content = {"marks": marks}
-                session.add(Answer(annotator_id=ids[name], item_id=study.items[number].id, phase="", content=content))
+                session.add(
+                    AnnotatorAnswer(annotator_id=ids[name], item_id=study.items[number].id, phase="", content=content)
+                )
     return whole
 
 
 def export(made, name):
-    with made.studies.reading() as session:
-        return exported(session, find(session, "first"), name)[1]
+    with made.studies.read_session() as session:
+        return run_export(session, find_project(session, "first"), name)[1]
 
 
 def test_rankings_are_exported_one_row_a_method_alike_in_csv_and_parquet(whole):
@@ -105,8 +107,8 @@ def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief
     page = chief.post("/studies/import", data=data, files={"file": ("x.json", json.dumps(content))})
     assert page.url.path == "/studies/imported"
     assert "imported" in page.text
-    with whole.studies.reading() as session:
-        assert marked_examples(session, find(session, "imported")) == given
+    with whole.studies.read_session() as session:
+        assert load_marked_examples(session, find_project(session, "imported")) == given
     again = chief.get(f"/studies/imported/export/{kind}.json").json()
     back = read_tasks(again) if kind == "label-studio" else read_records(again)
     assert [(each.texts, each.label, list(each.marks.values())) for each in back] == [

@@ -20,12 +20,12 @@ from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
 from exegete.models.loading.digest import digest_weights
 from exegete.web import Site
-from exegete.web.human_study.cases import Case, followed_up
-from exegete.web.human_study.exports import exported
-from exegete.web.human_study.origin import data_of, loop_commands, origin_of
-from exegete.web.human_study.projects import create, find
+from exegete.web.human_study.exports import run_export
+from exegete.web.human_study.items import StudyItem, make_follow_up_items
+from exegete.web.human_study.origin import describe_origin, format_data_spec, make_follow_up_commands
+from exegete.web.human_study.projects import create_project, find_project
 from exegete.web.human_study.storage import Storage
-from exegete.web.human_study.tables import Annotator, Answer, now
+from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, utc_now
 from sites import METHODS, TEXTS, TOKEN, admin, annotator, csrf, model, project, storage
 
 MADE = {"towns": 40, "other": 2}
@@ -36,10 +36,11 @@ def filled(made):
     for name, count in MADE.items():
         marks = {"Ada": ((0, 0, 5),), "Ben": ((0, 0, 5), (0, 6, 7))}
         found = [
-            Case((f"small {'town' if n % 2 else 'film'} {n}",), label=str(n % 2), marks=marks) for n in range(count)
+            StudyItem((f"small {'town' if n % 2 else 'film'} {n}",), label=str(n % 2), marks=marks)
+            for n in range(count)
         ]
-        with made.writing() as session:
-            create(session, name, found, "highlight")
+        with made.write_session() as session:
+            create_project(session, name, found, "highlight")
 
 
 @pytest.fixture
@@ -66,15 +67,17 @@ def test_marks_are_read_from_where_they_are_kept(marked):
 
 def test_people_who_did_not_complete_a_protocol_are_not_counted(marked):
     made, path = marked
-    with made.writing() as session:
-        study = find(session, "other")
+    with made.write_session() as session:
+        study = find_project(session, "other")
         for status in ("", "complete", "failed"):
-            person = Annotator(project_id=study.id, name=status or "under way", slot=0, status=status, joined=now())
+            person = Annotator(
+                project_id=study.id, name=status or "under progress", slot=0, status=status, joined=utc_now()
+            )
             session.add(person)
             session.flush()
             for item in study.items:
                 content = {"marks": [[0, 6, 10]]}
-                session.add(Answer(annotator_id=person.id, item_id=item.id, phase="", content=content))
+                session.add(AnnotatorAnswer(annotator_id=person.id, item_id=item.id, phase="", content=content))
     data = exegete.load_data(f"study:{path}?name=other&share=0.3", "all")
     assert data["rationale"][0] == [
         [0, 5],
@@ -86,14 +89,14 @@ def test_people_who_did_not_complete_a_protocol_are_not_counted(marked):
 def test_marks_are_read_from_either_storage_as_its_page_names_it(url):
     made = Storage(url)
     filled(made)
-    spec = data_of(made.engine.url, "towns")
+    spec = format_data_spec(made.engine.url, "towns")
     data = exegete.load_data(spec, "all")
     assert (len(data), data["rationale"][0], data["label"][:2]) == (40, [[0, 5], [6, 7]], [0, 1])
     sizes = [len(exegete.load_data(spec, split)) for split in ("train", "dev", "test")]
     assert sum(sizes) == 40
     assert min(sizes) > 0
     with pytest.raises(ExegeteError, match=r"unknown study in which words are marked 'town'.*towns"):
-        exegete.load_data(data_of(made.engine.url, "town"), "all")
+        exegete.load_data(format_data_spec(made.engine.url, "town"), "all")
     made.close()
 
 
@@ -110,9 +113,9 @@ def test_a_server_that_is_not_there_or_gets_a_password_in_its_address_is_refused
 
 
 def test_addresses_of_storages_have_no_password():
-    told = data_of(make_url("postgresql+psycopg://me:hunter2@db.example.org:5433/studies"), "old films")
+    told = format_data_spec(make_url("postgresql+psycopg://me:hunter2@db.example.org:5433/studies"), "old films")
     assert told == "study:postgresql://me@db.example.org:5433/studies?name=old+films"
-    assert data_of(make_url("sqlite:////data/s.db"), "films") == "study:/data/s.db?name=films"
+    assert format_data_spec(make_url("sqlite:////data/s.db"), "films") == "study:/data/s.db?name=films"
 
 
 def test_one_click_gives_training_data_and_the_commands_that_follow(marked, tmp_path):
@@ -150,23 +153,27 @@ def test_a_model_is_trained_by_the_pages_command_and_a_study_of_it_tells_so(whol
     for place in range(1, 33):
         page = client.get(f"/annotate/{place}")
         client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2", "unit": ["0", "1"]})
-    told = shlex.split(loop_commands(whole.studies.engine.url, "first", None)[0])[1:]
+    told = shlex.split(make_follow_up_commands(whole.studies.engine.url, "first", None)[0])[1:]
     settings = ["--set", "max_steps=2", "--set", "per_device_train_batch_size=4", "--device", "cpu", "--quiet"]
     monkeypatch.chdir(tmp_path)
     assert main([*told, *settings]) == 0
     made = exegete.load("corrected", device="cpu")
     assert made.labels == ("bad", "good")
-    found = origin_of({"new": made}, {"new": "corrected"}, "csv:x.csv", [Case(("a film",))])
+    found = describe_origin({"new": made}, {"new": "corrected"}, "csv:x.csv", [StudyItem(("a film",))])
     new, run = found["models"]["new"], json.loads(Path("corrected/exegete_run.json").read_text())
     assert (new["weights"], new["trained_on"]) == (digest_weights(made.model), run["config"]["data"]["train"])
     assert new["trained_on"]["source"].startswith("study:/")
-    assert new["trained_on"]["digest"] == digest_data(exegete.load_data(data_of(whole.studies.engine.url, "first")))
-    with whole.studies.writing() as session:
-        create(session, "follow-up", followed_up({"old": made, "new": made}, [{"text": TEXTS[0]}]), origin=found)
-    with whole.studies.reading() as session:
-        study = find(session, "follow-up")
-        assert json.loads(exported(session, study, "results.json")[1])["origin"] == found
-        assert f"trained on {new['trained_on']['source']}" in exported(session, study, "methods.md")[1].decode()
+    assert new["trained_on"]["digest"] == digest_data(
+        exegete.load_data(format_data_spec(whole.studies.engine.url, "first"))
+    )
+    with whole.studies.write_session() as session:
+        create_project(
+            session, "follow-up", make_follow_up_items({"old": made, "new": made}, [{"text": TEXTS[0]}]), origin=found
+        )
+    with whole.studies.read_session() as session:
+        study = find_project(session, "follow-up")
+        assert json.loads(run_export(session, study, "results.json")[1])["origin"] == found
+        assert f"trained on {new['trained_on']['source']}" in run_export(session, study, "methods.md")[1].decode()
     page = unescape(chief.get("/studies/follow-up").text)
     assert new["weights"] in page
     assert new["trained_on"]["digest"] in page
@@ -175,10 +182,10 @@ def test_a_model_is_trained_by_the_pages_command_and_a_study_of_it_tells_so(whol
 def test_two_models_are_compared_on_what_they_agree_on(whole):
     other = model()
     rows = [{"text": text} for text in TEXTS]
-    found = followed_up({"old": model(), "new": other}, rows, METHODS[0])
+    found = make_follow_up_items({"old": model(), "new": other}, rows, METHODS[0])
     assert [case.texts for case in found] == [(text,) for text in TEXTS]
     assert all(set(case.explanations) == {"old", "new"} for case in found)
     one = exegete.attribute(model(), TEXTS[0], METHODS[0])[0]
     assert np.allclose(found[0].explanations["new"].word_scores, one.word_scores)
-    with whole.studies.writing() as session:
-        create(session, "follow-up", found, "rank")
+    with whole.studies.write_session() as session:
+        create_project(session, "follow-up", found, "rank")

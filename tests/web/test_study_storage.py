@@ -13,9 +13,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.cases import Case
-from exegete.web.human_study.projects import create, find
-from exegete.web.human_study.storage import Storage, migrations, upgrade
+from exegete.web.human_study.items import StudyItem
+from exegete.web.human_study.projects import create_project, find_project
+from exegete.web.human_study.storage import Storage, make_migration_config, upgrade
 from exegete.web.human_study.tables import Base, Project
 
 
@@ -29,12 +29,14 @@ def test_migrations_make_the_tables_that_the_code_expects(url):
 def test_a_storage_is_opened_again_with_all_that_is_in_it(url):
     for name in ("first", "second"):
         storage = Storage(url)
-        with storage.writing() as session:
-            create(session, name, [Case(("a film",))], "highlight")
+        with storage.write_session() as session:
+            create_project(session, name, [StudyItem(("a film",))], "highlight")
         storage.close()
     storage = Storage(url)
-    with storage.reading() as session:
-        assert [find(session, name).items[0].content["texts"] for name in ("first", "second")] == [["a film"]] * 2
+    with storage.read_session() as session:
+        assert [find_project(session, name).items[0].content["texts"] for name in ("first", "second")] == [
+            ["a film"]
+        ] * 2
     storage.close()
 
 
@@ -66,7 +68,7 @@ def test_a_file_that_another_program_is_writing_is_waited_for(tmp_path):
 def test_a_schema_goes_down_and_up_again(url):
     storage = Storage(url)
     with storage.engine.begin() as connection:
-        command.downgrade(migrations(connection), "base")
+        command.downgrade(make_migration_config(connection), "base")
         assert inspect(connection).get_table_names() == ["alembic_version"]
     with storage.engine.begin() as connection:
         upgrade(connection)
@@ -87,14 +89,14 @@ def test_what_raises_is_not_kept(url):
     storage = Storage(url)
 
     def half():
-        with storage.writing() as session:
-            create(session, "half", [Case(("a film",))], "highlight")
+        with storage.write_session() as session:
+            create_project(session, "half", [StudyItem(("a film",))], "highlight")
             session.flush()
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         half()
-    with storage.reading() as session:
+    with storage.read_session() as session:
         assert session.query(Project).count() == 0
     storage.close()
 

@@ -9,11 +9,17 @@ import pytest
 
 import exegete
 from exegete.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST
-from exegete.web.human_study.blind import unnamed
+from exegete.web.human_study.blinding import hide_method
 from exegete.web.human_study.exports import EXPORTS
 from exegete.web.human_study.kinds import KINDS
 from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, WITHDRAWN
-from exegete.web.human_study.texts import LANGUAGES, catalogue, preferred, sayer, texts
+from exegete.web.human_study.texts import (
+    LANGUAGES,
+    choose_language,
+    load_catalogue,
+    make_admin_translator,
+    make_translator,
+)
 from exegete.web.pages import ROOM
 from sites import TEXTS, model, project
 
@@ -27,9 +33,9 @@ def places(text):
     return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
-@pytest.mark.parametrize("key", sorted(catalogue()))
+@pytest.mark.parametrize("key", sorted(load_catalogue()))
 def test_every_text_is_there_in_every_language_with_the_same_places(key):
-    found = catalogue()[key]
+    found = load_catalogue()[key]
     assert set(found) == set(LANGUAGES)
     said = [each if isinstance(each, list) else [each] for each in found.values()]
     assert len({len(each) for each in said}) == 1
@@ -41,7 +47,7 @@ def test_every_text_is_there_in_every_language_with_the_same_places(key):
 def test_pages_say_nothing_but_what_the_catalogue_has(path):
     source = path.read_text(encoding="utf-8")
     for key in re.findall(r'\bt\("(\w+)"[,)]', source):
-        assert key in catalogue(), key
+        assert key in load_catalogue(), key
     shown = re.sub(r"\{% block root %\}.*?\{% endblock %\}|<[^>]*>", " ", source)
     assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"exegete"}
 
@@ -54,7 +60,7 @@ SAID = re.compile(r'\bsay\("([^"]+)"')
 def test_the_admins_pages_say_everything_in_german_too(path):
     source = path.read_text(encoding="utf-8")
     for text in SAID.findall(source):
-        assert places(sayer("de")(text)) == places(text)
+        assert places(make_admin_translator("de")(text)) == places(text)
     shown = re.sub(r"<[^>]*>", " ", source)
     assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"exegete"}
     assert re.findall(r'aria-label="[A-Za-z]', source) == []
@@ -69,7 +75,7 @@ def test_the_admin_reads_german_where_the_browser_asks_for_it(whole, chief, kind
         assert told in page.text
         assert '<html lang="de">' in page.text
         assert told not in chief.get(f"/studies{address}").text
-    assert [preferred(header) for header in ("", "fr", "en-GB,de;q=0.5", "de-AT", "de;q=x,en")] == [
+    assert [choose_language(header) for header in ("", "fr", "en-GB,de;q=0.5", "de-AT", "de;q=x,en")] == [
         "en",
         "en",
         "en",
@@ -89,23 +95,23 @@ def test_titles_and_states_have_german_names():
         TOO_FAST,
         CHECKS_MISSED,
         ALL_ALIKE,
-        "under way",
+        "under progress",
         "flagged",
     }
-    assert all(sayer("de")(text) for text in named)
+    assert all(make_admin_translator("de")(text) for text in named)
 
 
 def test_values_stand_where_their_places_are():
-    assert texts("de")("example_of", place=2, count=5) == "Beispiel 2 von 5"
-    assert texts()("save") == "Save and go on"
+    assert make_translator("de")("example_of", place=2, count=5) == "Beispiel 2 von 5"
+    assert make_translator()("save") == "Save and go on"
 
 
 def test_signed_methods_look_like_unsigned_ones():
     item = exegete.attribute(model(), TEXTS[0], "input_x_gradient")[0]
     assert item.signed
     assert (item.word_scores < 0).any()
-    shown = {rule: unnamed(item, "A", rule).word_scores for rule in ("positive", "absolute", "signed")}
+    shown = {rule: hide_method(item, "A", rule).word_scores for rule in ("positive", "absolute", "signed")}
     assert (shown["positive"] == item.word_scores.clip(min=0)).all()
     assert (shown["absolute"] == abs(item.word_scores)).all()
     assert (shown["signed"] == item.word_scores).all()
-    assert (unnamed(item, "A").word_scores == shown["positive"]).all()
+    assert (hide_method(item, "A").word_scores == shown["positive"]).all()

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from exegete.cli import app as commands
 from exegete.errors import ExegeteError
 from exegete.web import Limits, create_app
-from exegete.web.human_study.cases import Case
 from exegete.web.human_study.exports import to_csv
-from exegete.web.human_study.projects import TOKEN_BYTES, create, digest, find, invite
-from exegete.web.human_study.tables import Annotator, Answer
+from exegete.web.human_study.items import StudyItem
+from exegete.web.human_study.projects import TOKEN_BYTES, create_project, digest_token, find_project, invite_annotators
+from exegete.web.human_study.tables import Annotator, AnnotatorAnswer
 from sites import HERE, MARKUP, SCRIPT, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
 
 OPEN = {"/sign-in", "/static/style.css", "/favicon.ico"}
@@ -119,9 +119,9 @@ def test_invitations_are_256_bits_of_which_only_a_digest_is_kept(whole):
     tokens = project(whole, people=[f"person {number}" for number in range(50)])
     assert len(set(tokens.values())) == 50
     assert all(len(token) >= 8 * TOKEN_BYTES / 6 for token in tokens.values())
-    with whole.studies.reading() as session:
+    with whole.studies.read_session() as session:
         kept = set(session.scalars(select(Annotator.token_digest)))
-    assert kept == {digest(token) for token in tokens.values()}
+    assert kept == {digest_token(token) for token in tokens.values()}
     assert not kept & set(tokens.values())
 
 
@@ -166,9 +166,9 @@ def test_a_form_without_the_pages_own_token_changes_nothing(whole, chief):
             ).status_code
             == 403
         )
-    with whole.studies.reading() as session:
-        assert session.scalar(select(Answer)) is None
-        assert {person.name for person in find(session, "first").annotators} == {"Ada", "Ben"}
+    with whole.studies.read_session() as session:
+        assert session.scalar(select(AnnotatorAnswer)) is None
+        assert {person.name for person in find_project(session, "first").annotators} == {"Ada", "Ben"}
 
 
 @pytest.mark.parametrize(
@@ -334,8 +334,8 @@ def test_a_file_for_a_spreadsheet_holds_no_formula(whole):
     tokens = project(whole, people=[evil])
     client = annotator(whole, tokens[evil])
     rank(client, 1, dict.fromkeys(letters(client.get("/annotate/1")), 1))
-    with whole.studies.reading() as session:
-        lines = to_csv(session, find(session, "first")).decode().splitlines()
+    with whole.studies.read_session() as session:
+        lines = to_csv(session, find_project(session, "first")).decode().splitlines()
     assert f",'{evil}" in lines[1]
     assert f",{evil}" not in lines[1]
 
@@ -344,7 +344,7 @@ def test_what_went_wrong_inside_is_not_told(whole, monkeypatch):
     def broken(*_):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr("exegete.web.human_study.manage.findings", broken)
+    monkeypatch.setattr("exegete.web.human_study.manage.compute_findings", broken)
     project(whole)
     reply = admin(whole).get("/studies/first/results")
     assert (reply.status_code, SECRET in reply.text, "went wrong" in reply.text) == (500, False, True)
@@ -357,10 +357,10 @@ def test_names_and_numbers_of_studies_are_checked(whole, chief):
                   {"limit": "9" * 30}, {"limit": "-1"}, {"seed": "x"}):  # fmt: skip
         assert chief.post("/studies", data=good | wrong).status_code == 422, wrong
     assert chief.post("/studies", data=good).status_code == 200
-    with whole.studies.writing() as session, pytest.raises(ExegeteError, match="already"):
-        create(session, "new", [Case(("a",))], "highlight")
-    with whole.studies.writing() as session, pytest.raises(ExegeteError, match="1 to 200"):
-        invite(session, find(session, "new"), [str(number) for number in range(201)])
+    with whole.studies.write_session() as session, pytest.raises(ExegeteError, match="already"):
+        create_project(session, "new", [StudyItem(("a",))], "highlight")
+    with whole.studies.write_session() as session, pytest.raises(ExegeteError, match="1 to 200"):
+        invite_annotators(session, find_project(session, "new"), [str(number) for number in range(201)])
 
 
 def test_numbers_that_cannot_be_meant_are_refused(whole, chief):

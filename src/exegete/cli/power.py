@@ -45,8 +45,8 @@ def power(
 
     Example: exegete power --effect 0.65 --methods 3 --items 10 --people 20,40,60
     """
-    from exegete.web.human_study.analysis.power import Design
-    from exegete.web.human_study.analysis.power import power as estimate_power
+    from exegete.web.human_study.analysis.power import StudyDesign
+    from exegete.web.human_study.analysis.power import simulate_power as estimate_power
 
     if kind not in KINDS:
         raise unknown("kind of study", kind, KINDS)
@@ -55,7 +55,7 @@ def power(
         raise ExegeteError(f"expected numbers of annotators such as 20,40,60, got {people!r:.60}")
     if kind == "rank" and methods < 2:
         raise ExegeteError("a ranking needs at least 2 methods")
-    design = Design(effect, kind, methods, items, screen, baseline, person, item)
+    design = StudyDesign(effect, kind, methods, items, screen, baseline, person, item)
     table = Table("people", "power", "width", box=SIMPLE_HEAD)
     for count in counts:
         estimate = estimate_power(design, int(count), runs, seed)

@@ -20,7 +20,7 @@ from exegete.web.explore.routes import router as explore
 from exegete.web.human_study.annotate import router as annotate
 from exegete.web.human_study.manage import router as manage
 from exegete.web.human_study.protocol.routes import router as take
-from exegete.web.human_study.protocol.steps import ElsewhereError
+from exegete.web.human_study.protocol.step_pages import WrongStageError
 from exegete.web.pages import assets, page
 from exegete.web.shield import Shield
 from exegete.web.site import Site, site_of
@@ -55,7 +55,7 @@ def create_app(site: Site) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(guard.SignInNeededError, _stranger)
     app.add_exception_handler(BusyError, _busy)
-    app.add_exception_handler(ElsewhereError, _elsewhere)
+    app.add_exception_handler(WrongStageError, _elsewhere)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(Shield, hosts=site.hosts, limits=site.limits)

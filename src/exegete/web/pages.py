@@ -14,7 +14,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
 from exegete.reports.highlighted import highlight
 from exegete.web.guard import csrf_token, is_admin
-from exegete.web.human_study.texts import sayer, texts
+from exegete.web.human_study.texts import make_admin_translator, make_translator
 from exegete.web.site import site_of
 
 ROOM = Path(str(files("exegete.web")))
@@ -37,7 +37,7 @@ def templates() -> Environment:
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page. Templates also see `site`, `admin` (whether the admin asks), `csrf`, `here` (the path), `lang`, `t`."""
     lang = values.pop("lang", "en")
-    told = {"lang": lang, "t": texts(lang), "say": sayer(lang)}
+    told = {"lang": lang, "t": make_translator(lang), "say": make_admin_translator(lang)}
     shared = {"site": site_of(request), "admin": is_admin(request), "here": request.url.path} | told
     csrf = values.pop("csrf", None) or csrf_token(request)
     text = templates().get_template(f"{template}.html.j2").render(**shared, csrf=csrf, **values)

@@ -13,7 +13,7 @@ from exegete.errors import ExegeteError
 if TYPE_CHECKING:
     from exegete.models import ExplainedModel
     from exegete.web.browse.stored import Result
-    from exegete.web.human_study.cases import Case
+    from exegete.web.human_study.items import StudyItem
     from exegete.web.human_study.protocol.file import Protocol
     from exegete.web.human_study.storage import Storage
 
@@ -44,9 +44,9 @@ class StudyPlan:
     @property
     def digest(self) -> str:
         """The SHA-256 of the protocol file."""
-        from exegete.web.human_study.protocol.file import digest_of
+        from exegete.web.human_study.protocol.file import digest_protocol
 
-        return digest_of(self.text)
+        return digest_protocol(self.text)
 
     @property
     def parameters(self) -> str:
@@ -83,17 +83,19 @@ def find_saved_explanations(folders: Sequence[Path], study: str | None) -> list[
     """
     from exegete.reports.storage import CONFIG, DATA
 
-    saved = [folder for folder in folders if (folder / DATA).is_file() and (folder / CONFIG).is_file()]
-    if saved and study is None:
-        raise ExegeteError(f"{saved[0]} contains saved explanations for a human study: name the study with --study")
-    return saved
+    select_saved_items = [folder for folder in folders if (folder / DATA).is_file() and (folder / CONFIG).is_file()]
+    if select_saved_items and study is None:
+        raise ExegeteError(
+            f"{select_saved_items[0]} contains saved explanations for a human study: name the study with --study"
+        )
+    return select_saved_items
 
 
 def open_storage(url: str | None) -> Storage:
     """Open the database at a URL; default: a file in the working directory."""
-    from exegete.web.human_study.storage import DEFAULT, Storage
+    from exegete.web.human_study.storage import DEFAULT_URL, Storage
 
-    return Storage(url or DEFAULT)
+    return Storage(url or DEFAULT_URL)
 
 
 def make_study(storage: Storage, name: str, kind: str | None, material: StudyMaterial, protocol: str | None) -> None:
@@ -101,11 +103,11 @@ def make_study(storage: Storage, name: str, kind: str | None, material: StudyMat
     from sqlalchemy import select
 
     from exegete.web.human_study.kinds import KINDS
-    from exegete.web.human_study.origin import origin_of
-    from exegete.web.human_study.projects import check_new, create
+    from exegete.web.human_study.origin import describe_origin
+    from exegete.web.human_study.projects import check_name_and_kind, create_project
     from exegete.web.human_study.tables import Project
 
-    with storage.reading() as session:
+    with storage.read_session() as session:
         existing = session.scalar(select(Project).where(Project.name == name))
     if existing is not None:
         if kind not in (None, existing.kind):
@@ -117,12 +119,12 @@ def make_study(storage: Storage, name: str, kind: str | None, material: StudyMat
         say(f"continuing the study {name}")
         return
     kind = kind or "rank"
-    check_new(name, kind)
+    check_name_and_kind(name, kind)
     cases, labels = _make_cases(name, material)
-    if KINDS[kind].changes:
+    if KINDS[kind].has_changes:
         cases = _add_changed_versions(cases, material, protocol)
-    with storage.writing() as session:
-        create(
+    with storage.write_session() as session:
+        create_project(
             session,
             name,
             cases,
@@ -130,40 +132,47 @@ def make_study(storage: Storage, name: str, kind: str | None, material: StudyMat
             labels=labels,
             seed=material.seed,
             protocol=protocol,
-            origin=origin_of(material.models, material.sources, material.data, cases) if material.models else None,
+            origin=describe_origin(material.models, material.sources, material.data, cases)
+            if material.models
+            else None,
         )
 
 
-def _add_changed_versions(cases: Sequence[Case], material: StudyMaterial, protocol: str | None) -> list[Case]:
+def _add_changed_versions(cases: Sequence[StudyItem], material: StudyMaterial, protocol: str | None) -> list[StudyItem]:
     """Add changed versions to the examples, by the protocol's rule or the default rule."""
-    from exegete.web.human_study.changes import with_changes
-    from exegete.web.human_study.protocol.file import ChangePart, protocol_of
+    from exegete.web.human_study.changes import add_changed_versions
+    from exegete.web.human_study.protocol.file import ChangePart, parse_protocol
 
     if not material.models:
         raise ExegeteError("a study of kind counterfactual needs the --model whose answers people predict")
-    rule = ChangePart() if protocol is None else protocol_of(protocol).change
+    rule = ChangePart() if protocol is None else parse_protocol(protocol).change
     say("running the model on changed examples")
-    return with_changes(next(iter(material.models.values())), cases, rule, material.seed)
+    return add_changed_versions(next(iter(material.models.values())), cases, rule, material.seed)
 
 
-def _make_cases(name: str, material: StudyMaterial) -> tuple[list[Case], Sequence[str]]:
+def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Sequence[str]]:
     """Return the study's examples, and the labels of the model."""
     from exegete.reports.attributions import Attributions
-    from exegete.web.human_study.cases import compared, explained, followed_up, saved
+    from exegete.web.human_study.items import (
+        explain_items,
+        make_follow_up_items,
+        select_comparison_items,
+        select_saved_items,
+    )
 
     result = next((result for result in material.results.values() if result.explained), None)
     if result is not None:
-        return compared(result.comparison, material.limit), result.comparison.config.get("labels", ())
+        return select_comparison_items(result.comparison, material.limit), result.comparison.config.get("labels", ())
     if material.saved:
         items = [item for folder in material.saved for item in Attributions.load(folder)]
-        return saved(items, material.limit), ()
+        return select_saved_items(items, material.limit), ()
     if material.models and material.rows:
         model = next(iter(material.models.values()))
         say(f"explaining {len(material.rows)} examples for the study {name}")
         if len(material.models) > 1:
             method = material.methods[0] if material.methods else ""
-            return followed_up(material.models, material.rows, method, material.seed), model.labels
-        return explained(model, material.rows, material.methods, material.seed), model.labels
+            return make_follow_up_items(material.models, material.rows, method, material.seed), model.labels
+        return explain_items(model, material.rows, material.methods, material.seed), model.labels
     raise ExegeteError(
         f"the study {name} does not exist: create it from --result DIR (of compare, or explain --output-dir), or from "
         "--model and --data"

@@ -17,152 +17,166 @@ from exegete.errors import ExegeteError
 from exegete.web import guard
 from exegete.web.busy import written
 from exegete.web.human_study import answers
-from exegete.web.human_study.answers import Walk
-from exegete.web.human_study.kinds import BEFORE, Asked
-from exegete.web.human_study.projects import invited
-from exegete.web.human_study.protocol import steps
-from exegete.web.human_study.protocol.known import passed
+from exegete.web.human_study.answers import AnnotatorProgress
+from exegete.web.human_study.kinds import BEFORE, AnnotationTask
+from exegete.web.human_study.projects import find_annotator
+from exegete.web.human_study.protocol import step_pages
+from exegete.web.human_study.protocol.known_answers import has_passed
 from exegete.web.human_study.protocol.stages import MAIN, TRAINING
-from exegete.web.human_study.tables import Annotator, now
-from exegete.web.human_study.texts import MissingError, told
+from exegete.web.human_study.tables import Annotator, utc_now
+from exegete.web.human_study.texts import MissingError, translate_error
 from exegete.web.pages import page
 from exegete.web.site import site_of
 
 router = APIRouter()
-GONE = "This invitation is not valid, or not any more. Ask whoever sent it for a new one."
+INVALID_INVITATION = "This invitation is not valid, or not any more. Ask whoever sent it for a new one."
 
 
 @router.get("/join/{token}")
-def invitation(request: Request, token: str) -> Response:
+def show_invitation(request: Request, token: str) -> Response:
     """The study's invitation page with a button; opening the link changes nothing, as mail programs open links too."""
-    with site_of(request).studies.reading() as session:
-        way = answers.walk(session, _person(session, token))
-        return page(request, "join", way=way, lang=way.language, csrf=guard.csrf_token(request, token))
+    with site_of(request).studies.read_session() as session:
+        progress = answers.load_progress(session, _require_annotator(session, token))
+        return page(request, "join", progress=progress, lang=progress.language, csrf=guard.csrf_token(request, token))
 
 
 @router.post("/join/{token}")
-async def join(request: Request, token: str, form: guard.AnyForm) -> Response:
+async def accept_invitation(request: Request, token: str, form: guard.AnyForm) -> Response:
     """Signs the annotator in by the invitation's token."""
     if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, token)):
         raise HTTPException(403, "Open the invitation again and press its button.")
-    await written(lambda: _joined(request, token))
+    await written(lambda: _mark_joined(request, token))
     response = RedirectResponse("/annotate", 303)
     guard.join(request, response, token)
     return response
 
 
-def _joined(request: Request, token: str) -> None:
-    with site_of(request).studies.writing() as session:
-        person = _person(session, token)
-        person.joined = person.joined or now()
+def _mark_joined(request: Request, token: str) -> None:
+    with site_of(request).studies.write_session() as session:
+        person = _require_annotator(session, token)
+        person.joined = person.joined or utc_now()
 
 
 @router.get("/annotate")
-def overview(request: Request) -> Response:
+def show_overview(request: Request) -> Response:
     """The instructions, and how far one has come; by a protocol, what comes next."""
-    with signed_in(request) as (session, way):
-        if way.protocol is not None:
-            return steps.current(request, session, way, way.protocol)
-        return page(request, "annotate_home", way=way, lang=way.language)
+    with open_progress(request) as (session, progress):
+        if progress.protocol is not None:
+            return step_pages.show_current_stage(request, session, progress, progress.protocol)
+        return page(request, "annotate_home", progress=progress, lang=progress.language)
 
 
 @router.get("/annotate/{place}")
-def example(request: Request, place: int) -> Response:
+def show_example(request: Request, place: int) -> Response:
     """The page of one example to annotate."""
-    with signed_in(request) as (session, way):
-        steps.require(session, way, MAIN)
-        return shown(request, session, way, place)
+    with open_progress(request) as (session, progress):
+        step_pages.require_stage(session, progress, MAIN)
+        return render_example(request, session, progress, place)
 
 
 @router.post("/annotate/{place}")
-async def submit(request: Request, place: int, form: guard.CheckedForm) -> Response:
+async def submit_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
     """Keeps an answer and goes on."""
-    return await written(lambda: _submitted(request, place, form))
+    return await written(lambda: _save_submission(request, place, form))
 
 
-def _submitted(request: Request, place: int, form: guard.Form) -> Response:
-    with signed_in(request, writing=True) as (session, way):
-        steps.require(session, way, MAIN)
-        problem = kept(request, session, way, place, form)
+def _save_submission(request: Request, place: int, form: guard.Form) -> Response:
+    with open_progress(request, writing=True) as (session, progress):
+        step_pages.require_stage(session, progress, MAIN)
+        problem = save_form(request, session, progress, place, form)
         if problem is not None:
             return problem
-        further = answers.walk(session, way.annotator)
-        steps.finish(session, further)
-        after = further.next(place) if further.complete(place) else place
+        further = answers.load_progress(session, progress.annotator)
+        step_pages.finish_if_done(session, further)
+        after = further.next_place(place) if further.is_complete(place) else place
     return RedirectResponse("/annotate" if after is None else f"/annotate/{after}", 303)
 
 
 @router.get("/annotate/training/{place}")
-def practice(request: Request, place: int) -> Response:
+def show_training_example(request: Request, place: int) -> Response:
     """The page of an example of the training."""
-    with signed_in(request, role=TRAINING) as (session, way):
-        steps.require(session, way, TRAINING)
-        return shown(request, session, way, place)
+    with open_progress(request, role=TRAINING) as (session, progress):
+        step_pages.require_stage(session, progress, TRAINING)
+        return render_example(request, session, progress, place)
 
 
 @router.post("/annotate/training/{place}")
-async def practise(request: Request, place: int, form: guard.CheckedForm) -> Response:
+async def submit_training_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
     """Keeps an answer of the training, and says whether it is the known one."""
-    return await written(lambda: _practised(request, place, form))
+    return await written(lambda: _save_training_answer(request, place, form))
 
 
-def _practised(request: Request, place: int, form: guard.Form) -> Response:
-    with signed_in(request, role=TRAINING, writing=True) as (session, way):
-        steps.require(session, way, TRAINING)
-        problem = kept(request, session, way, place, form)
-        further = answers.walk(session, way.annotator, TRAINING)
-        if problem is None and further.complete(place):
-            steps.finish(session, answers.walk(session, way.annotator))
+def _save_training_answer(request: Request, place: int, form: guard.Form) -> Response:
+    with open_progress(request, role=TRAINING, writing=True) as (session, progress):
+        step_pages.require_stage(session, progress, TRAINING)
+        problem = save_form(request, session, progress, place, form)
+        further = answers.load_progress(session, progress.annotator, TRAINING)
+        if problem is None and further.is_complete(place):
+            step_pages.finish_if_done(session, answers.load_progress(session, progress.annotator))
             return RedirectResponse(f"/annotate/training/{place}/feedback", 303)
     return problem or RedirectResponse(f"/annotate/training/{place}", 303)
 
 
 @router.get("/annotate/training/{place}/feedback")
-def feedback(request: Request, place: int) -> Response:
+def show_feedback(request: Request, place: int) -> Response:
     """Whether an answer of the training was the known one, and why."""
-    with signed_in(request, role=TRAINING) as (session, way):
-        item = answers.item_at(session, way, place)
-        said = answers.answer(session, way, item, way.kind.phases[-1])
+    with open_progress(request, role=TRAINING) as (session, progress):
+        item = answers.get_item(session, progress, place)
+        said = answers.find_answer(session, progress, item, progress.kind.phases[-1])
         if said is None:
             raise HTTPException(404, "There is no answer yet.")
-        right = passed(way.kind.name, item, said.content)
-        told = item.content["feedback"]
-        return page(request, "take_feedback", way=way, lang=way.language, place=place, right=right, feedback=told)
+        right = has_passed(progress.kind.name, item, said.content)
+        translate_error = item.content["feedback"]
+        return page(
+            request,
+            "take_feedback",
+            progress=progress,
+            lang=progress.language,
+            place=place,
+            right=right,
+            feedback=translate_error,
+        )
 
 
-def kept(request: Request, session: Session, way: Walk, place: int, form: guard.Form) -> Response | None:
+def save_form(
+    request: Request, session: Session, progress: AnnotatorProgress, place: int, form: guard.Form
+) -> Response | None:
     """Keeps the answer of a form; the page that says what is wrong with it, if anything is."""
-    item = answers.item_at(session, way, place)
+    item = answers.get_item(session, progress, place)
     phase = guard.one(form, "phase")
-    if phase not in way.kind.phases:
+    if phase not in progress.kind.phases:
         raise ExegeteError("this form is not one of this study's")
     try:
-        content = way.kind.read(form, answers.asked(way, item, phase), phase) | _confidence(way, form)
+        content = progress.kind.parse_form(form, answers.make_task(progress, item, phase), phase) | _read_confidence(
+            progress, form
+        )
     except ExegeteError as error:
-        return shown(request, session, way, place, problem=told(error, way.language), form=form)
-    answers.keep(session, way, item, phase, content, seconds_of(form))
+        return render_example(
+            request, session, progress, place, problem=translate_error(error, progress.language), form=form
+        )
+    answers.save_answer(session, progress, item, phase, content, read_seconds(form))
     session.flush()
     return None
 
 
 @router.get("/annotate/{place}/picture")
-def picture(request: Request, place: int, role: str = "") -> Response:
+def get_picture(request: Request, place: int, role: str = "") -> Response:
     """The image of an example in the study."""
-    with signed_in(request, role=role) as (session, way):
-        found = answers.item_at(session, way, place).picture
+    with open_progress(request, role=role) as (session, progress):
+        found = answers.get_item(session, progress, place).picture
     if found is None:
         raise HTTPException(404, "This example has no picture.")
     return Response(found, media_type="image/png")
 
 
 @router.get("/annotate/training/{place}/picture")
-def practice_picture(request: Request, place: int) -> Response:
+def get_training_picture(request: Request, place: int) -> Response:
     """The image of an example of the training."""
-    return picture(request, place, TRAINING)
+    return get_picture(request, place, TRAINING)
 
 
 @router.post("/annotate/leave/now")
-def leave(form: guard.CheckedForm) -> Response:
+def sign_out(form: guard.CheckedForm) -> Response:
     """Signs out; the invitation lets one in again."""
     response = RedirectResponse("/annotate", 303)
     response.delete_cookie(guard.ANNOTATOR, path="/")
@@ -170,65 +184,77 @@ def leave(form: guard.CheckedForm) -> Response:
 
 
 @contextmanager
-def signed_in(request: Request, *, role: str = "", writing: bool = False) -> Iterator[tuple[Session, Walk]]:
-    """A session, and the way of the annotator whose browser this is."""
+def open_progress(
+    request: Request, *, role: str = "", writing: bool = False
+) -> Iterator[tuple[Session, AnnotatorProgress]]:
+    """A session, and the progress of the annotator whose browser this is."""
     studies = site_of(request).studies
-    with studies.writing() if writing else studies.reading() as session:
-        yield session, answers.walk(session, _person(session, request.cookies.get(guard.ANNOTATOR, "")), role)
+    with studies.write_session() if writing else studies.read_session() as session:
+        yield (
+            session,
+            answers.load_progress(session, _require_annotator(session, request.cookies.get(guard.ANNOTATOR, "")), role),
+        )
 
 
-def _person(session: Session, token: str) -> Annotator:
-    person = invited(session, token)
+def _require_annotator(session: Session, token: str) -> Annotator:
+    person = find_annotator(session, token)
     if person is None:
-        raise HTTPException(403, GONE)
+        raise HTTPException(403, INVALID_INVITATION)
     return person
 
 
-def shown(
-    request: Request, session: Session, way: Walk, place: int, problem: str = "", form: guard.Form | None = None
+def render_example(
+    request: Request,
+    session: Session,
+    progress: AnnotatorProgress,
+    place: int,
+    problem: str = "",
+    form: guard.Form | None = None,
 ) -> Response:
     """The page of an example, with what was just sent or answered earlier filled in."""
-    item = answers.item_at(session, way, place)
-    phase = way.phase(place)
-    asked = answers.asked(way, item, phase)
-    said = answers.answer(session, way, item, phase)
-    first = answers.answer(session, way, item, BEFORE) if phase != BEFORE else None
+    item = answers.get_item(session, progress, place)
+    phase = progress.next_phase(place)
+    task = answers.make_task(progress, item, phase)
+    said = answers.find_answer(session, progress, item, phase)
+    first = answers.find_answer(session, progress, item, BEFORE) if phase != BEFORE else None
     content = None if said is None else said.content
     return page(
         request,
-        f"annotate_{way.project.kind}",
+        f"annotate_{progress.project.kind}",
         status=422 if problem else 200,
-        way=way,
-        lang=way.language,
+        progress=progress,
+        lang=progress.language,
         place=place,
-        base=f"/annotate/{way.role}/{place}" if way.role else f"/annotate/{place}",
-        signed=way.main.show == "signed",
+        base=f"/annotate/{progress.role}/{place}" if progress.role else f"/annotate/{place}",
+        signed=progress.main.show == "signed",
         sure=(content or {}).get("confidence"),
-        asked=asked,
+        task=task,
         phase=phase,
         label=item.content["label"],
-        chosen=_chosen(way, content, asked, form),
+        chosen=_get_initial_values(progress, content, task, form),
         first=None if first is None else first.content,
         problem=problem,
     )
 
 
-def _chosen(way: Walk, content: dict[str, Any] | None, asked: Asked, form: guard.Form | None) -> Any:
+def _get_initial_values(
+    progress: AnnotatorProgress, content: dict[str, Any] | None, task: AnnotationTask, form: guard.Form | None
+) -> Any:
     """The form's initial values: those just sent, or those of an earlier answer."""
-    if way.project.kind == "rank":
+    if progress.project.kind == "rank":
         if form is not None:
-            return {each.letter: guard.one(form, f"rank-{each.letter}") for each in asked.shown}
-        return {each.letter: str((content or {}).get("ranks", {}).get(each.method, "")) for each in asked.shown}
-    if way.kind.guesses:
+            return {each.letter: guard.one(form, f"rank-{each.letter}") for each in task.explanations}
+        return {each.letter: str((content or {}).get("ranks", {}).get(each.method, "")) for each in task.explanations}
+    if progress.kind.is_simulation:
         return (content or {}).get("guess")
     if form is not None:
-        return {number for number in range(len(asked.units)) if str(number) in form.get("unit", ())}
-    return set(np.flatnonzero(find_marked_units(asked.units, (content or {}).get("marks", []))).tolist())
+        return {number for number in range(len(task.units)) if str(number) in form.get("unit", ())}
+    return set(np.flatnonzero(find_marked_units(task.units, (content or {}).get("marks", []))).tolist())
 
 
-def _confidence(way: Walk, form: guard.Form) -> dict[str, int]:
+def _read_confidence(progress: AnnotatorProgress, form: guard.Form) -> dict[str, int]:
     """How sure a person is, from 1 to 5, where the protocol asks for it."""
-    if way.protocol is None or not way.protocol.main.confidence:
+    if progress.protocol is None or not progress.protocol.main.confidence:
         return {}
     given = guard.one(form, "confidence")
     if given not in set("12345"):
@@ -236,7 +262,7 @@ def _confidence(way: Walk, form: guard.Form) -> dict[str, int]:
     return {"confidence": int(given)}
 
 
-def seconds_of(form: guard.Form) -> float | None:
+def read_seconds(form: guard.Form) -> float | None:
     """The seconds that a form says it took; None where it says nothing usable."""
     try:
         seconds = float(guard.one(form, "seconds", "nan"))

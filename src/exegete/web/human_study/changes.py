@@ -13,18 +13,20 @@ from exegete.data.marked import split_units
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
-from exegete.web.human_study.cases import Case, Changed
+from exegete.web.human_study.items import ChangedVersion, StudyItem
 from exegete.web.human_study.protocol.file import ChangePart
 
 
-class Version(NamedTuple):
+class ChangedTexts(NamedTuple):
     """Texts with words taken out of them, and each of these with what stands in its place, if anything."""
 
     texts: tuple[str, ...]
     edits: tuple[tuple[str, str], ...]
 
 
-def with_changes(model: ExplainedModel, cases: Sequence[Case], rule: ChangePart, seed: int = 0) -> list[Case]:
+def add_changed_versions(
+    model: ExplainedModel, cases: Sequence[StudyItem], rule: ChangePart, seed: int = 0
+) -> list[StudyItem]:
     """The examples, each with a changed version and the model's answer to it.
 
     Version number t of example n is drawn by (seed, n, t), and the examples that get another answer by the seed.
@@ -40,19 +42,23 @@ def with_changes(model: ExplainedModel, cases: Sequence[Case], rule: ChangePart,
     """
     if model.task.name != "classification" or model.modality != "text":
         raise ExegeteError(f"a changed example needs a classifier of texts, not {model.task.name} of {model.modality}")
-    drawn = [[_version(cases, n, rule, [seed, n, t]) for t in range(rule.tries)] for n in range(len(cases))]
-    every = iter(_answers(model, [version.texts for versions in drawn for version in versions]))
-    answered = [[Changed(version.texts, next(every), version.edits) for version in versions] for versions in drawn]
+    drawn = [[_draw_version(cases, n, rule, [seed, n, t]) for t in range(rule.tries)] for n in range(len(cases))]
+    every = iter(_predict_labels(model, [version.texts for versions in drawn for version in versions]))
+    answered = [
+        [ChangedVersion(version.texts, next(every), version.edits) for version in versions] for versions in drawn
+    ]
     if not rule.balanced:
         return [replace(case, changed=versions[0]) for case, versions in zip(cases, answered, strict=True)]
-    turned = _turned(cases, answered, seed)
+    turned = _choose_answer_changes(cases, answered, seed)
     return [
         replace(case, changed=next(each for each in versions if (each.prediction != case.prediction) == turn))
         for case, versions, turn in zip(cases, answered, turned, strict=True)
     ]
 
 
-def _turned(cases: Sequence[Case], answered: Sequence[Sequence[Changed]], seed: int) -> list[bool]:
+def _choose_answer_changes(
+    cases: Sequence[StudyItem], answered: Sequence[Sequence[ChangedVersion]], seed: int
+) -> list[bool]:
     """Which examples get a version that changes the answer: those that have no other, and drawn ones up to half."""
     changes = [
         [each.prediction != case.prediction for each in versions]
@@ -64,7 +70,7 @@ def _turned(cases: Sequence[Case], answered: Sequence[Sequence[Changed]], seed: 
     return turned
 
 
-def _version(cases: Sequence[Case], number: int, rule: ChangePart, seed: Sequence[int]) -> Version:
+def _draw_version(cases: Sequence[StudyItem], number: int, rule: ChangePart, seed: Sequence[int]) -> ChangedTexts:
     generator = np.random.default_rng(seed)
     texts = cases[number].texts
     words = split_units(texts)
@@ -81,13 +87,13 @@ def _version(cases: Sequence[Case], number: int, rule: ChangePart, seed: Sequenc
     put = [str(generator.choice(others)) if rule.how == "replace" else "" for _ in chosen]
     edits = dict(sorted(zip(chosen, put, strict=True), key=lambda each: (each[0].side, each[0].start)))
     changed = tuple(
-        _edited(text, {word: new for word, new in edits.items() if word.side == side})
+        _apply_edits(text, {word: new for word, new in edits.items() if word.side == side})
         for side, text in enumerate(texts)
     )
-    return Version(changed, tuple((word.text, new) for word, new in edits.items()))
+    return ChangedTexts(changed, tuple((word.text, new) for word, new in edits.items()))
 
 
-def _edited(text: str, edits: Mapping[Word, str]) -> str:
+def _apply_edits(text: str, edits: Mapping[Word, str]) -> str:
     """The text with these words replaced; where nothing takes a word's place, the white space behind it goes, too."""
     for word, new in reversed(list(edits.items())):
         end = word.end if new else len(text) - len(text[word.end :].lstrip())
@@ -95,7 +101,7 @@ def _edited(text: str, edits: Mapping[Word, str]) -> str:
     return text if all(edits.values()) else text.rstrip()
 
 
-def _answers(model: ExplainedModel, texts: Sequence[tuple[str, ...]]) -> list[str]:
+def _predict_labels(model: ExplainedModel, texts: Sequence[tuple[str, ...]]) -> list[str]:
     """The model's label for each text or pair."""
     rows = [dict(zip(("text", "text_pair"), each, strict=False)) for each in texts]
     found: dict[int, str] = {}

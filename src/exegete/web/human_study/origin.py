@@ -16,21 +16,22 @@ from exegete.data.provenance import digest
 from exegete.models import ExplainedModel
 from exegete.models.loading.digest import digest_weights
 from exegete.web.browse.stored import RUN
-from exegete.web.human_study.cases import Case
+from exegete.web.human_study.items import StudyItem
 
 
-def origin_of(
-    models: Mapping[str, ExplainedModel], sources: Mapping[str, str], data: str | None, cases: Sequence[Case]
+def describe_origin(
+    models: Mapping[str, ExplainedModel], sources: Mapping[str, str], data: str | None, cases: Sequence[StudyItem]
 ) -> dict[str, Any]:
     """What a study is made of: each model's source, digest of weights and training, data, and a digest of the texts."""
     told = {
-        name: {"source": sources.get(name), "weights": digest_weights(model.model)} | _training(sources.get(name, ""))
+        name: {"source": sources.get(name), "weights": digest_weights(model.model)}
+        | _read_training_run(sources.get(name, ""))
         for name, model in models.items()
     }
     return {"models": told, "data": data, "examples": len(cases), "texts": digest([case.texts for case in cases])}
 
 
-def address_of(storage: URL) -> str:
+def format_storage_url(storage: URL) -> str:
     """The storage's address, without a password."""
     if storage.get_backend_name() == "sqlite":
         where = f"sqlite:///{Path(storage.database or '').absolute()}"
@@ -42,16 +43,16 @@ def address_of(storage: URL) -> str:
     return where
 
 
-def data_of(storage: URL, study: str) -> str:
+def format_data_spec(storage: URL, study: str) -> str:
     """The study's marks as `--data` names them."""
-    return f"study:{address_of(storage).removeprefix('sqlite:///')}?{urlencode({'name': study})}"
+    return f"study:{format_storage_url(storage).removeprefix('sqlite:///')}?{urlencode({'name': study})}"
 
 
-def loop_commands(storage: URL, study: str, origin: Mapping[str, Any] | None) -> tuple[str, str]:
+def make_follow_up_commands(storage: URL, study: str, origin: Mapping[str, Any] | None) -> tuple[str, str]:
     """The command that trains on a study's marks, and the one that shows people the old model and the new one."""
     models = (origin or {}).get("models", {})
     old = next((made["source"] for made in models.values() if made["source"]), None)
-    data = data_of(storage, study)
+    data = format_data_spec(storage, study)
     start = ["--config", "tiny"] if old is None else ["--model", old]
     train = ["exegete", "train", "er_joint", *start, "--data", data, "--output-dir", "corrected"]
     pair = ["--model", old or "OLD", "--model", "corrected"]
@@ -66,12 +67,12 @@ def loop_commands(storage: URL, study: str, origin: Mapping[str, Any] | None) ->
         "--study",
         f"{study} follow-up",
         "--storage",
-        address_of(storage),
+        format_storage_url(storage),
     ]
     return join(train), join(shown)
 
 
-def _training(source: str) -> dict[str, Any]:
+def _read_training_run(source: str) -> dict[str, Any]:
     """The recipe and data of a model that this library trained; of others nothing."""
     for folder in (Path(source), Path(source).parent):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):

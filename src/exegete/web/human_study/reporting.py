@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.analysis.mixed import Mixed, Observed, mixed
+from exegete.web.human_study.analysis.mixed_model import MixedModel, Observation, fit_mixed_model
 from exegete.web.human_study.kinds import AFTER, KINDS
-from exegete.web.human_study.people import counts, left_out, taking
-from exegete.web.human_study.protocol.file import ChangePart, Protocol, digest_of, main_of, protocol_of
-from exegete.web.human_study.results import Findings, answers_of, findings
-from exegete.web.human_study.tables import Answer, Project
+from exegete.web.human_study.participation import count_by_status, find_excluded, load_participations
+from exegete.web.human_study.protocol.file import ChangePart, Protocol, digest_protocol, get_main_part, parse_protocol
+from exegete.web.human_study.results import Findings, compute_findings, load_answers
+from exegete.web.human_study.tables import AnnotatorAnswer, Project
 
-DID = {
+TASK_TEXTS = {
     "rank": "ranked {screen} unnamed explanations of each example, ties allowed",
     "highlight": "marked the {unit}s that they took for evidence of the label",
     "simulate": "predicted the model's answer before and after seeing an explanation",
@@ -37,48 +37,53 @@ class Interval(NamedTuple):
     high: float
 
 
-def effects(session: Session, project: Project) -> Mixed | None:
+def fit_effects(session: Session, project: Project) -> MixedModel | None:
     """The mixed model of ranks, or of right second guesses; None where there is too little for one."""
-    answers = answers_of(session, project, left_out(session, project))
+    answers = load_answers(session, project, find_excluded(session, project))
     try:
-        return mixed([row for answer in answers for row in _observed(project, answer)])
+        return fit_mixed_model([row for answer in answers for row in _collect_observations(project, answer)])
     except ExegeteError:
         return None
 
 
-def results(session: Session, project: Project) -> bytes:
+def to_results_json(session: Session, project: Project) -> bytes:
     """All results as JSON, with the protocol's digest; unknown numbers are null."""
-    found = findings(session, project, left_out(session, project))
-    model = effects(session, project) if project.kind != "highlight" else None
+    found = compute_findings(session, project, find_excluded(session, project))
+    model = fit_effects(session, project) if project.kind != "highlight" else None
     content = {
         "study": project.name,
         "kind": project.kind,
-        "protocol_sha256": None if project.protocol is None else digest_of(project.protocol),
+        "protocol_sha256": None if project.protocol is None else digest_protocol(project.protocol),
         "origin": project.origin,
-        "people": counts(taking(session, project)),
+        "people": count_by_status(load_participations(session, project)),
         **{name: getattr(found, name) for name in ("answers", "alpha", "w_examples", "n_examples", "w_people", "f1")},
         "trueskill": [row._asdict() for row in found.ratings],
         "bradley_terry": [row._asdict() for row in found.strengths],
-        "simulation": [row._asdict() | {"normalised_gain": row.possible} for row in found.help],
-        "plausibility": [row._asdict() for row in found.plausible],
-        "mixed_model": None if model is None else _model(model),
+        "simulation": [row._asdict() | {"normalised_gain": row.normalised_gain} for row in found.gains],
+        "plausibility": [row._asdict() for row in found.plausibility],
+        "mixed_model": None if model is None else _model_to_dict(model),
     }
-    return json.dumps(_plain(content), ensure_ascii=False, indent=1).encode()
+    return json.dumps(_replace_non_finite(content), ensure_ascii=False, indent=1).encode()
 
 
-def methods(session: Session, project: Project) -> bytes:
+def to_methods_paragraph(session: Session, project: Project) -> bytes:
     """A paragraph on the study's methods, ready for a paper, as Markdown."""
-    people = taking(session, project)
-    found = findings(session, project, left_out(session, project))
-    plan = None if project.protocol is None else protocol_of(project.protocol)
-    parts = [*_who(people, plan, project), *_what(project, plan), *_origin(project), *_analysis(project, found)]
+    people = load_participations(session, project)
+    found = compute_findings(session, project, find_excluded(session, project))
+    plan = None if project.protocol is None else parse_protocol(project.protocol)
+    parts = [
+        *_describe_people(people, plan, project),
+        *_describe_task(project, plan),
+        *_describe_origin(project),
+        *_describe_analysis(project, found),
+    ]
     return (" ".join(parts) + "\n").encode()
 
 
-def figure(session: Session, project: Project) -> bytes:
+def to_figure(session: Session, project: Project) -> bytes:
     """The estimates with their intervals, as SVG: Bradley–Terry strengths, gains, or plausibility."""
-    found = findings(session, project, left_out(session, project))
-    label, rows = _intervals(found)
+    found = compute_findings(session, project, find_excluded(session, project))
+    label, rows = _collect_intervals(found)
     drawn = Figure(figsize=(5.2, 0.8 + 0.35 * max(1, len(rows))), layout="constrained")
     axes = drawn.subplots()
     for place, row in enumerate(reversed(rows)):
@@ -92,68 +97,69 @@ def figure(session: Session, project: Project) -> bytes:
     return buffer.getvalue()
 
 
-def _intervals(found: Findings) -> tuple[str, list[Interval]]:
+def _collect_intervals(found: Findings) -> tuple[str, list[Interval]]:
     if found.strengths:
         rows = [Interval(row.method, row.strength, row.low, row.high) for row in found.strengths]
         return "log strength (Bradley–Terry), 95 % interval", rows
-    if found.help:
-        rows = [Interval(row.method, row.gain, row.low, row.high) for row in found.help]
+    if found.gains:
+        rows = [Interval(row.method, row.gain, row.low, row.high) for row in found.gains]
         return "gain in right guesses, 95 % interval", rows
-    return "AUC against people's marks", [Interval(row.method, row.auc, row.auc, row.auc) for row in found.plausible]
+    return "AUC against people's marks", [Interval(row.method, row.auc, row.auc, row.auc) for row in found.plausibility]
 
 
-def _observed(project: Project, answer: Answer) -> list[Observed]:
+def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Observation]:
     person, item, content = answer.annotator.name, answer.item.number, answer.content
     if project.kind == "rank":
-        return [Observed(person, item, method, float(rank)) for method, rank in content["ranks"].items()]
+        return [Observation(person, item, method, float(rank)) for method, rank in content["ranks"].items()]
     if answer.phase == AFTER:
-        return [Observed(person, item, content["method"], float(content["guess"] == answer.item.answer))]
+        return [Observation(person, item, content["method"], float(content["guess"] == answer.item.model_answer))]
     return []
 
 
-def _model(model: Mixed) -> dict[str, Any]:
+def _model_to_dict(model: MixedModel) -> dict[str, Any]:
     return model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
 
 
-def _plain(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _replace_non_finite(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_replace_non_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _who(people: Sequence[Any], plan: Protocol | None, project: Project) -> list[str]:
+def _describe_people(people: Sequence[Any], plan: Protocol | None, project: Project) -> list[str]:
     if plan is None:
         return [f"{len(project.annotators)} people took part by invitation."]
-    count = counts(people)
+    count = count_by_status(people)
     told = ", ".join(f"{number} {name}" for name, number in sorted(count.items()) if name != "flagged")
     where = {"prolific": "on Prolific", "mturk": "on Amazon Mechanical Turk", "open": "by an open link"}
     return [
         f"People were recruited {where[plan.recruiting.platform]} ({told}).",
         f"Of those who completed the study, {count['flagged']} were left out as careless (checks missed, answers that "
-        f"were too fast or all alike), which left {sum(each.included for each in people)}.",
-        f"The study followed a protocol that was fixed before (SHA-256 {digest_of(project.protocol or '')}): consent, "
+        f"were too fast or all alike), which left {sum(each.is_included for each in people)}.",
+        f"The study followed a protocol that was fixed before (SHA-256 {digest_protocol(project.protocol or '')}): "
+        "consent, "
         f"{'screening, ' if plan.screening else ''}instructions, {len(plan.training)} training examples with feedback, "
         f"{'a comprehension check, ' if plan.comprehension else ''}the main part with {len(plan.attention.items)} "
         "attention checks, questionnaire.",
     ]
 
 
-def _what(project: Project, plan: Protocol | None) -> list[str]:
+def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
     names = sorted({each.method for item in project.items[:1] for each in item.explanations})
-    main = main_of(project.protocol)
+    main = get_main_part(project.protocol)
     screen, each = min(len(names), main.screen), main.items or len(project.items)
     blocks = " in balanced incomplete blocks" if screen < len(names) and project.kind == "rank" else ""
     by = f" Explanations were made by {', '.join(names)}{blocks}." if names else ""
     shown = {"positive": "their positive scores", "absolute": "their scores' size", "signed": "scores of both signs"}
     rule = f" All showed {shown[main.show]} in the same colours." if names else ""
-    did = DID[project.kind].format(screen=screen, unit=main.unit)
+    did = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
     told = f"For {each} of {len(project.items)} examples, in random order, each person {did}.{by}{rule}"
-    return [told, *_changed(project, plan)]
+    return [told, *_describe_changes(project, plan)]
 
 
-def _origin(project: Project) -> list[str]:
+def _describe_origin(project: Project) -> list[str]:
     """The models by their weights, and the marks that they were trained on."""
     models = (project.origin or {}).get("models", {})
     told = [
@@ -168,12 +174,12 @@ def _origin(project: Project) -> list[str]:
     return [f"Models: {'; '.join(told)}."] if told else []
 
 
-def _changed(project: Project, plan: Protocol | None) -> list[str]:
+def _describe_changes(project: Project, plan: Protocol | None) -> list[str]:
     """The rule by which examples were changed, and how often the model's answer changed with them."""
-    if not KINDS[project.kind].changes:
+    if not KINDS[project.kind].has_changes:
         return []
     rule = ChangePart() if plan is None else plan.change
-    turned = sum(item.answer != item.content["prediction"] for item in project.items)
+    turned = sum(item.model_answer != item.content["prediction"] for item in project.items)
     how = "removed" if rule.how == "remove" else "replaced by words of other examples"
     chosen = (
         f"of {rule.tries} versions of each, for half of the examples one was taken that changes the model's answer, "
@@ -187,25 +193,25 @@ def _changed(project: Project, plan: Protocol | None) -> list[str]:
     ]
 
 
-def _analysis(project: Project, found: Findings) -> list[str]:
+def _describe_analysis(project: Project, found: Findings) -> list[str]:
     if project.kind == "rank":
         return [
             "Rankings were analysed by TrueSkill, by the Bradley–Terry model with 95 % intervals clustered by person, "
             "and by a linear mixed model of ranks with people and examples as crossed random effects; people agreed "
-            f"with Krippendorff's α = {_number(found.alpha)} (ordinal)."
+            f"with Krippendorff's α = {_format_number(found.alpha)} (ordinal)."
         ]
-    if KINDS[project.kind].guesses:
+    if KINDS[project.kind].is_simulation:
         return [
             "The gain is the share of right guesses with an explanation less that without, with 95 % intervals "
             "bootstrapped over examples; normalised, it is divided by the largest gain there could be. Second guesses "
-            f"agreed with Krippendorff's α = {_number(found.alpha)} (nominal)."
+            f"agreed with Krippendorff's α = {_format_number(found.alpha)} (nominal)."
         ]
     return [
         "Each method's scores were compared with the words that half of the people marked (AUC, average precision); "
-        f"people agreed with F1 = {_number(found.f1)} and Krippendorff's α = {_number(found.alpha)} on "
-        f"{main_of(project.protocol).unit}s."
+        f"people agreed with F1 = {_format_number(found.f1)} and Krippendorff's α = {_format_number(found.alpha)} on "
+        f"{get_main_part(project.protocol).unit}s."
     ]
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"

@@ -11,7 +11,7 @@ from exegete.reports.generated import GeneratedAttribution
 from exegete.reports.highlighted.generated_view import cut_text, scores_to_levels
 
 
-class ShownSource(NamedTuple):
+class ShadedSource(NamedTuple):
     """A source by its name, its shade among the sources, and pieces of its text with theirs."""
 
     name: str
@@ -19,7 +19,7 @@ class ShownSource(NamedTuple):
     pieces: list[tuple[str, int]]
 
 
-def asked_texts(exchange: Exchange) -> tuple[str, ...]:
+def get_prompt_texts(exchange: Exchange) -> tuple[str, ...]:
     """The texts of the prompt that are no sources; all where nothing is a source."""
     shown = [not source for source in exchange.is_source]
     return tuple(
@@ -29,7 +29,7 @@ def asked_texts(exchange: Exchange) -> tuple[str, ...]:
     )
 
 
-def shown_sources(item: GeneratedAttribution) -> list[ShownSource]:
+def shade_sources(item: GeneratedAttribution) -> list[ShadedSource]:
     """The sources of an answer, or every text of a prompt that has none, shaded by the scores of all rows together."""
     exchange, scores = item.exchange, item.scores.sum(0)
     shades = scores_to_levels(scores[None])[0]
@@ -42,5 +42,5 @@ def shown_sources(item: GeneratedAttribution) -> list[ShownSource]:
         whole = exchange.prompt[slice(*exchange.places[text])]
         cut = cut_text(whole, [(item.unit_spans[n][1], item.unit_spans[n][2]) for n in mine])
         pieces = [(piece.text, 0 if piece.owner is None else shades[mine[piece.owner]]) for piece in cut]
-        found.append(ShownSource(exchange.names[text], total, pieces))
+        found.append(ShadedSource(exchange.names[text], total, pieces))
     return found

@@ -23,12 +23,12 @@ from exegete.web.busy import BusyError
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = "sqlite:///exegete-studies.db"
-WAIT, BUSY = 60, 10
+DEFAULT_URL = "sqlite:///exegete-studies.db"
+OPEN_TIMEOUT, ANSWER_TIMEOUT = 60, 10
 """Seconds that a storage waits for another writer when it is opened, and that an answer does."""
-PAUSE = 0.02
-POOL = 20
-LOCK = 0x45786567
+RETRY_INTERVAL = 0.02
+POOL_SIZE = 20
+MIGRATION_LOCK = 0x45786567
 """PostgreSQL's number for the lock that one migration at a time holds."""
 
 
@@ -36,7 +36,7 @@ class Storage:
     """A database of human studies: projects, examples, annotators and answers.
 
     SQLite keeps a write-ahead log and syncs every commit to disk; a writing transaction takes the write lock when it
-    begins, so that none has to be given up half-way.
+    begins, so that none has to be given up half-progress.
 
     Args:
         url: as SQLAlchemy writes it: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.
@@ -45,43 +45,43 @@ class Storage:
         ExegeteError: a URL or file that cannot be used, a missing driver, or a database of a later version.
     """
 
-    def __init__(self, url: str = DEFAULT) -> None:
-        self.engine = _engine(url)
+    def __init__(self, url: str = DEFAULT_URL) -> None:
+        self.engine = _make_engine(url)
         self._write = self.engine.execution_options(begin="BEGIN IMMEDIATE")
         try:
-            with self._opened() as connection:
+            with self._open_connection() as connection:
                 upgrade(connection)
         except (DatabaseError, CommandError) as error:
             reason = str(getattr(error, "orig", error)).splitlines()[0]
             raise ExegeteError(f"{self.engine.url!r} cannot be used as storage: {reason}") from error
 
     @contextmanager
-    def _opened(self) -> Iterator[Connection]:
+    def _open_connection(self) -> Iterator[Connection]:
         """A connection that writes; for SQLite it waits longer than answers do."""
         with self._write.connect() as connection:
             if connection.dialect.name == "sqlite":
-                connection.connection.execute(f"PRAGMA busy_timeout={1000 * WAIT}")
+                connection.connection.execute(f"PRAGMA busy_timeout={1000 * OPEN_TIMEOUT}")
             try:
                 with connection.begin():
                     yield connection
             finally:
                 if connection.dialect.name == "sqlite":
-                    connection.connection.execute(f"PRAGMA busy_timeout={1000 * BUSY}")
+                    connection.connection.execute(f"PRAGMA busy_timeout={1000 * ANSWER_TIMEOUT}")
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """A session that sees one state of the database. Raises BusyError as `writing`."""
-        with _later(), Session(self.engine, expire_on_commit=False) as session:
+    def read_session(self) -> Iterator[Session]:
+        """A session that sees one state of the database. Raises BusyError as `write_session`."""
+        with _report_busy(), Session(self.engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def write_session(self) -> Iterator[Session]:
         """A session whose changes are on disk when the block has ended, and undone when it raises.
 
         Raises:
             BusyError: others write for too long, the disk is full, or the database cannot be reached.
         """
-        with _later(), Session(self._write, expire_on_commit=False) as session, session.begin():
+        with _report_busy(), Session(self._write, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Storage:
 
 
 @contextmanager
-def _later() -> Iterator[None]:
+def _report_busy() -> Iterator[None]:
     """Turns a database's refusal for now into BusyError."""
     try:
         yield
@@ -102,11 +102,11 @@ def _later() -> Iterator[None]:
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Brings the schema to a revision, inside the connection's transaction."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-    command.upgrade(migrations(connection), revision)
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+    command.upgrade(make_migration_config(connection), revision)
 
 
-def migrations(connection: Connection) -> Config:
+def make_migration_config(connection: Connection) -> Config:
     """Alembic's configuration for the migrations that come with the package."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
@@ -114,14 +114,16 @@ def migrations(connection: Connection) -> Config:
     return config
 
 
-def _engine(url: str) -> Engine:
+def _make_engine(url: str) -> Engine:
     try:
         address = make_url(url)
         if address.drivername in ("postgresql", "postgres"):
             address = address.set(drivername="postgresql+psycopg")
         if address.get_backend_name() == "sqlite":
-            return _sqlite(address)
-        return create_engine(address, pool_size=POOL, max_overflow=POOL, pool_timeout=WAIT, pool_pre_ping=True)
+            return _make_sqlite_engine(address)
+        return create_engine(
+            address, pool_size=POOL_SIZE, max_overflow=POOL_SIZE, pool_timeout=OPEN_TIMEOUT, pool_pre_ping=True
+        )
     except (ArgumentError, NoSuchModuleError) as error:
         raise ExegeteError("expected a storage as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME") from error
     except ModuleNotFoundError as error:
@@ -129,32 +131,32 @@ def _engine(url: str) -> Engine:
         raise ExegeteError(f"the storage needs the package {error.name}{hint}") from error
 
 
-def _sqlite(address: Any) -> Engine:
+def _make_sqlite_engine(address: Any) -> Engine:
     if address.database in (None, "", ":memory:"):
         raise ExegeteError("expected a file for SQLite, as sqlite:///studies.db: memory would lose every answer")
     try:
         Path(address.database).absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExegeteError(f"{address!r} cannot be used as storage: {error}") from error
-    engine = create_engine(address, pool_size=POOL, max_overflow=POOL, pool_timeout=WAIT)
+    engine = create_engine(address, pool_size=POOL_SIZE, max_overflow=POOL_SIZE, pool_timeout=OPEN_TIMEOUT)
 
     @event.listens_for(engine, "connect")
-    def _connected(connection: Any, _record: Any) -> None:
+    def _configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say so
-        for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * BUSY}"):
+        for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * ANSWER_TIMEOUT}"):
             connection.execute(f"PRAGMA {setting}")
-        _write_ahead(connection)
+        _enable_write_ahead_log(connection)
 
     @event.listens_for(engine, "begin")
-    def _begun(connection: Connection) -> None:
+    def _begin(connection: Connection) -> None:
         connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
     return engine
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
+def _enable_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Keeps a write-ahead log from now on; while another connection writes, SQLite refuses that without waiting."""
-    end = time.monotonic() + WAIT
+    end = time.monotonic() + OPEN_TIMEOUT
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -162,4 +164,4 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                 raise
-            time.sleep(PAUSE)
+            time.sleep(RETRY_INTERVAL)

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-NAMES = {
+NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_name)s",
     "uq": "uq_%(table_name)s_%(column_0_name)s",
     "fk": "fk_%(table_name)s_%(column_0_name)s",
@@ -28,7 +28,7 @@ NAMES = {
 }
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     """The time, without a zone: UTC."""
     return datetime.now(UTC).replace(tzinfo=None)
 
@@ -36,7 +36,7 @@ def now() -> datetime:
 class Base(DeclarativeBase):
     """All tables of a study; a change to one needs a revision in `migrations/versions`."""
 
-    metadata = MetaData(naming_convention=NAMES)
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
 
 class Project(Base):
@@ -53,7 +53,7 @@ class Project(Base):
     question: Mapped[str] = mapped_column(Text)
     seed: Mapped[int] = mapped_column(Integer, default=0)
     labels: Mapped[list[str]] = mapped_column(JSON, default=list)
-    created: Mapped[datetime] = mapped_column(DateTime, default=now)
+    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
     protocol: Mapped[str | None] = mapped_column(Text)
     origin: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     items: Mapped[list[Item]] = relationship(
@@ -82,7 +82,7 @@ class Item(Base):
     explanations: Mapped[list[StoredExplanation]] = relationship(order_by="StoredExplanation.id")
 
     @property
-    def answer(self) -> str | None:
+    def model_answer(self) -> str | None:
         """The model's answer that people guess: that to the changed version, where there is one."""
         answer: str | None = (self.content.get("changed") or self.content)["prediction"]
         return answer
@@ -112,7 +112,7 @@ class Annotator(Base):
     project_id: Mapped[int] = mapped_column(ForeignKey("project.id"), index=True)
     name: Mapped[str] = mapped_column(String(80))
     token_digest: Mapped[str | None] = mapped_column(String(64), unique=True)
-    created: Mapped[datetime] = mapped_column(DateTime, default=now)
+    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
     joined: Mapped[datetime | None] = mapped_column(DateTime)
     revoked: Mapped[datetime | None] = mapped_column(DateTime)
     person: Mapped[str | None] = mapped_column(String(200))
@@ -122,11 +122,11 @@ class Annotator(Base):
     status: Mapped[str] = mapped_column(String(20), default="", server_default="")
     ended: Mapped[datetime | None] = mapped_column(DateTime)
     project: Mapped[Project] = relationship(back_populates="annotators")
-    answers: Mapped[list[Answer]] = relationship(back_populates="annotator", order_by="Answer.id")
-    steps: Mapped[list[Step]] = relationship(order_by="Step.id")
+    answers: Mapped[list[AnnotatorAnswer]] = relationship(back_populates="annotator", order_by="AnnotatorAnswer.id")
+    steps: Mapped[list[AnnotatorStep]] = relationship(order_by="AnnotatorStep.id")
 
 
-class Step(Base):
+class AnnotatorStep(Base):
     """An annotator's answers outside the examples: consent, questions; one row an attempt."""
 
     __tablename__ = "step"
@@ -137,10 +137,10 @@ class Step(Base):
     attempt: Mapped[int] = mapped_column(Integer, default=1)
     content: Mapped[dict[str, Any]] = mapped_column(JSON)
     seconds: Mapped[float | None] = mapped_column(Float)
-    created: Mapped[datetime] = mapped_column(DateTime, default=now)
+    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
 
 
-class Answer(Base):
+class AnnotatorAnswer(Base):
     """An annotator's answer on an example in one phase; a later one replaces it."""
 
     __tablename__ = "answer"
@@ -152,7 +152,7 @@ class Answer(Base):
     content: Mapped[dict[str, Any]] = mapped_column(JSON)
     seconds: Mapped[float | None] = mapped_column(Float)
     revision: Mapped[int] = mapped_column(Integer, default=1)
-    created: Mapped[datetime] = mapped_column(DateTime, default=now)
-    updated: Mapped[datetime] = mapped_column(DateTime, default=now)
+    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
+    updated: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
     annotator: Mapped[Annotator] = relationship(back_populates="answers")
     item: Mapped[Item] = relationship()

@@ -13,31 +13,31 @@ from exegete.errors import unknown
 Array = NDArray[np.float64]
 
 
-def _nominal(values: Array, counts: Array) -> Array:
+def _nominal_differences(values: Array, counts: Array) -> Array:
     return 1.0 - np.eye(len(counts))
 
 
-def _ordinal(values: Array, counts: Array) -> Array:
+def _ordinal_differences(values: Array, counts: Array) -> Array:
     """Between two values lie all the ratings from one to the other, those at the ends by half."""
     middle = np.cumsum(counts) - counts / 2
     squared: Array = (middle[:, None] - middle[None, :]) ** 2
     return squared
 
 
-def _interval(values: Array, counts: Array) -> Array:
+def _interval_differences(values: Array, counts: Array) -> Array:
     squared: Array = (values[:, None] - values[None, :]) ** 2
     return squared
 
 
 LEVELS: dict[str, Callable[[Array, Array], Array]] = {
-    "nominal": _nominal,
-    "ordinal": _ordinal,
-    "interval": _interval,
+    "nominal": _nominal_differences,
+    "ordinal": _ordinal_differences,
+    "interval": _interval_differences,
 }
 """Squared differences [V, V] of V values, which occur `counts` times [V], by level of measurement."""
 
 
-def krippendorff(units: Iterable[Collection[Hashable]], level: str = "nominal") -> float:
+def krippendorff_alpha(units: Iterable[Collection[Hashable]], level: str = "nominal") -> float:
     """Krippendorff's α = 1 - D_o / D_e (Krippendorff 2011): 1 is full agreement, 0 that of chance.
 
     Args:

@@ -11,14 +11,14 @@ from scipy.special import expit, logit
 from scipy.stats import t as student
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.analysis.pairs import fit
-from exegete.web.human_study.blocks import Blocks
+from exegete.web.human_study.analysis.bradley_terry import fit_bradley_terry
+from exegete.web.human_study.blocks import BlockDesign
 
-RESULTS = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Design:
+class StudyDesign:
     """A planned study: what is simulated for each number of people.
 
     `effect`: of a ranking, how often the better of two neighbouring methods is put first (0.5: no effect); of guesses,
@@ -52,7 +52,7 @@ class Power(NamedTuple):
     width: float
 
 
-def power(design: Design, people: int, runs: int = 200, seed: int = 0) -> Power:
+def simulate_power(design: StudyDesign, people: int, runs: int = 200, seed: int = 0) -> Power:
     """The power of a study with so many people at a two-sided level of 5 %.
 
     A ranking finds an effect when the interval of the difference of two neighbouring methods excludes 0, for all
@@ -61,30 +61,30 @@ def power(design: Design, people: int, runs: int = 200, seed: int = 0) -> Power:
     if people < 2:
         raise ExegeteError(f"expected 2 people or more, got {people}")
     generator = np.random.default_rng([seed, people])
-    one = _ranking if design.kind == "rank" else _guesses
+    one = _simulate_rankings if design.kind == "rank" else _simulate_guesses
     found = np.array([one(design, people, generator) for _ in range(runs)])
     return Power(people, float(found[:, 0].mean()), float(np.nanmean(found[:, 1])))
 
 
-def _ranking(design: Design, people: int, generator: np.random.Generator) -> tuple[float, float]:
+def _simulate_rankings(design: StudyDesign, people: int, generator: np.random.Generator) -> tuple[float, float]:
     """Plackett–Luce rankings, by Gumbel noise, of the methods on each screen."""
     size, step = design.methods, float(logit(design.effect))
     strength = step * np.arange(size, 0, -1)
     taste = generator.normal(0, design.person, (people, size)) if design.person else np.zeros((people, size))
     fits = generator.normal(0, design.item, (design.items, size))
-    blocks = Blocks.of(size, design.screen)
+    blocks = BlockDesign.for_methods(size, design.screen)
     wins = np.zeros((people, size, size))
     for person in range(people):
         for item in range(design.items):
-            shown = blocks.shown(person, item)
+            shown = blocks.get_methods(person, item)
             liked = strength[shown] + taste[person, shown] + fits[item, shown] + generator.gumbel(size=len(shown))
             wins[person][np.ix_(shown, shown)] += liked[:, None] > liked[None, :]
-    fitted = fit(wins)
+    fitted = fit_bradley_terry(wins)
     found = [fitted.interval(np.eye(size)[place] - np.eye(size)[place + 1]) for place in range(size - 1)]
     return float(all(low > 0 for _, low, _ in found)), float(np.mean([high - low for _, low, high in found]))
 
 
-def _guesses(design: Design, people: int, generator: np.random.Generator) -> tuple[float, float]:
+def _simulate_guesses(design: StudyDesign, people: int, generator: np.random.Generator) -> tuple[float, float]:
     """Guesses before and after: each person sees one method for each item, in turn."""
     base, raised = logit(design.baseline), logit(design.baseline + design.effect)
     shift = generator.normal(0, design.person, (people, 1)) + generator.normal(0, design.item, (1, design.items))
@@ -92,11 +92,11 @@ def _guesses(design: Design, people: int, generator: np.random.Generator) -> tup
     after = generator.random((people, design.items)) < expit(raised + shift)
     gains = after.astype(np.float64) - before
     method = (np.arange(people)[:, None] + np.arange(design.items)) % design.methods
-    found = [_gain(np.where(method == number, gains, np.nan)) for number in range(design.methods)]
+    found = [_compute_gain_interval(np.where(method == number, gains, np.nan)) for number in range(design.methods)]
     return float(all(low > 0 for low, _ in found)), float(np.mean([high - low for low, high in found]))
 
 
-def _gain(gains: RESULTS) -> tuple[float, float]:
+def _compute_gain_interval(gains: FloatArray) -> tuple[float, float]:
     """The 95 % interval of a mean gain over people [P, I], NaN where another method was shown."""
     mine = gains[~np.isnan(gains).all(1)]
     means = np.nanmean(mine, 1) if len(mine) else np.zeros(0)

@@ -8,14 +8,14 @@ from statistics import median
 from typing import Any
 
 TOO_FAST, CHECKS_MISSED, ALL_ALIKE = "too fast", "checks missed", "all alike"
-FAST = 1 / 3
+TOO_FAST_SHARE = 1 / 3
 """A person is too fast below this share of the others' median time on an example."""
-FEWEST = 4
+MIN_ANSWERS = 4
 """Answers below which equal ones are no sign of anything."""
 
 
 @dataclass(frozen=True)
-class Work:
+class AnnotatorWork:
     """The work of one person. `given`: each answer as it stood on the page, places instead of methods.
 
     `seconds`: on each example, where the clock is believed; `checks`: whether each check was passed.
@@ -38,12 +38,12 @@ class Quality:
     flags: tuple[str, ...]
 
     @property
-    def careless(self) -> bool:
+    def is_careless(self) -> bool:
         """Whether anything is flagged."""
         return bool(self.flags)
 
 
-def judged(people: Sequence[Work], *, fastest: float | None = None, missed: int = 0) -> list[Quality]:
+def assess_quality(people: Sequence[AnnotatorWork], *, fastest: float | None = None, missed: int = 0) -> list[Quality]:
     """Every person's quality.
 
     Args:
@@ -53,16 +53,16 @@ def judged(people: Sequence[Work], *, fastest: float | None = None, missed: int 
         missed: how many checks somebody may miss.
     """
     times = {work.person: median(work.seconds) for work in people if work.seconds}
-    bound = fastest if fastest is not None else FAST * median(times.values()) if len(times) > 1 else 0.0
-    return [_judged(work, times.get(work.person), bound, missed) for work in people]
+    bound = fastest if fastest is not None else TOO_FAST_SHARE * median(times.values()) if len(times) > 1 else 0.0
+    return [_assess_one(work, times.get(work.person), bound, missed) for work in people]
 
 
-def _judged(work: Work, seconds: float | None, bound: float, missed: int) -> Quality:
+def _assess_one(work: AnnotatorWork, seconds: float | None, bound: float, missed: int) -> Quality:
     wrong = sum(not passed for passed in work.checks)
     found: dict[str, Any] = {
         TOO_FAST: seconds is not None and seconds < bound,
         CHECKS_MISSED: wrong > missed,
-        ALL_ALIKE: len(work.given) >= FEWEST and len(set(work.given)) == 1,
+        ALL_ALIKE: len(work.given) >= MIN_ANSWERS and len(set(work.given)) == 1,
     }
     flags = tuple(name for name, true in found.items() if true)
     return Quality(work.person, float("nan") if seconds is None else seconds, wrong, len(work.checks), flags)

@@ -14,7 +14,7 @@ Ballot = Mapping[str, int]
 
 MU, SIGMA = 0.0, 0.5
 Z95 = 1.959964
-ENVIRONMENT = trueskill.TrueSkill(mu=MU, sigma=SIGMA, beta=25 / 6, tau=25 / 300, draw_probability=0.1)
+TRUESKILL = trueskill.TrueSkill(mu=MU, sigma=SIGMA, beta=25 / 6, tau=25 / 300, draw_probability=0.1)
 """TrueSkill as in Table 4 of Fernandes et al. 2022: everybody begins at μ = 0, σ = 0.5, and the other parameters are
 the package's defaults. Only with those can σ grow from 0.5 to the 0.67 to 0.70 of that table: τ adds to the uncertainty
 before each ballot, and against β = 25/6 a ballot tells little."""
@@ -41,17 +41,17 @@ class Rating(NamedTuple):
         return str(self.best) if self.best == self.worst else f"{self.best}-{self.worst}"
 
 
-def ratings(ballots: Sequence[Ballot]) -> list[Rating]:
+def rate_methods(ballots: Sequence[Ballot]) -> list[Rating]:
     """Every method's rating after all ballots, best first. The order of ballots matters a little: keep it fixed."""
     names = sorted({method for ballot in ballots for method in ballot})
-    skill = {name: ENVIRONMENT.create_rating() for name in names}
+    skill = {name: TRUESKILL.create_rating() for name in names}
     for ballot in ballots:
         if len(ballot) > 1:
             teams = [(skill[name],) for name in ballot]
-            rated = ENVIRONMENT.rate(teams, ranks=list(ballot.values()))
+            rated = TRUESKILL.rate(teams, ranks=list(ballot.values()))
             skill |= {name: team[0] for name, team in zip(ballot, rated, strict=True)}
     mu, sigma = ([getattr(skill[name], part) for name in names] for part in ("mu", "sigma"))
-    places = partial_order(mu, sigma)
+    places = compute_rank_ranges(mu, sigma)
     found = [
         Rating(name, m, s, m - Z95 * s, m + Z95 * s, *place, float(np.mean([b[name] for b in ballots if name in b])))
         for name, m, s, place in zip(names, mu, sigma, places, strict=True)
@@ -59,7 +59,7 @@ def ratings(ballots: Sequence[Ballot]) -> list[Rating]:
     return sorted(found, key=lambda rating: -rating.mu)
 
 
-def partial_order(mu: Sequence[float], sigma: Sequence[float]) -> list[tuple[int, int]]:
+def compute_rank_ranges(mu: Sequence[float], sigma: Sequence[float]) -> list[tuple[int, int]]:
     """The best and worst rank of each: one is above another when their 95 % intervals do not meet."""
     low = np.asarray(mu) - Z95 * np.asarray(sigma)
     high = np.asarray(mu) + Z95 * np.asarray(sigma)
@@ -68,7 +68,7 @@ def partial_order(mu: Sequence[float], sigma: Sequence[float]) -> list[tuple[int
     return [(1 + int(a), len(mu) - int(b)) for a, b in zip(above, below, strict=True)]
 
 
-def concordance(ballots: Sequence[Ballot]) -> float:
+def kendall_w(ballots: Sequence[Ballot]) -> float:
     """Kendall's W of several rankings of the same methods, corrected for ties: 1 is full agreement, 0 none.
 
     NaN for fewer than two rankings or methods, where every ranking ties everything, and where methods differ.
@@ -76,7 +76,7 @@ def concordance(ballots: Sequence[Ballot]) -> float:
     if len(ballots) < 2 or len(ballots[0]) < 2 or any(set(ballot) != set(ballots[0]) for ballot in ballots):
         return float("nan")
     names = sorted(ballots[0])
-    ranks = np.stack([midranks([ballot[name] for name in names]) for ballot in ballots])
+    ranks = np.stack([compute_midranks([ballot[name] for name in names]) for ballot in ballots])
     m, n = ranks.shape
     spread = float(((ranks.sum(0) - m * (n + 1) / 2) ** 2).sum())
     ties = sum(float((count**3 - count).sum()) for count in (np.unique(row, return_counts=True)[1] for row in ranks))
@@ -84,16 +84,16 @@ def concordance(ballots: Sequence[Ballot]) -> float:
     return 12 * spread / most if most > 0 else float("nan")
 
 
-def mean_concordance(ballots: Iterable[tuple[int, Ballot]]) -> tuple[float, int]:
+def mean_kendall_w(ballots: Iterable[tuple[int, Ballot]]) -> tuple[float, int]:
     """Mean W over examples of which several people ranked the same methods, from (example, ballot); over how many."""
     by_example: dict[tuple[int, frozenset[str]], list[Ballot]] = {}
     for example, ballot in ballots:
         by_example.setdefault((example, frozenset(ballot)), []).append(ballot)
-    known = [w for w in map(concordance, by_example.values()) if not np.isnan(w)]
+    known = [w for w in map(kendall_w, by_example.values()) if not np.isnan(w)]
     return (float(np.mean(known)) if known else float("nan")), len(known)
 
 
-def midranks(ranks: Sequence[int]) -> NDArray[np.float64]:
+def compute_midranks(ranks: Sequence[int]) -> NDArray[np.float64]:
     """Ranks as statistics has them: those that tie share the mean of their places."""
     values = np.asarray(ranks)
     return np.array([(values < v).sum() + ((values == v).sum() + 1) / 2 for v in values], dtype=np.float64)

@@ -22,7 +22,7 @@ class Guess(NamedTuple):
     after: bool
 
 
-class Help(NamedTuple):
+class SimulationGain(NamedTuple):
     """A method's effect: shares of right guesses, and their difference with its 95 % bootstrap interval."""
 
     method: str
@@ -34,12 +34,12 @@ class Help(NamedTuple):
     high: float
 
     @property
-    def possible(self) -> float:
+    def normalised_gain(self) -> float:
         """The gain as a share of the largest there could be."""
         return simulatability_gain(self.after, self.before)
 
 
-def helped(guesses: Sequence[Guess], seed: int = 0) -> list[Help]:
+def compute_gains(guesses: Sequence[Guess], seed: int = 0) -> list[SimulationGain]:
     """By method, best gain first. Intervals are over examples: people who guess at the same one are not independent."""
     found = []
     for method in dict.fromkeys(guess.method for guess in guesses):
@@ -51,5 +51,7 @@ def helped(guesses: Sequence[Guess], seed: int = 0) -> list[Help]:
         cube = np.array(gains, dtype=np.float64)[None, None]
         low, high = bootstrap_intervals(cube, draw_resamples(len(examples), RESAMPLES, seed))
         before, after = (float(np.mean([getattr(guess, when) for guess in mine])) for when in ("before", "after"))
-        found.append(Help(method, len(mine), before, after, float(np.mean(gains)), float(low[0, 0]), float(high[0, 0])))
+        found.append(
+            SimulationGain(method, len(mine), before, after, float(np.mean(gains)), float(low[0, 0]), float(high[0, 0]))
+        )
     return sorted(found, key=lambda row: -row.gain)

@@ -14,10 +14,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.projects import TOKEN_BYTES, digest
+from exegete.web.human_study.projects import TOKEN_BYTES, digest_token
 from exegete.web.human_study.protocol.file import Protocol
-from exegete.web.human_study.results import widest
-from exegete.web.human_study.tables import Annotator, Project, now
+from exegete.web.human_study.results import find_widest_interval
+from exegete.web.human_study.tables import Annotator, Project, utc_now
 
 COMPLETE, SCREENED_OUT, FAILED, LATE, WITHDRAWN = "complete", "screened out", "failed", "late", "withdrawn"
 PARAMETERS = {
@@ -27,11 +27,11 @@ PARAMETERS = {
 }
 """Parameters in the address of each platform; the first says who it is, the last which visit."""
 PREVIEW = "ASSIGNMENT_ID_NOT_AVAILABLE"
-LONGEST = 100
+MAX_PARAMETER_LENGTH = 100
 """Characters of a parameter."""
 
 
-class FullError(Exception):
+class StudyFullError(Exception):
     """Nobody more is needed, or this person has taken part."""
 
 
@@ -43,10 +43,10 @@ class Visitor(NamedTuple):
     preview: bool
 
 
-def visitor(protocol: Protocol, query: Mapping[str, str]) -> Visitor:
+def read_visitor(protocol: Protocol, query: Mapping[str, str]) -> Visitor:
     """Who a link's parameters say it is. Raises ExegeteError when the platform's are missing."""
     names = PARAMETERS[protocol.recruiting.platform]
-    source = {name: query.get(name, "")[:LONGEST] for name in names}
+    source = {name: query.get(name, "")[:MAX_PARAMETER_LENGTH] for name in names}
     if not names:
         return Visitor(secrets.token_hex(8), {}, preview=False)
     preview = source[names[-1]] == PREVIEW
@@ -56,10 +56,10 @@ def visitor(protocol: Protocol, query: Mapping[str, str]) -> Visitor:
     return Visitor(source[names[0]], source, preview)
 
 
-def late(annotator: Annotator, protocol: Protocol) -> bool:
+def is_late(annotator: Annotator, protocol: Protocol) -> bool:
     """Whether the time of somebody who has not finished is over."""
     minutes = protocol.recruiting.minutes
-    return minutes is not None and annotator.status == "" and now() > _end(annotator.created, minutes)
+    return minutes is not None and annotator.status == "" and utc_now() > _end(annotator.created, minutes)
 
 
 def admit(session: Session, project: Project, protocol: Protocol, who: Visitor) -> str:
@@ -73,32 +73,34 @@ def admit(session: Session, project: Project, protocol: Protocol, who: Visitor) 
     known = session.scalar(select(Annotator).where(Annotator.project_id == project.id, Annotator.person == who.person))
     if known is not None:
         if known.source != dict(who.source):
-            raise FullError
-        known.token_digest = digest(token)
+            raise StudyFullError
+        known.token_digest = digest_token(token)
         return token
-    active = _active(project, protocol)
-    if wanted(session, project, protocol, active) <= 0:
-        raise FullError
+    active = _find_active(project, protocol)
+    if count_open_places(session, project, protocol, active) <= 0:
+        raise StudyFullError
     slot = next(number for number in range(len(active) + 1) if number not in {each.slot for each in active})
     project.annotators.append(
         Annotator(
             name=f"P{len(project.annotators) + 1:03d}",
-            token_digest=digest(token),
+            token_digest=digest_token(token),
             person=who.person,
             source=dict(who.source),
             slot=slot,
-            items=_assigned(project, protocol, active, slot),
-            joined=now(),
+            items=_assign_items(project, protocol, active, slot),
+            joined=utc_now(),
         )
     )
     return token
 
 
-def wanted(session: Session, project: Project, protocol: Protocol, active: Sequence[Annotator] | None = None) -> int:
+def count_open_places(
+    session: Session, project: Project, protocol: Protocol, active: Sequence[Annotator] | None = None
+) -> int:
     """How many more people are wanted now; 0 also where intervals are narrow enough to stop."""
-    active = _active(project, protocol) if active is None else active
+    active = _find_active(project, protocol) if active is None else active
     stop, complete = protocol.stop, sum(each.status == COMPLETE for each in active)
-    if stop is not None and complete >= stop.least and widest(session, project) <= stop.width:
+    if stop is not None and complete >= stop.least and find_widest_interval(session, project) <= stop.width:
         return 0
     bounds = [protocol.recruiting.people or len(active) + 1]
     if protocol.main.overlap is not None:
@@ -107,24 +109,24 @@ def wanted(session: Session, project: Project, protocol: Protocol, active: Seque
     return min(bounds) - len(active)
 
 
-def quota_left(session: Session, project: Project, protocol: Protocol, answers: Mapping[str, str], me: int) -> bool:
-    """Whether nobody else, complete or under way, has filled a quota that these screening answers belong to."""
+def has_quota_left(session: Session, project: Project, protocol: Protocol, answers: Mapping[str, str], me: int) -> bool:
+    """Whether nobody else, complete or under progress, has filled a quota that these screening answers belong to."""
     quotas = protocol.recruiting.quotas
     if not quotas:
         return True
     session.execute(select(Project.id).where(Project.id == project.id).with_for_update())
-    given = [step.content for each in _active(project, protocol) if each.id != me for step in each.steps]
+    given = [step.content for each in _find_active(project, protocol) if each.id != me for step in each.steps]
     counts = {name: Counter(content.get(name) for content in given) for name in quotas}
     return all(counts[name][answers[name]] < quotas[name].get(answers[name], len(given) + 1) for name in quotas)
 
 
-def _active(project: Project, protocol: Protocol) -> list[Annotator]:
+def _find_active(project: Project, protocol: Protocol) -> list[Annotator]:
     """Those who are complete or may still be."""
     there = (each for each in project.annotators if each.slot is not None and each.status in ("", COMPLETE))
-    return [each for each in there if not late(each, protocol)]
+    return [each for each in there if not is_late(each, protocol)]
 
 
-def _assigned(project: Project, protocol: Protocol, active: Sequence[Annotator], slot: int) -> list[int]:
+def _assign_items(project: Project, protocol: Protocol, active: Sequence[Annotator], slot: int) -> list[int]:
     """The examples that fewest people have, in random order, and the checks between them."""
     generator = np.random.default_rng([protocol.seed, slot, len(project.annotators)])
     had = Counter(item for each in active for item in each.items or ())
@@ -134,12 +136,12 @@ def _assigned(project: Project, protocol: Protocol, active: Sequence[Annotator],
     chosen = drawn[: protocol.main.items or len(main)]
     order = [chosen[place] for place in generator.permutation(len(chosen))]
     checks = [item.id for item in project.known if item.role == "check"]
-    for number, place in enumerate(_spread(len(checks), len(order), generator)):
+    for number, place in enumerate(_spread_checks(len(checks), len(order), generator)):
         order.insert(place + number, checks[number])
     return order
 
 
-def _spread(checks: int, places: int, generator: np.random.Generator) -> list[int]:
+def _spread_checks(checks: int, places: int, generator: np.random.Generator) -> list[int]:
     """A random place in each of as many equal stretches as there are checks."""
     edges = [number * places // max(1, checks) for number in range(checks + 1)]
     return [int(generator.integers(low, max(low + 1, high))) for low, high in pairwise(edges)]

@@ -15,13 +15,13 @@ from exegete.studies.spec.study_file import format_first_problem
 from exegete.studies.spec.yaml_lines import YamlDocument, parse_yaml
 
 
-def _listed(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+Paragraphs = Annotated[tuple[str, ...], BeforeValidator(_to_list, json_schema_input_type=str | list[str])]
 """Paragraphs; one alone may stand without a list."""
-Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
+Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
 
 
 class SourcePart(Part):
@@ -37,7 +37,7 @@ class SourcePart(Part):
 class ConsentPart(Part):
     """Consent: a text, and statements of which each has to be ticked."""
 
-    text: Texts
+    text: Paragraphs
     agree: list[str] = Field(min_length=1)
 
 
@@ -45,10 +45,10 @@ class QuestionPart(Part):
     """A question: one of `choices`, a `scale` of several statements, a number or a text.
 
     `accept`: answers with which somebody may take part. `reverse`: statements of a scale, from 1, that count the other
-    way round. A scale has `points` steps between its two `ends`.
+    progress round. A scale has `points` steps between its two `ends`.
     """
 
-    name: Word
+    name: Identifier
     question: str
     kind: Literal["choice", "scale", "number", "text"] = "choice"
     choices: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class KnownPart(Part):
     prediction: str
     changed: str | None = None
     changed_prediction: str | None = None
-    feedback: Texts = ()
+    feedback: Paragraphs = ()
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -106,7 +106,7 @@ class KnownPart(Part):
 class InstructionsPart(Part):
     """Instructions before people begin; default: the kind's."""
 
-    text: Texts = ()
+    text: Paragraphs = ()
     example: KnownPart | None = None
 
 
@@ -169,7 +169,7 @@ class ChangePart(Part):
     balanced: bool = True
 
 
-class WayOut(Part):
+class ExitPart(Part):
     """How a person goes back to where they came from: a code to copy, an address to return to."""
 
     code: str | None = None
@@ -186,9 +186,9 @@ class RecruitingPart(Part):
     people: PositiveInt | None = None
     quotas: dict[str, dict[str, PositiveInt]] = Field(default_factory=dict)
     minutes: PositiveInt | None = None
-    complete: WayOut = WayOut()
-    screened_out: WayOut = WayOut()
-    failed: WayOut = WayOut()
+    complete: ExitPart = ExitPart()
+    screened_out: ExitPart = ExitPart()
+    failed: ExitPart = ExitPart()
 
 
 class StopPart(Part):
@@ -206,8 +206,8 @@ class Protocol(Part):
     kind: Literal["rank", "highlight", "simulate", "counterfactual"] = "rank"
     language: Literal["en", "de"] = "en"
     question: str = ""
-    hypotheses: Texts = ()
-    analysis: Texts = ()
+    hypotheses: Paragraphs = ()
+    analysis: Paragraphs = ()
     source: SourcePart = SourcePart()
     seed: int = 0
     consent: ConsentPart
@@ -219,7 +219,7 @@ class Protocol(Part):
     main: MainPart = MainPart()
     change: ChangePart = ChangePart()
     questionnaire: tuple[QuestionPart, ...] = ()
-    thanks: Texts
+    thanks: Paragraphs
     recruiting: RecruitingPart = RecruitingPart()
     stop: StopPart | None = None
 
@@ -244,19 +244,19 @@ class Protocol(Part):
         return self
 
     @property
-    def wording(self) -> str:
+    def text_prefix(self) -> str:
         """What the catalogue calls the usual question and instructions."""
-        return wording(self.kind, self.main.unit)
+        return get_text_prefix(self.kind, self.main.unit)
 
 
-def wording(kind: str, unit: str) -> str:
+def get_text_prefix(kind: str, unit: str) -> str:
     """How the catalogue's question and instructions begin for a kind of study."""
     return f"{kind}_{unit}" if kind == "highlight" and unit != "word" else kind
 
 
-def main_of(text: str | None) -> MainPart:
+def get_main_part(text: str | None) -> MainPart:
     """The main part of a protocol's text; the usual one where a study has no protocol."""
-    return MainPart() if text is None else protocol_of(text).main
+    return MainPart() if text is None else parse_protocol(text).main
 
 
 def read_protocol(path: Path) -> tuple[Protocol, str]:
@@ -265,11 +265,11 @@ def read_protocol(path: Path) -> tuple[Protocol, str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return protocol_of(text, path), text
+    return parse_protocol(text, path), text
 
 
 @cache
-def protocol_of(text: str, path: Path = Path("protocol")) -> Protocol:
+def parse_protocol(text: str, path: Path = Path("protocol")) -> Protocol:
     """The protocol in a text. Raises ExegeteError, with file and line."""
     document: YamlDocument = parse_yaml(text, path)
     if not isinstance(document.value, dict):
@@ -280,6 +280,6 @@ def protocol_of(text: str, path: Path = Path("protocol")) -> Protocol:
         raise ExegeteError(format_first_problem(error, document)) from error
 
 
-def digest_of(text: str) -> str:
+def digest_protocol(text: str) -> str:
     """The protocol's SHA-256, as `sha256sum FILE` prints it."""
     return sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The stages of a study from consent to thanks: a person's next one, and answers that are kept on the way."""
+"""The stages of a study from consent to thanks: a person's next one, and answers that are kept on the progress."""
 
 from __future__ import annotations
 
@@ -9,105 +9,123 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from exegete.web.human_study.answers import Walk
-from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, WITHDRAWN, late, quota_left
+from exegete.web.human_study.answers import AnnotatorProgress
+from exegete.web.human_study.protocol.admission import (
+    COMPLETE,
+    FAILED,
+    LATE,
+    SCREENED_OUT,
+    WITHDRAWN,
+    has_quota_left,
+    is_late,
+)
 from exegete.web.human_study.protocol.file import Protocol, QuestionPart
-from exegete.web.human_study.tables import Annotator, Answer, Step, now
+from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, AnnotatorStep, utc_now
 from exegete.web.human_study.texts import MissingError
 
 CONSENT, SCREENING, INSTRUCTIONS, TRAINING = "consent", "screening", "instructions", "training"
 COMPREHENSION, MAIN, QUESTIONNAIRE, END = "comprehension", "main", "questionnaire", "end"
-LONGEST = 5000
+MAX_ANSWER_LENGTH = 5000
 """Characters of an answer in words."""
 Form = Mapping[str, Sequence[str]]
 
 
-def stage(session: Session, way: Walk, training: Walk, protocol: Protocol) -> str:
+def find_stage(session: Session, progress: AnnotatorProgress, training: AnnotatorProgress, protocol: Protocol) -> str:
     """The next stage of a person."""
-    person = way.annotator
-    if person.status or late(person, protocol):
+    person = progress.annotator
+    if person.status or is_late(person, protocol):
         return END
-    done = {step.name: step for step in steps_of(session, person)}
+    done = {step.name: step for step in load_steps(session, person)}
     tried = done.get(COMPREHENSION)
     needed = (
         (CONSENT, CONSENT not in done),
         (SCREENING, bool(protocol.screening) and SCREENING not in done),
         (INSTRUCTIONS, INSTRUCTIONS not in done),
-        (TRAINING, training.next() is not None),
+        (TRAINING, training.next_place() is not None),
         (COMPREHENSION, protocol.comprehension is not None and not (tried and tried.content["right"])),
-        (MAIN, way.next() is not None),
+        (MAIN, progress.next_place() is not None),
         (QUESTIONNAIRE, bool(protocol.questionnaire) and QUESTIONNAIRE not in done),
     )
     return next((name for name, missing in needed if missing), END)
 
 
-def steps_of(session: Session, person: Annotator) -> list[Step]:
+def load_steps(session: Session, person: Annotator) -> list[AnnotatorStep]:
     """A person's answers outside the examples, earlier attempts first."""
-    found = select(Step).where(Step.annotator_id == person.id).order_by(Step.name, Step.attempt)
+    found = (
+        select(AnnotatorStep)
+        .where(AnnotatorStep.annotator_id == person.id)
+        .order_by(AnnotatorStep.name, AnnotatorStep.attempt)
+    )
     return list(session.scalars(found))
 
 
-def take(session: Session, way: Walk, protocol: Protocol, name: str, form: Form, seconds: float | None) -> None:
-    """Keeps what a form says of a step, once, and ends a person's way where it says so.
+def save_step(
+    session: Session, progress: AnnotatorProgress, protocol: Protocol, name: str, form: Form, seconds: float | None
+) -> None:
+    """Keeps what a form says of a step, once, and ends a person's progress where it says so.
 
     Raises MissingError, telling what is missing in the form.
     """
-    person = way.annotator
-    content = READ[name](protocol, form)
-    attempt = 1 + sum(step.name == name for step in steps_of(session, person)) if name == COMPREHENSION else 1
+    person = progress.annotator
+    content = STEP_READERS[name](protocol, form)
+    attempt = 1 + sum(step.name == name for step in load_steps(session, person)) if name == COMPREHENSION else 1
     try:
         with session.begin_nested():
-            session.add(Step(annotator_id=person.id, name=name, attempt=attempt, content=content, seconds=seconds))
+            session.add(
+                AnnotatorStep(annotator_id=person.id, name=name, attempt=attempt, content=content, seconds=seconds)
+            )
     except IntegrityError:
         return  # sent twice
     if name == SCREENING:
         fits = all(not each.accept or content[each.name] in each.accept for each in protocol.screening)
-        if not fits or not quota_left(session, way.project, protocol, content, person.id):
-            end(person, SCREENED_OUT)
+        if not fits or not has_quota_left(session, progress.project, protocol, content, person.id):
+            set_status(person, SCREENED_OUT)
     tries = protocol.comprehension.attempts if protocol.comprehension else 1
     if name == COMPREHENSION and not content["right"] and attempt >= tries:
-        end(person, FAILED)
+        set_status(person, FAILED)
 
 
-def finish(session: Session, way: Walk, training: Walk, protocol: Protocol) -> None:
+def mark_finished(
+    session: Session, progress: AnnotatorProgress, training: AnnotatorProgress, protocol: Protocol
+) -> None:
     """Marks a person as complete, or as late, who has come to the end and is not marked yet."""
-    if way.annotator.status == "" and stage(session, way, training, protocol) == END:
-        end(way.annotator, LATE if late(way.annotator, protocol) else COMPLETE)
+    if progress.annotator.status == "" and find_stage(session, progress, training, protocol) == END:
+        set_status(progress.annotator, LATE if is_late(progress.annotator, protocol) else COMPLETE)
 
 
-def end(person: Annotator, status: str) -> None:
-    """A person's way ends."""
-    person.status, person.ended = status, now()
+def set_status(person: Annotator, status: str) -> None:
+    """A person's progress ends."""
+    person.status, person.ended = status, utc_now()
 
 
 def withdraw(session: Session, person: Annotator) -> None:
     """Deletes all that a person said and who it was; that somebody withdrew is kept."""
-    for table in (Answer, Step):
+    for table in (AnnotatorAnswer, AnnotatorStep):
         session.execute(delete(table).where(table.annotator_id == person.id))
     person.person, person.source, person.slot, person.items, person.token_digest = None, None, None, None, None
     count = select(func.count()).where(Annotator.project_id == person.project_id, Annotator.status == WITHDRAWN)
     person.name = f"withdrawn {1 + (session.scalar(count) or 0)}"
-    end(person, WITHDRAWN)
+    set_status(person, WITHDRAWN)
 
 
-def _consent(protocol: Protocol, form: Form) -> dict[str, Any]:
+def _read_consent(protocol: Protocol, form: Form) -> dict[str, Any]:
     if len(set(form.get("agree", ()))) < len(protocol.consent.agree):
         raise MissingError("needs_ticks")
     return {"agreed": protocol.consent.agree}
 
 
-def _comprehension(protocol: Protocol, form: Form) -> dict[str, Any]:
+def _read_comprehension(protocol: Protocol, form: Form) -> dict[str, Any]:
     questions = protocol.comprehension.questions if protocol.comprehension else []
-    given = [_choice(each.choices, form.get(f"q{number}", ())) for number, each in enumerate(questions)]
+    given = [_read_choice(each.choices, form.get(f"q{number}", ())) for number, each in enumerate(questions)]
     return {"given": given, "right": given == [each.answer for each in questions]}
 
 
-def _answers(questions: Sequence[QuestionPart], form: Form) -> dict[str, Any]:
+def _read_answers(questions: Sequence[QuestionPart], form: Form) -> dict[str, Any]:
     """Reads a form's answers to questions. Raises MissingError for the first one that needs an answer."""
     found: dict[str, Any] = {}
     for question in questions:
         try:
-            found[question.name] = _answer(question, form)
+            found[question.name] = _read_answer(question, form)
         except MissingError as error:
             if not question.optional:
                 raise MissingError("of_question", question=question.question, problem=error) from None
@@ -115,15 +133,15 @@ def _answers(questions: Sequence[QuestionPart], form: Form) -> dict[str, Any]:
     return found
 
 
-def _answer(question: QuestionPart, form: Form) -> Any:
+def _read_answer(question: QuestionPart, form: Form) -> Any:
     given = form.get(question.name, ())
     if question.kind == "choice":
-        return _choice(question.choices, given)
+        return _read_choice(question.choices, given)
     if question.kind == "scale":
         points = [str(number) for number in range(1, question.points + 1)]
         every = [form.get(f"{question.name}-{number}", ()) for number in range(1, len(question.statements) + 1)]
-        return [int(_among(points, each)) for each in every]
-    text = "".join(given[:1]).strip()[:LONGEST]
+        return [int(_require_one_of(points, each)) for each in every]
+    text = "".join(given[:1]).strip()[:MAX_ANSWER_LENGTH]
     if not text:
         raise MissingError("needs_answer")
     if question.kind == "number":
@@ -133,21 +151,21 @@ def _answer(question: QuestionPart, form: Form) -> Any:
     return text
 
 
-def _choice(choices: Sequence[str], given: Sequence[str]) -> str:
-    return choices[int(_among([str(number) for number in range(len(choices))], given))]
+def _read_choice(choices: Sequence[str], given: Sequence[str]) -> str:
+    return choices[int(_require_one_of([str(number) for number in range(len(choices))], given))]
 
 
-def _among(valid: Sequence[str], given: Sequence[str]) -> str:
+def _require_one_of(valid: Sequence[str], given: Sequence[str]) -> str:
     if len(given) != 1 or given[0] not in valid:
         raise MissingError("needs_answer")
     return given[0]
 
 
-READ: dict[str, Callable[[Protocol, Form], dict[str, Any]]] = {
-    CONSENT: _consent,
-    SCREENING: lambda protocol, form: _answers(protocol.screening, form),
+STEP_READERS: dict[str, Callable[[Protocol, Form], dict[str, Any]]] = {
+    CONSENT: _read_consent,
+    SCREENING: lambda protocol, form: _read_answers(protocol.screening, form),
     INSTRUCTIONS: lambda protocol, form: {},
-    COMPREHENSION: _comprehension,
-    QUESTIONNAIRE: lambda protocol, form: _answers(protocol.questionnaire, form),
+    COMPREHENSION: _read_comprehension,
+    QUESTIONNAIRE: lambda protocol, form: _read_answers(protocol.questionnaire, form),
 }
 """Readers of forms, by the step that they belong to."""

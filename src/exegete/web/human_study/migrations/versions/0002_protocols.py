@@ -11,7 +11,7 @@ revision = "0002"
 down_revision = "0001"
 
 
-def _added() -> dict[str, list[sa.Column[Any]]]:
+def _make_columns() -> dict[str, list[sa.Column[Any]]]:
     return {
         "annotator": [
             sa.Column("person", sa.String(200), nullable=True),
@@ -28,7 +28,7 @@ def _added() -> dict[str, list[sa.Column[Any]]]:
 
 def upgrade() -> None:
     """Adds the columns and the table of steps."""
-    for table, columns in _added().items():
+    for table, columns in _make_columns().items():
         for column in columns:
             op.add_column(table, column)
     op.create_index("uq_annotator_person", "annotator", ["project_id", "person"], unique=True)
@@ -52,7 +52,7 @@ def downgrade() -> None:
     """Removes them, and what they hold."""
     op.drop_table("step")
     op.drop_index("uq_annotator_person", "annotator")
-    for table, columns in _added().items():
+    for table, columns in _make_columns().items():
         with op.batch_alter_table(table) as batch:
             for column in columns:
                 batch.drop_column(column.name)

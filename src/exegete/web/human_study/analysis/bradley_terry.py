@@ -14,7 +14,7 @@ from scipy.stats import t as student
 if TYPE_CHECKING:
     from exegete.web.human_study.analysis.ranking import Ballot
 
-STEPS, SMALL = 100, 1e-10
+MAX_STEPS, TOLERANCE = 100, 1e-10
 
 
 class Strength(NamedTuple):
@@ -26,7 +26,7 @@ class Strength(NamedTuple):
     high: float
 
 
-class Fit(NamedTuple):
+class BradleyTerryFit(NamedTuple):
     """Log strengths [M] that sum to 0, their covariance [M, M], and how many people told them."""
 
     strengths: NDArray[np.float64]
@@ -41,19 +41,19 @@ class Fit(NamedTuple):
         return estimate, estimate - width, estimate + width
 
 
-def strengths(ballots: Sequence[Ballot], people: Sequence[Hashable]) -> list[Strength]:
+def estimate_strengths(ballots: Sequence[Ballot], people: Sequence[Hashable]) -> list[Strength]:
     """Bradley–Terry log strengths, best first, of ballots and the person that gave each.
 
     NaN where the data decide none: a group of methods never loses to the others, or there is a single person.
     """
     names = sorted({method for ballot in ballots for method in ballot})
-    fitted = fit(wins(ballots, people, names))
+    fitted = fit_bradley_terry(count_wins(ballots, people, names))
     centred = np.eye(len(names)) - 1 / max(1, len(names))
     found = [Strength(name, *fitted.interval(centred[number])) for number, name in enumerate(names)]
     return sorted(found, key=lambda row: -row.strength)
 
 
-def wins(ballots: Sequence[Ballot], people: Sequence[Hashable], names: Sequence[str]) -> NDArray[np.float64]:
+def count_wins(ballots: Sequence[Ballot], people: Sequence[Hashable], names: Sequence[str]) -> NDArray[np.float64]:
     """[P, M, M]: how often each person put a method (row) before another one (column); a tie is half a win of both."""
     number = {person: place for place, person in enumerate(dict.fromkeys(people))}
     found = np.zeros((len(number), len(names), len(names)))
@@ -67,7 +67,7 @@ def wins(ballots: Sequence[Ballot], people: Sequence[Hashable], names: Sequence[
     return found
 
 
-def fit(wins: NDArray[np.float64]) -> Fit:
+def fit_bradley_terry(wins: NDArray[np.float64]) -> BradleyTerryFit:
     """Maximum-likelihood strengths of wins [P, M, M] (Bradley and Terry 1952), by Newton's method.
 
     The covariance is the sandwich estimate clustered by person with the factor P / (P - 1): comparisons of one ranking,
@@ -75,21 +75,21 @@ def fit(wins: NDArray[np.float64]) -> Fit:
     """
     people, size = wins.shape[:2]
     total = wins.sum(0)
-    nothing = Fit(np.full(size, np.nan), np.full((size, size), np.nan), people)
+    nothing = BradleyTerryFit(np.full(size, np.nan), np.full((size, size), np.nan), people)
     if not size or connected_components(total > 0, connection="strong")[0] > 1:
         return nothing
     met, theta = total + total.T, np.zeros(size)
-    for _ in range(STEPS):
+    for _ in range(MAX_STEPS):
         chance = expit(theta[:, None] - theta[None, :])
         slope = (total - met * chance).sum(1)
         spread = met * chance * (1 - chance)
         inverse = np.linalg.pinv(np.diag(spread.sum(1)) - spread)
         step = inverse @ slope
         theta = theta + step / max(1.0, float(np.abs(step).max()))
-        if np.abs(step).max() < SMALL:
+        if np.abs(step).max() < TOLERANCE:
             break
     if people < 2:
         return nothing._replace(strengths=theta - theta.mean())
     slopes = (wins - (wins + wins.transpose(0, 2, 1)) * chance).sum(2)
     covariance = inverse @ slopes.T @ slopes @ inverse * people / (people - 1)
-    return Fit(theta - theta.mean(), covariance, people)
+    return BradleyTerryFit(theta - theta.mean(), covariance, people)

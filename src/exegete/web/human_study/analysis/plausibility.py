@@ -16,7 +16,7 @@ from exegete.reports.attributions import Attribution
 from exegete.reports.generated import GeneratedAttribution
 
 
-class Plausible(NamedTuple):
+class Plausibility(NamedTuple):
     """How a method's word scores rank the words that people marked: means over examples, and over how many."""
 
     method: str
@@ -25,28 +25,28 @@ class Plausible(NamedTuple):
     examples: int
 
 
-def marked_units(example: MarkedExample, marks: Sequence[Sequence[int]], unit: str = "word") -> NDArray[np.bool_]:
+def find_units(example: MarkedExample, marks: Sequence[Sequence[int]], unit: str = "word") -> NDArray[np.bool_]:
     """Which words, or sentences, of all texts the marks touch."""
     return np.array(find_marked_units(split_units(example.texts, unit), marks), dtype=bool)
 
 
-def agreement(examples: Sequence[MarkedExample], unit: str = "word") -> float:
+def mean_pairwise_f1(examples: Sequence[MarkedExample], unit: str = "word") -> float:
     """Mean F1 of the units that two people marked, over pairs of people and examples; NaN where nobody shares one.
 
     Two who both mark nothing agree fully.
     """
     found = []
     for example in examples:
-        units = [marked_units(example, marks, unit) for marks in example.marks.values()]
+        units = [find_units(example, marks, unit) for marks in example.marks.values()]
         for one, other in combinations(units, 2):
             total = one.sum() + other.sum()
             found.append(2 * (one & other).sum() / total if total else 1.0)
     return float(np.mean(found)) if found else float("nan")
 
 
-def plausible(
+def evaluate_plausibility(
     examples: Sequence[MarkedExample], explanations: Sequence[Mapping[str, Attribution | GeneratedAttribution]]
-) -> list[Plausible]:
+) -> list[Plausibility]:
     """By method, best first: AUC and average precision of its word scores against the evidence people agree on.
 
     Examples where all words are evidence or none is are left out.
@@ -63,7 +63,7 @@ def plausible(
                 pair = float(roc_auc_score(gold, scores)), float(average_precision_score(gold, scores))
                 found.setdefault(method, []).append(pair)
     rows = [
-        Plausible(method, mean([p[0] for p in pairs]), mean([p[1] for p in pairs]), len(pairs))
+        Plausibility(method, mean([p[0] for p in pairs]), mean([p[1] for p in pairs]), len(pairs))
         for method, pairs in found.items()
     ]
     return sorted(rows, key=lambda row: -row.auc)

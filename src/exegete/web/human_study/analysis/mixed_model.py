@@ -13,7 +13,7 @@ from scipy.stats import norm
 from exegete.errors import ExegeteError
 
 
-class Observed(NamedTuple):
+class Observation(NamedTuple):
     """One value of one person about one item as one method explains it: a rank, or 1 for a right guess."""
 
     person: str
@@ -32,7 +32,7 @@ class Effect(NamedTuple):
     p: float
 
 
-class Mixed(NamedTuple):
+class MixedModel(NamedTuple):
     """The fitted model: an effect a method, and the deviations that people, items and the rest bring in."""
 
     effects: list[Effect]
@@ -42,14 +42,14 @@ class Mixed(NamedTuple):
     converged: bool
 
 
-def mixed(observed: Sequence[Observed]) -> Mixed:
+def fit_mixed_model(observed: Sequence[Observation]) -> MixedModel:
     """The model value ~ method + (1 | person) + (1 | item), by restricted maximum likelihood (statsmodels' MixedLM).
 
     Raises ExegeteError for fewer than two people, items, or methods, which leave nothing to estimate.
     """
     from statsmodels.regression.mixed_linear_model import MixedLM  # noqa: PLC0415
 
-    table = pd.DataFrame(observed, columns=list(Observed._fields))
+    table = pd.DataFrame(observed, columns=list(Observation._fields))
     for part in ("person", "item", "method"):
         if table[part].nunique() < 2:
             raise ExegeteError(f"a mixed model needs two of each {part} or more, found {table[part].nunique()}")
@@ -70,16 +70,16 @@ def mixed(observed: Sequence[Observed]) -> Mixed:
             float(fitted.fe_params.iloc[n]),
             float(interval[n, 0]),
             float(interval[n, 1]),
-            _difference(fitted, n, len(names)),
+            _test_difference(fitted, n, len(names)),
         )
         for n, name in enumerate(names)
     ]
     deviations = dict(zip(model.exog_vc.names, np.sqrt(np.maximum(fitted.vcomp, 0)), strict=True))
     person, item = float(deviations["person"]), float(deviations["item"])
-    return Mixed(effects, person, item, float(np.sqrt(fitted.scale)), bool(fitted.converged))
+    return MixedModel(effects, person, item, float(np.sqrt(fitted.scale)), bool(fitted.converged))
 
 
-def _difference(fitted: Any, number: int, count: int) -> float:
+def _test_difference(fitted: Any, number: int, count: int) -> float:
     if number == 0:
         return float("nan")
     contrast = np.zeros(count)

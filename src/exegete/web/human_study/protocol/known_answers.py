@@ -17,35 +17,35 @@ from exegete.data.exchange import Exchange
 from exegete.data.marked import find_marked_units, split_units
 from exegete.reports.attributions import Attribution
 from exegete.reports.generated import GeneratedAttribution
-from exegete.web.human_study.blind import Explained
-from exegete.web.human_study.cases import Case, Changed
+from exegete.web.human_study.blinding import AnyAttribution
+from exegete.web.human_study.items import ChangedVersion, StudyItem
 from exegete.web.human_study.kinds import KINDS
 from exegete.web.human_study.protocol.file import KnownPart, Protocol
 from exegete.web.human_study.tables import Item
 
 PLANTED = "planted"
-DECOYS = 2
-BETWEEN = "\n\n"
-SQUARE = 24
+N_DECOYS = 2
+SEPARATOR = "\n\n"
+SQUARE_PIXELS = 24
 """Pixels of a made picture's squares."""
-ENOUGH = 0.5
+MIN_F1 = 0.5
 """F1 of marked words with the planted evidence from which a mark passes."""
 
 
-def known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> Item:
+def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> Item:
     """The example as it is stored, with a planted explanation and two decoys.
 
     Where people mark sentences, those that the evidence stands in are the evidence.
     """
-    case = _picture(part) if part.text is None else _text(part, part.text)
-    evidence = _evidence(part, case.texts)
+    case = _make_picture_item(part) if part.text is None else _make_text_item(part, part.text)
+    evidence = _locate_evidence(part, case.texts)
     generator = np.random.default_rng([plan.seed, number])
-    scored = {} if plan.kind == "highlight" else _explanations(part, case, evidence, generator)
-    if KINDS[plan.kind].guesses:
+    scored = {} if plan.kind == "highlight" else _make_explanations(part, case, evidence, generator)
+    if KINDS[plan.kind].is_simulation:
         scored = {PLANTED: scored[PLANTED]}
     made = replace(case, explanations=scored, label=part.prediction)
-    if KINDS[plan.kind].changes:
-        made = replace(made, changed=Changed((str(part.changed),), str(part.changed_prediction)))
+    if KINDS[plan.kind].has_changes:
+        made = replace(made, changed=ChangedVersion((str(part.changed),), str(part.changed_prediction)))
     item = made.to_item(number)
     units = split_units(case.texts, plan.main.unit)
     if plan.main.unit != "word":
@@ -56,51 +56,51 @@ def known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> Item:
     return item
 
 
-def planted(part: KnownPart) -> tuple[Case, Explained]:
+def make_planted_example(part: KnownPart) -> tuple[StudyItem, AnyAttribution]:
     """An example and the explanation that shows its evidence."""
-    case = _picture(part) if part.text is None else _text(part, part.text)
-    every = _explanations(part, case, _evidence(part, case.texts), np.random.default_rng(0))
+    case = _make_picture_item(part) if part.text is None else _make_text_item(part, part.text)
+    every = _make_explanations(part, case, _locate_evidence(part, case.texts), np.random.default_rng(0))
     return case, every[PLANTED]
 
 
-def passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
+def has_passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
     """Whether an answer (of the last phase) is the known one."""
     if kind == "rank":
         ranks = dict(content["ranks"])
         mine = ranks.pop(PLANTED)
         return all(mine < other for other in ranks.values())
-    if KINDS[kind].guesses:
-        return bool(content["guess"] == item.answer)
+    if KINDS[kind].is_simulation:
+        return bool(content["guess"] == item.model_answer)
     words = split_units(item.content["texts"])
     marked, wanted = (np.array(find_marked_units(words, each)) for each in (content["marks"], item.content["evidence"]))
-    return bool(2 * (marked & wanted).sum() >= ENOUGH * (marked.sum() + wanted.sum()))
+    return bool(2 * (marked & wanted).sum() >= MIN_F1 * (marked.sum() + wanted.sum()))
 
 
-def _evidence(part: KnownPart, texts: Sequence[str]) -> list[list[int]]:
+def _locate_evidence(part: KnownPart, texts: Sequence[str]) -> list[list[int]]:
     if part.sources or not texts:
         return []
     return [[0, texts[0].index(each), texts[0].index(each) + len(each)] for each in part.evidence]
 
 
-def _text(part: KnownPart, text: str) -> Case:
-    return Case((text,), prediction=part.prediction)
+def _make_text_item(part: KnownPart, text: str) -> StudyItem:
+    return StudyItem((text,), prediction=part.prediction)
 
 
-def _picture(part: KnownPart) -> Case:
+def _make_picture_item(part: KnownPart) -> StudyItem:
     """Grey squares, and a red one where the evidence is."""
     rows, columns = part.grid
     assert part.square is not None
     shade = np.random.default_rng([rows, columns]).integers(90, 170, (rows, columns, 1)).repeat(3, 2)
     shade[part.square[0] - 1, part.square[1] - 1] = (205, 40, 40)
-    pixels = shade.astype(np.uint8).repeat(SQUARE, 0).repeat(SQUARE, 1)
+    pixels = shade.astype(np.uint8).repeat(SQUARE_PIXELS, 0).repeat(SQUARE_PIXELS, 1)
     buffer = BytesIO()
     Image.fromarray(pixels).save(buffer, format="PNG")
-    return Case((), prediction=part.prediction, picture=buffer.getvalue())
+    return StudyItem((), prediction=part.prediction, picture=buffer.getvalue())
 
 
-def _explanations(
-    part: KnownPart, case: Case, evidence: Sequence[Sequence[int]], generator: np.random.Generator
-) -> dict[str, Explained]:
+def _make_explanations(
+    part: KnownPart, case: StudyItem, evidence: Sequence[Sequence[int]], generator: np.random.Generator
+) -> dict[str, AnyAttribution]:
     """Scores 1 where the evidence is, and of decoys as many elsewhere."""
     if part.square is not None:
         rows, columns = part.grid
@@ -112,20 +112,24 @@ def _explanations(
         wanted = np.array([any(w.start < e and b < w.end for _, b, e in evidence) for w in words], dtype=bool)
     elsewhere, size = generator.permutation(np.flatnonzero(~wanted)), int(wanted.sum())
     chosen = {PLANTED: np.flatnonzero(wanted)}
-    for number in range(DECOYS):  # different ones, as long as there are enough other parts
+    for number in range(N_DECOYS):  # different ones, as long as there are enough other parts
         chosen[f"decoy {number + 1}"] = np.roll(elsewhere, -number * size)[:size]
-    found: dict[str, Explained] = {}
+    found: dict[str, AnyAttribution] = {}
     for name, places in chosen.items():
         scores = np.zeros(len(wanted), dtype=np.float32)
         scores[places] = 1.0
-        found[name] = _cited(part, name, scores) if part.sources else _attribution(part, case, name, scores)
+        found[name] = (
+            _make_generated_attribution(part, name, scores)
+            if part.sources
+            else _make_attribution(part, case, name, scores)
+        )
     return found
 
 
-def _cited(part: KnownPart, name: str, scores: NDArray[np.float32]) -> GeneratedAttribution:
+def _make_generated_attribution(part: KnownPart, name: str, scores: NDArray[np.float32]) -> GeneratedAttribution:
     """An answer that comes from the sources with scores."""
     texts, said = (*part.sources.values(), str(part.text)), split_words(part.prediction)
-    starts = [0, *accumulate(len(text) + len(BETWEEN) for text in texts)]
+    starts = [0, *accumulate(len(text) + len(SEPARATOR) for text in texts)]
     return GeneratedAttribution(
         scores=scores[None],
         units=tuple(part.sources),
@@ -133,7 +137,7 @@ def _cited(part: KnownPart, name: str, scores: NDArray[np.float32]) -> Generated
         spans=((0, len(said)),),
         log_probs=np.zeros(1, dtype=np.float32),
         exchange=Exchange(
-            BETWEEN.join(texts),
+            SEPARATOR.join(texts),
             (*part.sources, "prompt"),
             tuple((start, start + len(text)) for start, text in zip(starts, texts, strict=False)),
             (*(True for _ in part.sources), False),
@@ -147,7 +151,7 @@ def _cited(part: KnownPart, name: str, scores: NDArray[np.float32]) -> Generated
     )
 
 
-def _attribution(part: KnownPart, case: Case, name: str, scores: NDArray[np.float32]) -> Attribution:
+def _make_attribution(part: KnownPart, case: StudyItem, name: str, scores: NDArray[np.float32]) -> Attribution:
     size = len(scores)
     words = [] if part.text is None else split_words(part.text, 0)
     return Attribution(

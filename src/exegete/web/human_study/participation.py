@@ -10,54 +10,54 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from exegete.web.human_study.analysis.quality import Quality, Work, judged
+from exegete.web.human_study.analysis.quality import AnnotatorWork, Quality, assess_quality
 from exegete.web.human_study.kinds import KINDS
 from exegete.web.human_study.protocol.admission import COMPLETE
-from exegete.web.human_study.protocol.file import Protocol, protocol_of
-from exegete.web.human_study.protocol.known import passed
-from exegete.web.human_study.tables import Annotator, Answer, Project
+from exegete.web.human_study.protocol.file import Protocol, parse_protocol
+from exegete.web.human_study.protocol.known_answers import has_passed
+from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Project
 
 
-class Taking(NamedTuple):
+class Participation(NamedTuple):
     """A person of a study by a protocol, and the quality of what they did."""
 
     person: Annotator
     quality: Quality
 
     @property
-    def included(self) -> bool:
+    def is_included(self) -> bool:
         """Whether the analysis takes this person's answers: complete, and nothing flagged."""
-        return self.person.status == COMPLETE and not self.quality.careless
+        return self.person.status == COMPLETE and not self.quality.is_careless
 
 
-def taking(session: Session, project: Project) -> list[Taking]:
+def load_participations(session: Session, project: Project) -> list[Participation]:
     """Everybody who takes part in a study. Without a protocol nobody is judged, and the list is empty."""
     if project.protocol is None:
         return []
-    plan = protocol_of(project.protocol)
+    plan = parse_protocol(project.protocol)
     query = select(Annotator).where(Annotator.project_id == project.id).order_by(Annotator.id)
     found = session.scalars(
-        query.options(selectinload(Annotator.answers).selectinload(Answer.item), selectinload(Annotator.steps))
+        query.options(selectinload(Annotator.answers).selectinload(AnnotatorAnswer.item), selectinload(Annotator.steps))
     )
     people = list(found)
-    works = [_work(project, person) for person in people]
-    qualities = judged(works, fastest=plan.attention.fastest, missed=plan.attention.allowed)
-    return [Taking(person, quality) for person, quality in zip(people, qualities, strict=True)]
+    works = [_collect_work(project, person) for person in people]
+    qualities = assess_quality(works, fastest=plan.attention.fastest, missed=plan.attention.allowed)
+    return [Participation(person, quality) for person, quality in zip(people, qualities, strict=True)]
 
 
-def left_out(session: Session, project: Project) -> list[int]:
+def find_excluded(session: Session, project: Project) -> list[int]:
     """The ids of those whose answers the analysis leaves out."""
-    return [each.person.id for each in taking(session, project) if not each.included]
+    return [each.person.id for each in load_participations(session, project) if not each.is_included]
 
 
-def counts(people: Sequence[Taking]) -> dict[str, int]:
+def count_by_status(people: Sequence[Participation]) -> dict[str, int]:
     """How many people there are of each status, and `flagged` of the complete ones."""
-    found = Counter(each.person.status or "under way" for each in people)
-    flagged = sum(each.person.status == COMPLETE and each.quality.careless for each in people)
+    found = Counter(each.person.status or "under progress" for each in people)
+    flagged = sum(each.person.status == COMPLETE and each.quality.is_careless for each in people)
     return dict(found) | {"flagged": flagged}
 
 
-def row(each: Taking, plan: Protocol) -> dict[str, Any]:
+def make_row(each: Participation, plan: Protocol) -> dict[str, Any]:
     """A person as a row: who, how it went, what they said to questions; of scales the mean, turned where it counts."""
     person, quality = each
     said = {step.name: step.content for step in person.steps}
@@ -75,8 +75,8 @@ def row(each: Taking, plan: Protocol) -> dict[str, Any]:
     tries = [step for step in person.steps if step.name == "comprehension"]
     return {
         "annotator": person.name,
-        "status": person.status or "under way",
-        "included": each.included,
+        "status": person.status or "under progress",
+        "included": each.is_included,
         **{name: (person.source or {}).get(name) for name in sorted(person.source or {})},
         "began": person.created,
         "ended": person.ended,
@@ -89,7 +89,7 @@ def row(each: Taking, plan: Protocol) -> dict[str, Any]:
     }
 
 
-def _work(project: Project, person: Annotator) -> Work:
+def _collect_work(project: Project, person: Annotator) -> AnnotatorWork:
     last = KINDS[project.kind].phases[-1]
     main = [answer for answer in person.answers if answer.item.role == ""]
     seconds: dict[int, float] = {}
@@ -97,12 +97,16 @@ def _work(project: Project, person: Annotator) -> Work:
         if answer.seconds is not None:
             seconds[answer.item_id] = seconds.get(answer.item_id, 0.0) + answer.seconds
     checks = [answer for answer in person.answers if answer.item.role == "check" and answer.phase == last]
-    right = [passed(project.kind, answer.item, answer.content) for answer in checks]
-    given = [_given(answer.content) for answer in main if answer.phase == last] if project.kind != "highlight" else []
-    return Work(person.name, list(seconds.values()), given, right)
+    right = [has_passed(project.kind, answer.item, answer.content) for answer in checks]
+    given = (
+        [_get_displayed_answer(answer.content) for answer in main if answer.phase == last]
+        if project.kind != "highlight"
+        else []
+    )
+    return AnnotatorWork(person.name, list(seconds.values()), given, right)
 
 
-def _given(content: Mapping[str, Any]) -> Hashable:
+def _get_displayed_answer(content: Mapping[str, Any]) -> Hashable:
     """An answer as it stood on the page."""
     if "ranks" in content:
         return tuple(content["ranks"][method] for method in content["order"])

@@ -17,18 +17,18 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.generated import GeneratedAttribution
 from exegete.studies.compare.comparison import Comparison
-from exegete.web.human_study.blind import Explained
-from exegete.web.human_study.sources import asked_texts
+from exegete.web.human_study.blinding import AnyAttribution
+from exegete.web.human_study.sources import get_prompt_texts
 from exegete.web.human_study.tables import Item, StoredExplanation
 from exegete.web.names import shown
 from exegete.web.pictures import png
 
-USUAL = ("input_x_gradient", "integrated_gradients", "attention_all")
-USUAL_OF_ANSWERS = ("input_x_gradient", "attn_lrp", "occlusion")
+DEFAULT_METHODS = ("input_x_gradient", "integrated_gradients", "attention_all")
+DEFAULT_GENERATION_METHODS = ("input_x_gradient", "attn_lrp", "occlusion")
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedVersion:
     """A changed version of an example: its texts, the model's answer, and words with what stands in their place."""
 
     texts: tuple[str, ...]
@@ -37,19 +37,19 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Case:
+class StudyItem:
     """An example. `explanations` by method, all of one target; `label`: its name; `picture`: a PNG.
 
     Of a generated answer `texts` are what was asked, and `prediction` is the answer.
     """
 
     texts: tuple[str, ...]
-    explanations: Mapping[str, Explained] = field(default_factory=dict)
+    explanations: Mapping[str, AnyAttribution] = field(default_factory=dict)
     label: str | None = None
     prediction: str | None = None
     picture: bytes | None = None
     marks: Mapping[str, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
-    changed: Changed | None = None
+    changed: ChangedVersion | None = None
 
     def to_item(self, number: int) -> Item:
         """The case as it is stored."""
@@ -57,24 +57,27 @@ class Case:
         if self.changed is not None:
             content["changed"] = asdict(self.changed)
         kept = [
-            StoredExplanation(method=method, attribution=_plain(item)) for method, item in self.explanations.items()
+            StoredExplanation(method=method, attribution=_to_plain_values(item))
+            for method, item in self.explanations.items()
         ]
         return Item(number=number, content=content, picture=self.picture, explanations=kept)
 
 
-def cases(explanations: Iterable[tuple[str, Explained]], rows: Sequence[Mapping[str, Any]] = ()) -> list[Case]:
+def make_items(
+    explanations: Iterable[tuple[str, AnyAttribution]], rows: Sequence[Mapping[str, Any]] = ()
+) -> list[StudyItem]:
     """The examples of what methods, by their specs, say of them; `rows` are the examples, where they are known."""
-    by_example: dict[int, dict[str, Explained]] = {}
+    by_example: dict[int, dict[str, AnyAttribution]] = {}
     given = list(explanations)
     names = shown(dict.fromkeys(method for method, _ in given))
     for method, item in given:
         by_example.setdefault(item.index, {})[names[method]] = item
-    return [_case(found, rows[index] if index < len(rows) else {}) for index, found in sorted(by_example.items())]
+    return [_make_item(found, rows[index] if index < len(rows) else {}) for index, found in sorted(by_example.items())]
 
 
-def explained(
+def explain_items(
     model: ExplainedModel, rows: Sequence[Mapping[str, Any]], methods: Sequence[str] = (), seed: int = 0
-) -> list[Case]:
+) -> list[StudyItem]:
     """The rows as several methods explain the model's predictions; default: those of Fernandes et al. 2022, table 4.
 
     The learned explainer of that table needs a folder: give it among `methods`. Of a model that generates, its answers
@@ -86,44 +89,44 @@ def explained(
         unit = "source" if all(row.get("sources") for row in rows) else "sentence"
     found = (
         (spec, item)
-        for spec in methods or (USUAL if unit is None else USUAL_OF_ANSWERS)
+        for spec in methods or (DEFAULT_METHODS if unit is None else DEFAULT_GENERATION_METHODS)
         for item in attribute(model, list(rows), add_seed(spec, seed), unit=unit)
     )
-    return cases(found, rows)
+    return make_items(found, rows)
 
 
-def followed_up(
+def make_follow_up_items(
     models: Mapping[str, ExplainedModel], rows: Sequence[Mapping[str, Any]], method: str = "", seed: int = 0
-) -> list[Case]:
+) -> list[StudyItem]:
     """The rows of which all models say the same, as one method explains each: old and new, compared blind.
 
     Raises ExegeteError where the models agree on no row.
     """
-    explainer = make_seeded(method or USUAL[0], seed)
+    explainer = make_seeded(method or DEFAULT_METHODS[0], seed)
     said = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
-    same = [len({_said(item) for item in items}) == 1 for items in zip(*said.values(), strict=True)]
+    same = [len({_get_model_answer(item) for item in items}) == 1 for items in zip(*said.values(), strict=True)]
     if not any(same):
         raise ExegeteError(
             f"the models {', '.join(models)} agree on none of {len(rows)} examples: none can be compared"
         )
     kept = ((name, item) for name, items in said.items() for item, agree in zip(items, same, strict=True) if agree)
-    return cases(kept, rows)
+    return make_items(kept, rows)
 
 
-def compared(comparison: Comparison, limit: int) -> list[Case]:
+def select_comparison_items(comparison: Comparison, limit: int) -> list[StudyItem]:
     """At most so many examples of a comparison, evenly spaced, explained by the methods of its table."""
     explanations = zip(comparison.results["method"], comparison.attributions, strict=True)
-    return _spaced(cases(explanations, comparison.examples), limit)
+    return _space_evenly(make_items(explanations, comparison.examples), limit)
 
 
-def saved(explanations: Sequence[Explained], limit: int) -> list[Case]:
+def select_saved_items(explanations: Sequence[AnyAttribution], limit: int) -> list[StudyItem]:
     """At most so many of the examples that saved explanations are of, evenly spaced.
 
     Raises ExegeteError for explanations of one number that are of two examples, twice by one method, or of images.
     """
     texts: dict[int, tuple[str, ...]] = {}
     settings: dict[str, list[dict[str, Any]]] = {}
-    named, seen = list[tuple[str, Explained]](), set[tuple[int, str]]()
+    named, seen = list[tuple[str, AnyAttribution]](), set[tuple[int, str]]()
     for item in explanations:
         if isinstance(item, Attribution) and item.image_shape:
             raise ExegeteError("saved explanations have no pictures: make this study of --model and --data")
@@ -138,22 +141,23 @@ def saved(explanations: Sequence[Explained], limit: int) -> list[Case]:
             raise ExegeteError(f"example {item.index} was saved twice as {name} explains it")
         seen.add((item.index, name))
         named.append((name, item))
-    return _spaced(cases(named), limit)
+    return _space_evenly(make_items(named), limit)
 
 
-def _spaced(found: list[Case], limit: int) -> list[Case]:
+def _space_evenly(found: list[StudyItem], limit: int) -> list[StudyItem]:
     count = min(limit, len(found))
     return [found[place * len(found) // count] for place in range(count)]
 
 
-def marked_cases(examples: Sequence[MarkedExample]) -> list[Case]:
+def make_marked_items(examples: Sequence[MarkedExample]) -> list[StudyItem]:
     """Examples that people marked elsewhere."""
     return [
-        Case(each.texts, label=None if each.label is None else str(each.label), marks=each.marks) for each in examples
+        StudyItem(each.texts, label=None if each.label is None else str(each.label), marks=each.marks)
+        for each in examples
     ]
 
 
-def restored(explanation: StoredExplanation) -> Explained:
+def restore_explanation(explanation: StoredExplanation) -> AnyAttribution:
     """The attribution that was stored."""
     kept = explanation.attribution
     if "response" in kept:
@@ -161,22 +165,22 @@ def restored(explanation: StoredExplanation) -> Explained:
     return Attribution(**kept)
 
 
-def _said(item: Explained) -> str:
+def _get_model_answer(item: AnyAttribution) -> str:
     return item.response if isinstance(item, GeneratedAttribution) else item.prediction_label
 
 
-def _plain(item: Explained) -> dict[str, Any]:
+def _to_plain_values(item: AnyAttribution) -> dict[str, Any]:
     bare = replace(item, layers=None) if isinstance(item, Attribution) else item
     plain: dict[str, Any] = json.loads(Attributions([bare]).to_json())[0]
     return plain
 
 
-def _case(explanations: Mapping[str, Explained], row: Mapping[str, Any]) -> Case:
+def _make_item(explanations: Mapping[str, AnyAttribution], row: Mapping[str, Any]) -> StudyItem:
     first = next(iter(explanations.values()))
     if isinstance(first, GeneratedAttribution):
-        return Case(asked_texts(first.exchange), explanations, prediction=first.response)
+        return StudyItem(get_prompt_texts(first.exchange), explanations, prediction=first.response)
     picture = row.get("image")
-    return Case(
+    return StudyItem(
         first.texts,
         explanations,
         label=row.get("label_name"),
