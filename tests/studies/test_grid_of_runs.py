@@ -34,11 +34,12 @@ from exegete.studies.tables.figures import (
     make_scatters,
     make_strips,
 )
+from exegete.studies.tables.layout import center_and_spread
 from exegete.studies.tables.leaderboards import make_leaderboards
 from exegete.studies.tables.metric_agreement import kendall_matrix
 from exegete.studies.tables.report import write_report
 from exegete.studies.tables.results import collect_results
-from exegete.studies.tables.tables import center_and_spread, make_study_table
+from exegete.studies.tables.tables import make_study_table
 
 FILE = Path(__file__).with_name("study_for_tests.yaml")
 ROOT = Path(__file__).parents[2]

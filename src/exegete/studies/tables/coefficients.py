@@ -1,4 +1,4 @@
-"""Coefficients that learned explainers give to attention heads, mean over seeds."""
+"""Coefficients that learned explainers give to attention heads, averaged over seeds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ COEFFICIENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
         "key features": each.key_features.mean(1),
     },
 }
-"""By kind of explainer: its coefficients as matrices with a row a layer."""
+"""By class of explainer: its coefficients as matrices with one row per layer."""
 
 
 def make_coefficient_matrices(results: Results, part: FigurePart) -> list[Matrix]:
-    """A matrix for each training, recipe, explainer and kind of coefficient: mean over the runs that were judged.
+    """Return the mean over judged runs for each training, recipe, explainer and kind of coefficient.
 
     Raises:
         ExegeteError: no finished run was explained by a learned explainer.

@@ -1,4 +1,4 @@
-"""When, where and on what the runs of a page were made, from their records."""
+"""Facts about the runs of a page, from their records: dates, versions, machines, data, cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = ("exegete", "python", "torch", "transformers", "datasets")
 
 
 def format_run_facts(results: Mapping[str, Results]) -> str:
-    """A Markdown table: dates, versions, machines, sizes of the data, seeds, how much is finished, and its cost."""
+    """Return a Markdown table of dates, versions, machines, sizes of the data, seeds, progress and cost."""
     every = [(found, run) for found in results.values() for run in found.grid.runs]
     records = {run.cell.key: found.store.read_record(run.cell.key) for found, run in every}
     done = {key: record for key, record in records.items() if record is not None}

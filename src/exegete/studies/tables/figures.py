@@ -1,4 +1,4 @@
-"""A study's figures as numbers; `reports.study_figures` draws them."""
+"""A study's figures: the numbers, which `exegete.reports.figures` draws."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from exegete.studies.runs.study_run import StudyRun
 from exegete.studies.similarity import get_measure
 from exegete.studies.spec.schema import Axis, FigurePart
 from exegete.studies.tables.coefficients import make_coefficient_matrices
+from exegete.studies.tables.layout import RUN, select_figures
 from exegete.studies.tables.metric_agreement import make_metric_matrices
 from exegete.studies.tables.results import Results
 from exegete.studies.tables.sweeps import make_history_curves, make_sweep_curves
-from exegete.studies.tables.tables import RUN, make_study_table, select_figures
+from exegete.studies.tables.tables import make_study_table
 
 
 def make_study_figure(results: Results, name: str) -> Figure:
-    """One of the study's figures, with what is finished so far.
+    """Return one of the study's figures, with the runs that are finished so far.
 
     Raises:
-        ExegeteError: an unknown figure, or nothing finished to draw.
+        ExegeteError: an unknown figure, or one without finished runs.
     """
     declared = results.grid.study.file.figures
     if name not in declared:
@@ -45,7 +46,7 @@ def make_study_figure(results: Results, name: str) -> Figure:
 
 
 def make_strips(results: Results, part: FigurePart) -> list[Panel]:
-    """A panel a metric, dataset and explainer: every run's figure, by recipe."""
+    """Return one panel per metric, dataset and explainer: the figures of all runs, by recipe."""
     frame = select_figures(results, part.metrics, part.where)
     panels = []
     for (metric, dataset, explainer), group in frame.groupby(["metric", "dataset", "explainer"], sort=False):
@@ -59,7 +60,7 @@ def make_strips(results: Results, part: FigurePart) -> list[Panel]:
 
 
 def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
-    """A panel for each pair of an x and a y: every run as a dot, or every recipe's mean with its deviation."""
+    """Return one panel per pair of x and y: one dot per run, or each recipe's mean with its standard deviation."""
     panels = []
     for y in part.y:
         for x in part.x:
@@ -75,7 +76,7 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
 
 
 def make_budget_curves(results: Results, part: FigurePart) -> list[Curve]:
-    """Metrics over budgets by explainer: mean over seeds with its standard deviation; the recipe where several."""
+    """Return metrics over budgets by explainer (by recipe if there are several): mean and deviation over seeds."""
     frames = []
     for run in _select_runs(results, part):
         path = results.store.cell_folder(run.cell.key) / CURVES
@@ -87,7 +88,7 @@ def make_budget_curves(results: Results, part: FigurePart) -> list[Curve]:
 
 
 def make_layer_curves(results: Results, part: FigurePart) -> list[Curve]:
-    """Plausibility by layer: mean over seeds with its standard deviation."""
+    """Return plausibility by layer: mean and standard deviation over seeds."""
     frames = []
     for run in _select_runs(results, part):
         path = results.store.cell_folder(run.cell.key) / LAYERS
@@ -98,11 +99,11 @@ def make_layer_curves(results: Results, part: FigurePart) -> list[Curve]:
 
 
 def make_agreement_matrices(results: Results, part: FigurePart) -> list[Matrix]:
-    """A matrix a dataset: explainers by recipes; between explainers, one a dataset and recipe; between seeds, one each.
+    """Return matrices of the similarity of attributions.
 
-    Between metrics see `metric_matrices`.
-
-    A run of several judgements, or of several trainings or models, needs `where` to choose among them.
+    Between recipes: explainers × recipes, per dataset. Between explainers: per dataset and recipe. Between seeds: per
+    dataset, recipe and explainer. Between metrics: see `make_metric_matrices`. With several judgements, trainings or
+    models of a run, `where` has to choose one.
     """
     if part.between == "metrics":
         return make_metric_matrices(results, part)
@@ -122,14 +123,14 @@ def make_agreement_matrices(results: Results, part: FigurePart) -> list[Matrix]:
 
 
 def make_table_matrix(results: Results, part: FigurePart) -> Matrix:
-    """A table's numbers as colours, as far from 0 as the largest."""
+    """Return a table's numbers as a matrix whose colours reach to the largest magnitude."""
     table = make_study_table(results, part.table)
     known = np.abs(table.center[np.isfinite(table.center)])
     return Matrix(table.title, table.rows, table.columns, table.center, float(known.max()) if known.size else 1.0)
 
 
 def _join_measurements(results: Results, part: FigurePart, x: Axis, y: Axis) -> pd.DataFrame:
-    """Runs that have both measurements."""
+    """Return the runs that have both measurements, in columns `x` and `y`."""
     sides = []
     for name, axis in (("x", x), ("y", y)):
         where = dict(part.where)
@@ -194,7 +195,7 @@ def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[StudyRun, Scores
     against = part.against or next(iter(recipes))
     if against not in recipes:
         raise ExegeteError(f"agreement: no finished runs of {against!r} on {dataset}")
-    models = {name: [said for _, said in runs] for name, runs in recipes.items()}
+    models = {name: [model_scores for _, model_scores in runs] for name, runs in recipes.items()}
     how = get_measure(part.measure)
     columns = {
         f"{against} / {name}": agreement_between_models(models[against], each, how) for name, each in models.items()
@@ -205,22 +206,24 @@ def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[StudyRun, Scores
 
 
 def _pairs_matrices(title: str, models: list[tuple[StudyRun, Scores]], part: FigurePart) -> list[Matrix]:
-    said = [scores for _, scores in models]
-    names, taus = list(said[0]), agreement_between_explainers(said, get_measure(part.measure))
+    model_scores = [scores for _, scores in models]
+    names, taus = list(model_scores[0]), agreement_between_explainers(model_scores, get_measure(part.measure))
     values = np.array([[taus.get((a, b), taus.get((b, a), np.nan)) for b in names] for a in names])
     return [Matrix(f"{_measure_title(part)}, {title}", names, names, values)]
 
 
 def _seeds_matrices(title: str, models: list[tuple[StudyRun, Scores]], part: FigurePart) -> list[Matrix]:
-    """One matrix of agreement between seeds for each explainer."""
+    """Return one matrix of similarity between seeds per explainer."""
     names = [f"seed {run.seed}" for run, _ in models]
-    said = [scores for _, scores in models]
-    explainers = part.where.get("explainer", list(said[0]))
+    model_scores = [scores for _, scores in models]
+    explainers = part.where.get("explainer", list(model_scores[0]))
     how = get_measure(part.measure)
     return [
-        Matrix(f"{_measure_title(part)}, {title} / {each}", names, names, agreement_between_seeds(said, each, how))
+        Matrix(
+            f"{_measure_title(part)}, {title} / {each}", names, names, agreement_between_seeds(model_scores, each, how)
+        )
         for each in explainers
-        if each in said[0]
+        if each in model_scores[0]
     ]
 
 

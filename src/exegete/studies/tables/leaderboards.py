@@ -1,4 +1,4 @@
-"""A leaderboard over all runs of a store, of whatever studies."""
+"""Leaderboards over all runs of a store, across studies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ RUNS, SEED = "runs", "seed"
 
 
 def make_leaderboards(store: Store) -> dict[str, Leaderboard]:
-    """A leaderboard for each dataset that explanations in the store were judged on.
+    """Return a leaderboard for each dataset on which explanations in the store were judged.
 
-    Its rows are what was explained and by what: the runs' titles without seeds and judgements, with the first digits of
-    a digest where models of one title were made in several ways. Means and intervals are over examples and seeds.
-    Models that missed the bound they were trained under are left out.
+    A row is a trained model and an explainer: the run's title without seed and judgement, with the first digits of a
+    digest if models with the same title were trained differently. Means and intervals are over examples and seeds.
+    Models that missed the constraint of their training are left out.
     """
     found: dict[str, list[tuple[str, str, pd.DataFrame]]] = {}
     for key in store.list_finished():
@@ -37,6 +37,7 @@ def make_leaderboards(store: Store) -> dict[str, Leaderboard]:
             continue
         *place, seed, _, dataset = record["title"].split(" / ")
         frame = pd.read_parquet(path)
+        # The same example under another seed is another observation.
         frame["example"] = seed + " / " + frame["example"].astype(str)
         known = [name for name in frame.columns if name in record["config"]["metrics"]]
         at = f"{dataset} ({digest(record['config']['dataset'])[:6]})"
@@ -46,7 +47,7 @@ def make_leaderboards(store: Store) -> dict[str, Leaderboard]:
 
 
 def _drop_seeds(value: Any, store: Store) -> Any:
-    """How something was made, whatever the seed: a configuration with those of other runs for their addresses."""
+    """Return a configuration without seeds, with the configurations of other runs instead of their addresses."""
     if isinstance(value, list | tuple):
         return [_drop_seeds(each, store) for each in value]
     if not isinstance(value, Mapping):
@@ -65,7 +66,7 @@ def _drop_seeds_of_run(key: str, store: Store) -> Any:
 
 
 def _name_methods(parts: list[tuple[str, str, pd.DataFrame]]) -> list[pd.DataFrame]:
-    """The frames with rows' full names as `method`."""
+    """Return the frames with the full names of their rows as `method`."""
     ways = Counter(place for place, _ in {(place, made) for place, made, _ in parts})
     return [
         frame.assign(method=f"{place}{f' ({made})' if ways[place] > 1 else ''} / " + frame["method"])

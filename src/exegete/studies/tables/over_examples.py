@@ -1,4 +1,4 @@
-"""A table of explainers by metrics over the same examples: intervals, and which are tied with the best."""
+"""A table of explainers by metrics with intervals over examples, and which explainers are tied with the best."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ import pandas as pd
 
 from exegete.reports.tables.leaderboard import make_leaderboard
 from exegete.reports.tables.paper_table import EXAMPLES, PaperTable
+from exegete.studies.tables.layout import TableLayout, format_entry, get_card
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import TableLayout, format_entry, get_card
 
 
-def make_example_table(results: Results, name: str, laid: TableLayout) -> PaperTable:
-    """The table: by the first metric, the best first; rank 1 is the best of a column and all that are tied with it.
+def make_example_table(results: Results, name: str, layout: TableLayout) -> PaperTable:
+    """Return the table, best by the first metric first; rank 1: the best of a column and all that are tied with it.
 
     Raises:
-        ExegeteError: rows that are no explainers, columns that are no metrics, or several datasets or models.
+        ExegeteError: rows other than explainers, columns other than metrics, or several datasets or models.
     """
-    part, chosen = laid.part, laid.chosen
+    part, figures = layout.part, layout.figures
     fields = ["training", "model", "recipe", "dataset", "judgement"]
-    groups = chosen[fields].drop_duplicates()
+    groups = figures[fields].drop_duplicates()
     if part.rows != ["explainer"] or part.columns != ["metric"] or len(groups) > 1:
         message = f"'{EXAMPLES}' is of explainers by metrics, for one training, model, recipe, dataset and judgement"
         raise results.grid.study.error(("tables", name), message)
     where = {str(name): values[0] for name, values in groups.to_dict("list").items() if values}
-    found = [results.read_examples(run) for run in results.find_runs(**where)] if where else []
-    columns = [column for (column,) in laid.columns]
-    rows = [explainer for (explainer,) in laid.rows]
-    frame = pd.concat(found) if found else pd.DataFrame(columns=["explainer", "example", *columns])
+    runs = [results.read_examples(run) for run in results.find_runs(**where)] if where else []
+    columns = [column for (column,) in layout.columns]
+    rows = [explainer for (explainer,) in layout.rows]
+    frame = pd.concat(runs) if runs else pd.DataFrame(columns=["explainer", "example", *columns])
+    # Over seeds first, since an example judged in several runs is still one example for the bootstrap.
     means = frame.groupby(["explainer", "example"], sort=False)[columns].mean().reset_index()
     means = means[means["explainer"].isin(rows)].rename(columns={"explainer": "method"})
-    cards = [replace(get_card(results, part, laid.rows[0], (column,)), name=column) for column in columns]
+    cards = [replace(get_card(results, part, layout.rows[0], (column,)), name=column) for column in columns]
     board = make_leaderboard(means, cards)
     return PaperTable(
         title=part.caption or name,

@@ -1,11 +1,15 @@
-"""A page of results: hand-written text with placeholders, which the figures of finished runs fill in.
+"""A page of results: hand-written text with placeholders for tables and figures of finished runs.
 
-A part is Markdown behind a head between two lines of `---`: `title`, `scale`, and `studies`, a name for each study
-file. In the text `{{facts}}` is a table of when, where and on what all was run; `{{NAME:TABLE}}` a table of a study,
-`{{NAME}}` all of its tables, `{{NAME:FIGURE}}` the numbers of a figure of agreement; `{{NAME:TABLE | ROW | COLUMN}}` a
-cell, of the first table where none is named, `{{NAME:TABLE | ROW minus OTHER | COLUMN}}` the difference of two, seed by
-seed. A fourth field asks for the `center` alone, for the `spread` of differences, for the number of `runs`, for the
-`wins` of a row over the other, or states what must hold: `> 0.5`, `< 0`.
+A part is Markdown after a head between two lines of `---`, with the keys `title`, `scale` and `studies` (study files by
+name). Placeholders in the text:
+
+- `{{facts}}`: a table of dates, versions, machines, data and cost of all runs;
+- `{{NAME:TABLE}}`: a table of a study; `{{NAME}}`: all its tables; `{{NAME:FIGURE}}`: an agreement figure;
+- `{{NAME:TABLE | ROW | COLUMN}}`: a cell (of the first table if none is named);
+- `{{NAME:TABLE | ROW minus OTHER | COLUMN}}`: the difference of two rows, paired by seed.
+
+A fourth field selects the `center` alone, the `spread` of differences, the number of `runs`, or the `wins` of a row
+over the other; a condition (`> 0.5`, `< 0`) makes the page fail if it does not hold.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ KEYS = ("title", "scale", "studies")
 
 @dataclass(frozen=True)
 class PagePart:
-    """The hand-written part of a page: `studies` are files by name; `first` is the line its text begins on."""
+    """The hand-written part of a page: `studies` are files by name; `first` is the number of the text's first line."""
 
     path: Path
     title: str
@@ -45,10 +49,10 @@ class PagePart:
 
 
 def read_page_part(path: Path) -> PagePart:
-    """The part in a Markdown file, or one that shows all tables of a study file.
+    """Return the part in a Markdown file, or for a study file a part that shows all its tables.
 
     Raises:
-        ExegeteError: it cannot be read, or has no such head.
+        ExegeteError: a file that cannot be read, or a head with unknown keys.
     """
     if path.suffix in (".yaml", ".yml"):
         return PagePart(path, "", "small", {path.stem: path}, f"{{{{facts}}}}\n\n{{{{{path.stem}}}}}\n")
@@ -68,17 +72,17 @@ def read_page_part(path: Path) -> PagePart:
 
 
 def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
-    """The page in Markdown.
+    """Return the page in Markdown.
 
-    In a table with a column `verdict`, a row with a figure that is not run yet has the verdict "open (not run)".
+    In a table with a column `verdict`, a row with an unfinished figure gets the verdict "open (not run)".
 
     Args:
         part: the hand-written part.
-        results: of each of its studies, by the part's names.
+        results: of each of its studies, by name.
 
     Raises:
-        ExegeteError: a placeholder that names nothing, a condition that does not hold, or a figure in a column `here`
-            that was typed by hand; with file and line.
+        ExegeteError: an unknown placeholder, a condition that does not hold, or a number in a column `here` that was
+            typed by hand; the message has file and line.
     """
     filler, lines, columns = _PlaceholderFiller(results), list[str](), list[str]()
     for number, line in enumerate(part.text.split("\n"), part.first):
@@ -96,7 +100,7 @@ def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
 
 
 def _split_cells(line: str) -> list[str]:
-    """The cells of a line of a Markdown table; bars inside of placeholders divide nothing."""
+    """Return the cells of a line of a Markdown table; empty for other lines. Bars in placeholders separate no cells."""
     hidden = PLACEHOLDER.sub(lambda found: found[0].replace("|", "\0"), line.strip())
     if not (hidden.startswith("|") and hidden.endswith("|") and len(hidden) > 1):
         return []
@@ -104,38 +108,38 @@ def _split_cells(line: str) -> list[str]:
 
 
 def _fill_row(cells: list[str], columns: list[str], filler: _PlaceholderFiller) -> str:
-    """A line of a table with its placeholders filled in."""
+    """Return a line of a table with its placeholders filled in."""
     named = dict(zip(columns, range(len(cells)), strict=False))
     if HERE in named and (typed := TYPED_NUMBER.search(PLACEHOLDER.sub("", cells[named[HERE]]))):
         raise ExegeteError(f"the figure {typed[0]} was typed by hand: in the column {HERE!r} figures are placeholders")
     filled = [filler.fill(cell) for cell in cells]
     texts = [text for text, _ in filled]
-    if VERDICT in named and not all(run for _, run in filled):
+    if VERDICT in named and not all(is_complete for _, is_complete in filled):
         texts[named[VERDICT]] = f" {OPEN} "
     return f"|{'|'.join(texts)}|"
 
 
 class _PlaceholderFiller:
-    """Fills placeholders in; each table is made once."""
+    """Replaces placeholders by text. Each table is made once, since significance tests take seconds."""
 
     def __init__(self, results: Mapping[str, Results]) -> None:
         self.results = results
         self.made: dict[tuple[str, str], TableFigures] = {}
 
     def fill(self, text: str) -> tuple[str, bool]:
-        """The text with its placeholders filled in, and whether all that they want has been run."""
-        run = True
+        """Return the text with its placeholders filled in, and whether all their runs are finished."""
+        is_complete = True
 
-        def value(found: re.Match[str]) -> str:
-            nonlocal run
-            said = self.value([field.strip() for field in found[1].split("|")])
-            run = run and said is not None
-            return NOT_RUN if said is None else said
+        def replace(placeholder: re.Match[str]) -> str:
+            nonlocal is_complete
+            value = self.value([field.strip() for field in placeholder[1].split("|")])
+            is_complete = is_complete and value is not None
+            return NOT_RUN if value is None else value
 
-        return PLACEHOLDER.sub(value, text), run
+        return PLACEHOLDER.sub(replace, text), is_complete
 
     def value(self, fields: list[str]) -> str | None:
-        """The text for a placeholder; None where its runs are not finished."""
+        """Return the text for a placeholder; None if its runs are not finished."""
         if fields == ["facts"]:
             return format_run_facts(self.results)
         name, _, table = fields[0].partition(":")
@@ -158,7 +162,8 @@ class _PlaceholderFiller:
 
 
 def _format_matrices(results: Results, part: FigurePart) -> Iterator[str]:
-    """The matrices of a figure as pipe tables under their titles."""
+    """Yield the matrices of a figure as pipe tables below their titles."""
+    # Importing matplotlib takes a second, which most pages do not need.
     from exegete.studies.tables.figures import make_agreement_matrices
 
     for matrix in make_agreement_matrices(results, part):

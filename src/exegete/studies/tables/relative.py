@@ -1,4 +1,4 @@
-"""Figures relative to those of another row: gains in per cent; and means over fields beside seeds."""
+"""Gains in per cent relative to another row, and means over fields other than the seed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FIELDS = ("recipe", "explainer", "training", "model")
 
 
 def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the metrics of `part.gain` as gains: 100 · (value - reference) / |reference|, positive is better.
+    """Return the figures, metrics in `part.gain` as 100 · (value - reference) / |reference|, positive if better.
 
-    The reference is the mean over seeds of the row that is the same but for the recipe, explainer, training or model
-    that is named; without one, or where it is 0, a gain is NaN.
+    The reference is the mean over seeds of the row that differs only by the named recipe, explainer, training or model.
+    A gain is NaN if the reference is missing or 0.
     """
     parts = [frame[~frame["metric"].isin(part.gain)]]
     for metric, reference in part.gain.items():
@@ -28,6 +28,7 @@ def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.
         known = mine[mine[field] == reference].groupby(rest)["value"].mean().rename("reference")
         joined = mine.join(known, on=rest)
         sign = 1 if results.get_card(metric).higher_is_better else -1
+        # Dividing by a negative reference would turn the sign of the gain around.
         scale = joined["reference"].abs().where(joined["reference"] != 0)
         value = sign * 100 * (joined["value"] - joined["reference"]) / scale
         parts.append(joined.assign(value=value).drop(columns="reference"))
@@ -35,7 +36,7 @@ def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.
 
 
 def average_over_fields(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with one row where several differ in the fields of `part.over` alone, which are empty then."""
+    """Return the figures averaged over the fields of `part.over`, which become empty."""
     if not part.over:
         return frame
     rest = [name for name in (*PLACE, "seed") if name not in part.over]

@@ -1,4 +1,4 @@
-"""A study's tables, figures and page in a folder."""
+"""Files of a study: its tables, figures and page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ FORMATS: dict[str, Callable[[PaperTable], str]] = {
 
 
 def write_report(results: Results, folder: Path) -> Path:
-    """Every table in every format, every figure as PNG and PDF, `figures.parquet`, and `report.html`."""
+    """Write every table in every format, every figure as PNG and PDF, `figures.parquet` and `report.html`.
+
+    Returns the path of `report.html`.
+    """
     file = results.grid.study.file
     with atomic_file(folder / "figures.parquet") as fresh:
         results.figures.to_parquet(fresh, index=False)
@@ -61,7 +64,8 @@ def write_report(results: Results, folder: Path) -> Path:
 
 
 def _make_figure(results: Results, name: str) -> Figure | None:
-    """The figure; None, with a warning, as long as nothing of it is finished."""
+    """Return the figure; None, with a warning, if none of its runs is finished."""
+    # Importing matplotlib takes a second, which studies without figures do not need.
     from exegete.studies.tables.figures import make_study_figure
 
     try:
@@ -73,7 +77,7 @@ def _make_figure(results: Results, name: str) -> Figure | None:
 
 
 def _encode_png(figure: Figure) -> str:
-    """The picture as text for a page."""
+    """Return the figure as a PNG image in base64."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return base64.b64encode(buffer.getvalue()).decode()

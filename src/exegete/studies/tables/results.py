@@ -29,11 +29,14 @@ COLUMNS = ("training", "model", "recipe", "seed", "dataset", "judgement", "expla
 
 @dataclass(frozen=True)
 class Results:
-    """The figures of finished runs, and the way back to what they are made of.
+    """The figures of finished runs, and access to the runs' stored results.
 
-    `figures`: a row a run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of the
-    model itself. Figures of training (on the dev split of the best model) have names that begin with `dev_`.
-    `left_out`: addresses of models that do not count, as they missed the bound they were trained under.
+    Attributes:
+        grid: all runs of the study.
+        store: the folder of finished runs.
+        figures: one row per run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of
+            the model itself. Figures of training (of the best model on the dev split) begin with `dev_`.
+        left_out: addresses of models that are excluded because they missed the constraint of their training.
     """
 
     grid: RunGrid
@@ -42,7 +45,7 @@ class Results:
     left_out: frozenset[str] = frozenset()
 
     def get_card(self, name: str) -> MetricCard:
-        """The facts of a metric of the study, or of a figure of the model: losses are better when lower."""
+        """Return the card of a metric of the study or of a figure of the model; lower is better for unknown figures."""
         declared = self.grid.study.file.metrics
         if name in declared:
             return metric(declared[name]).card
@@ -58,7 +61,7 @@ class Results:
         )
 
     def find_runs(self, **where: Any) -> list[StudyRun]:
-        """The finished judged runs with these fields, of models that count."""
+        """Return the finished judgements with these fields, without those of excluded models."""
         return [
             run
             for run in self.grid.runs
@@ -69,7 +72,10 @@ class Results:
         ]
 
     def read_examples(self, run: StudyRun) -> pd.DataFrame:
-        """A judged run's rows by example, under this study's names; what has several names has rows under each."""
+        """Return a judgement's rows per example, with explainers and metrics under this study's names.
+
+        A result that has several names in the study has rows or columns under each of them.
+        """
         frame = self.name_explainers(run, pd.read_parquet(self.store.cell_folder(run.cell.key) / RESULTS))
         stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
         protocol = [name for each in PROTOCOLS.values() for name in each.figures]
@@ -78,17 +84,17 @@ class Results:
         return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
 
     def name_explainers(self, run: StudyRun, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows that a judged run stored with a `method`, with this study's names as `explainer`."""
+        """Return the stored rows of a judgement with this study's names as `explainer`."""
         parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in run.explainers.items()]
         return pd.concat(parts, ignore_index=True)
 
     def read_predictions(self, run: StudyRun) -> pd.DataFrame:
-        """The predictions of a judged run's model, one row an example."""
+        """Return the predictions of a judgement's model, one row per example."""
         return pd.read_parquet(self.store.cell_folder(run.cell.key) / PREDICTIONS)
 
 
 def collect_results(grid: RunGrid, store: Store) -> Results:
-    """The figures of all runs of a grid that are done; without models that missed the bound they were trained under."""
+    """Return the figures of a grid's finished runs, without models that missed the constraint of their training."""
     empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
     done = [run for run in grid.runs if store.is_done(run.cell.key)]
     trained = [run for run in done if not run.dataset]
@@ -105,7 +111,7 @@ def collect_results(grid: RunGrid, store: Store) -> Results:
 
 
 def is_infeasible(folder: Path) -> bool:
-    """Whether a trained model's folder says that it missed the bound it was trained under."""
+    """Return whether a trained model missed the constraint of its training, as its folder says."""
     return dict(_read_numbers(folder / METRICS)).get("feasible") == 0
 
 
@@ -114,6 +120,7 @@ def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
     place = (run.training, run.model, run.recipe, run.seed)
     if not run.dataset:
         dev = results.grid.study.file.training[run.training].dev
+        # The training metrics are of the checkpoint that was best on dev.
         for name, value in _read_numbers(folder / METRICS):
             yield (*place, dev, "", "", f"{DEV}{name}", value)
         record = results.store.read_record(run.cell.key) or {}

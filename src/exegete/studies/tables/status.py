@@ -1,4 +1,4 @@
-"""How far a study is, and its table."""
+"""The progress of a study."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StudyStatus(NamedTuple):
 
 
 def get_status(grid: RunGrid, store: Store) -> StudyStatus:
-    """The state of a grid's runs in a store."""
+    """Return the state of a grid's runs in a store."""
     total, done, failed = Counter[str](), Counter[str](), dict[str, str]()
     for cell in grid.cells:
         kind = str(cell.config["kind"])

@@ -1,4 +1,4 @@
-"""Figures as lines: by a parameter of the recipes, and step by step of training."""
+"""Metrics as curves: over a parameter of the recipes, and over the steps of training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pandas as pd
 from exegete.errors import ExegeteError
 from exegete.reports.figures.curves import Curve
 from exegete.studies.spec.schema import FigurePart
+from exegete.studies.tables.layout import RUN, select_figures
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import RUN, select_figures
 from exegete.training.loop.run import HISTORY
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
@@ -22,13 +22,13 @@ RUN_IN_SPEC = ("training", "model", "dataset")
 
 
 def make_sweep_curves(results: Results, part: FigurePart) -> list[Curve]:
-    """Metrics over a number that runs differ in: mean over seeds with its standard deviation; a panel a metric.
+    """Return metrics over a number that differs between runs: mean and standard deviation over seeds.
 
-    `over` is `parameters.NAME` or `arguments.NAME` of the recipes (runs without it are left out), or training, model or
-    dataset: the number in its name.
+    `part.over` is `parameters.NAME` or `arguments.NAME` of the recipes (runs without it are left out), or training,
+    model or dataset, whose names must contain a number.
 
     Raises:
-        ExegeteError: none of the runs has a number there.
+        ExegeteError: no finished run has such a number.
     """
     frame = select_figures(results, part.metrics, part.where)
     numbers = [_axis_value(results, part.over, row) for row in frame.to_dict("records")]
@@ -36,16 +36,17 @@ def make_sweep_curves(results: Results, part: FigurePart) -> list[Curve]:
     if frame.empty:
         raise ExegeteError(f"no finished run has a number in {part.over!r}")
     rest = [name for name in ("training", "model", "dataset", "explainer") if name != part.over]
+    # A run that several judgements share counts once.
     frame = frame.drop_duplicates([*RUN, "dataset", "explainer", "metric"])
     return _make_curves(frame, [name for name in rest if frame[name].nunique() > 1], part.over.rpartition(".")[2])
 
 
 def make_history_curves(results: Results, part: FigurePart) -> list[Curve]:
-    """Figures as they were logged in training, over its steps: mean over seeds with its standard deviation."""
+    """Return metrics that were logged in training over its steps: mean and standard deviation over seeds."""
     rows = []
     for run in results.grid.runs:
-        wanted = all(getattr(run, name) in values for name, values in part.where.items() if name in RUN)
-        if run.dataset or not wanted or not results.store.is_done(run.cell.key):
+        is_selected = all(getattr(run, name) in values for name, values in part.where.items() if name in RUN)
+        if run.dataset or not is_selected or not results.store.is_done(run.cell.key):
             continue
         history = json.loads((results.store.cell_folder(run.cell.key) / HISTORY).read_text(encoding="utf-8"))["history"]
         for entry in history:
@@ -59,7 +60,7 @@ def make_history_curves(results: Results, part: FigurePart) -> list[Curve]:
 
 
 def _make_curves(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Curve]:
-    """A panel a metric, a line for each combination of the fields."""
+    """Return one curve per metric and combination of the fields."""
     curves = []
     for key, group in frame.groupby(["metric", *by], sort=False):
         grid = group.groupby("x")["value"].agg(["mean", "std"]).fillna(0.0)
@@ -70,10 +71,10 @@ def _make_curves(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Cur
 
 
 def _axis_value(results: Results, over: str, row: Any) -> float:
-    """Where a figure is on the horizontal axis; NaN where it has no place there."""
+    """Return the position of a figure on the horizontal axis; NaN if it has none."""
     field, _, name = over.partition(".")
     if field in RUN_IN_SPEC:
-        found = NUMBER.search(row[field])
-        return float(found[0]) if found else float("nan")
+        number = NUMBER.search(row[field])
+        return float(number[0]) if number else float("nan")
     value = getattr(results.grid.study.file.recipes[row["recipe"]], field).get(name)
     return float(value) if isinstance(value, int | float) else float("nan")

@@ -1,19 +1,16 @@
-"""A study's tables as numbers: centre and spread over seeds, ranks, and which differences are more than chance."""
+"""A study's tables as numbers: centre and spread over seeds, ranks, and which differences are significant."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from exegete.data.cards import MetricCard
-from exegete.errors import unknown
 from exegete.reports.tables.leaderboard import Counts, Floats
-from exegete.reports.tables.paper_table import EXAMPLES, Form, PaperTable
+from exegete.reports.tables.paper_table import EXAMPLES, PaperTable
 from exegete.reports.tables.significance import (
     Summands,
     adjust_p_values,
@@ -22,32 +19,35 @@ from exegete.reports.tables.significance import (
     prediction_summands,
 )
 from exegete.studies.spec.schema import Significance, TablePart
-from exegete.studies.tables.relative import average_over_fields, compute_gains
+from exegete.studies.tables.layout import (
+    RUN,
+    Entry,
+    cell_values,
+    center_and_spread,
+    format_entry,
+    get_card,
+    lay_out_table,
+)
+from exegete.studies.tables.over_examples import make_example_table
 from exegete.studies.tables.results import Results
-
-Entry = tuple[str, ...]
-BySeed: TypeAlias = "pd.Series[float]"
-RUN = ("training", "model", "recipe", "seed")
 
 
 def make_study_table(results: Results, name: str) -> PaperTable:
-    """One of the study's tables, with what is finished so far.
+    """Return one of the study's tables, with the runs that are finished so far.
 
     Raises:
-        ExegeteError: an unknown table, or figures that several judgements give differently.
+        ExegeteError: an unknown table, or a cell with several datasets, explainers or differing judgements.
     """
-    laid = lay_out_table(results, name)
-    if laid.part.show == EXAMPLES:
-        from exegete.studies.tables.over_examples import make_example_table
-
-        return make_example_table(results, name, laid)
-    part, chosen, rows, columns, values = laid
+    layout = lay_out_table(results, name)
+    if layout.part.show == EXAMPLES:
+        return make_example_table(results, name, layout)
+    part, figures, rows, columns, values = layout
     numbers = np.full((3, len(rows), len(columns)), np.nan)
     count = np.zeros((len(rows), len(columns)), dtype=np.int64)
     for (row, column), own in values.items():
         numbers[:, row, column] = center_and_spread(np.asarray(own, np.float64) * part.scale, part.show)
         count[row, column] = len(own)
-    marked, note = _test_significance(results, part, part.significance, chosen, rows, columns)
+    marked, note = _test_significance(results, part, part.significance, figures, rows, columns)
     rank = _rank_cells(results, part, rows, columns, numbers[0]) if part.mark_best else np.zeros_like(count)
     return PaperTable(
         title=part.caption or name,
@@ -66,127 +66,10 @@ def make_study_table(results: Results, name: str) -> PaperTable:
     )
 
 
-class TableLayout(NamedTuple):
-    """A table before anything is summed up: its part of the file, the figures it shows, and each cell's by seed."""
-
-    part: TablePart
-    chosen: pd.DataFrame
-    rows: list[Entry]
-    columns: list[Entry]
-    values: dict[tuple[int, int], BySeed]
-
-
-def lay_out_table(results: Results, name: str) -> TableLayout:
-    """The figures of a table in their cells; see `make_study_table`."""
-    declared = results.grid.study.file.tables
-    if name not in declared:
-        raise unknown("table", name, declared)
-    part = declared[name]
-    chosen = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
-    _check_single_source(results, name, part, chosen)
-    rows, columns = (_ordered_entries(results, chosen, fields) for fields in (part.rows, part.columns))
-    return TableLayout(part, chosen, rows, columns, _cell_values(chosen, part, rows, columns))
-
-
-def select_figures(results: Results, metrics: Sequence[str], where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """The figures of these metrics whose fields have one of the values given; an empty field passes."""
-    frame = results.figures
-    keep = frame["metric"].isin(metrics)
-    for name, values in where.items():
-        keep &= frame[name].isin(values) | (frame[name] == "")
-    return frame[keep]
-
-
-def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
-    """Centre, low and high of figures over seeds; a spread needs two of them, else it is NaN."""
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return np.nan, np.nan, np.nan
-    if form == "median [25–75]":
-        low, center, high = np.percentile(known, [25, 50, 75])
-        return float(center), float(low), float(high)
-    center = float(known.mean())
-    if form == "mean" or len(known) < 2:
-        return center, np.nan, np.nan
-    spread = float(known.std(ddof=1)) / (len(known) ** 0.5 if form == "mean ± se" else 1.0)
-    return center, center - spread, center + spread
-
-
-def _ordered_entries(results: Results, chosen: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
-    """The values of the fields that occur, in the order of the study file."""
-    file = results.grid.study.file
-    order: dict[str, list[str]] = {
-        "training": list(file.training), "model": list(file.models), "recipe": list(file.recipes),
-        "dataset": list(file.datasets), "judgement": list(file.judgements), "explainer": ["", *file.explainers],
-    }  # fmt: skip
-    entries = {tuple(str(value) for value in row) for row in chosen[list(fields)].itertuples(index=False)}
-
-    def place(entry: Entry) -> list[tuple[int, str]]:
-        known = [order.get(name, list(file.metrics)) for name in fields]
-        return [
-            (names.index(value) if value in names else len(names), value)
-            for names, value in zip(known, entry, strict=True)
-        ]
-
-    return sorted(entries, key=place)
-
-
-def _cell_values(
-    chosen: pd.DataFrame, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry]
-) -> dict[tuple[int, int], BySeed]:
-    """Each cell's figures, one a run, by seed."""
-    at_row, at_column = ({entry: i for i, entry in enumerate(entries)} for entries in (rows, columns))
-    found: dict[tuple[int, int], BySeed] = {}
-    for key, group in chosen.groupby([*part.rows, *part.columns], sort=False):
-        entry = tuple(map(str, key))
-        place = at_row[entry[: len(part.rows)]], at_column[entry[len(part.rows) :]]
-        found[place] = group.drop_duplicates(list(RUN)).set_index("seed")["value"].astype(np.float64)
-    return found
-
-
-def _check_single_source(results: Results, name: str, part: TablePart, chosen: pd.DataFrame) -> None:
-    """A cell is over seeds alone: over datasets or explainers nobody asked for a mean."""
-    fields = ["training", "model", "recipe", "dataset", "explainer", "metric"]
-    free = [field for field in fields if field not in (*part.rows, *part.columns)]
-    if chosen.empty or not free:
-        return
-    counts = chosen.groupby([*part.rows, *part.columns], sort=False)[free].nunique()
-    for field in free:
-        if (counts[field] > 1).any():
-            values = ", ".join(map(repr, chosen[field].unique()[:4]))
-            raise results.grid.study.error(
-                ("tables", name), f"a cell has figures of several {field}s ({values}): name one under 'where'"
-            )
-    shown = [*RUN, "dataset", "explainer", "metric", *part.rows, *part.columns]
-    if (chosen.groupby(list(dict.fromkeys(shown)))["value"].nunique() > 1).any():
-        message = "several judgements give different figures: name one as judgement under 'where'"
-        raise results.grid.study.error(("tables", name), message)
-
-
-def format_entry(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
-    """The label of a row or column."""
-    shown = []
-    for field, value in zip(fields, entry, strict=True):
-        if field == "metric" and value not in part.labels:
-            rises = value in part.gain or results.get_card(value).higher_is_better
-            shown.append(f"{value} {'↑' if rises else '↓'}")
-        else:
-            shown.append(part.labels.get(value, value))
-    return " / ".join(each for each in shown if each)
-
-
-def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
-    """The facts of the metric that a cell shows; of a gain, more is better."""
-    named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
-    name = named.get("metric", part.metrics[0])
-    card = results.get_card(name)
-    return replace(card, higher_is_better=True) if name in part.gain else card
-
-
 def _rank_cells(
     results: Results, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry], center: Floats
 ) -> Counts:
-    """1 for the best and 2 for the second of each column, among its rows of the same metric; ties share a rank."""
+    """Return 1 for the best and 2 for the second of each column among rows of the same metric; ties share a rank."""
     ranks = np.zeros(center.shape, dtype=np.int64)
     for at, column in enumerate(columns):
         cards = [get_card(results, part, row, column) for row in rows]
@@ -194,6 +77,7 @@ def _rank_cells(
             mine = np.array([card.name == name for card in cards]) & np.isfinite(center[:, at])
             sign = 1 if next(card for card in cards if card.name == name).higher_is_better else -1
             if mine.sum() > 1:
+                # Equal values share a place, and the place after them is not skipped.
                 goodness = sign * center[mine, at]
                 distinct = np.unique(goodness)
                 places = len(distinct) - np.searchsorted(distinct, goodness)
@@ -205,25 +89,26 @@ def _test_significance(
     results: Results,
     part: TablePart,
     how: Significance | None,
-    chosen: pd.DataFrame,
+    figures: pd.DataFrame,
     rows: Sequence[Entry],
     columns: Sequence[Entry],
 ) -> tuple[NDArray[np.bool_], str]:
-    """Which cells differ from the row `how.against` in their column."""
+    """Return which cells differ significantly from the row `how.against`, and a note for the caption."""
     marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
     if how is None:
         return marked, ""
     if how.method == "quartiles":
-        return _compare_quartiles(results, part, how, chosen, rows, columns)
+        return _compare_quartiles(results, part, how, figures, rows, columns)
     places, p_values = [], []
     for i, row in enumerate(rows):
         against = _reference_row(row, rows, how.against)
         for j, column in enumerate(columns):
-            pairs = _paired_summands(results, part, chosen, (against, row), column) if against is not None else []
+            pairs = _paired_summands(results, part, figures, (against, row), column) if against is not None else []
             if pairs:
                 one, other = zip(*pairs, strict=True)
                 places.append((i, j))
                 p_values.append(paired_test(one, other, how.method, how.resamples))
+    # One family of tests per table: the more cells, the stricter each test.
     for place, p in zip(places, adjust_p_values(p_values, how.correction), strict=True):
         marked[place] = p < how.level
     correction = {"holm": "Holm", "bh": "Benjamini–Hochberg", "none": "no"}[how.correction]
@@ -237,13 +122,13 @@ def _compare_quartiles(
     results: Results,
     part: TablePart,
     how: Significance,
-    chosen: pd.DataFrame,
+    figures: pd.DataFrame,
     rows: Sequence[Entry],
     columns: Sequence[Entry],
 ) -> tuple[NDArray[np.bool_], str]:
-    """Which cells are better than the row `how.against` in their column, quartile by quartile."""
+    """Return which cells are better than the row `how.against` without overlap of the quartile ranges, and a note."""
     marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
-    values = _cell_values(chosen, part, rows, columns)
+    values = cell_values(figures, part, rows, columns)
     for (i, j), own in values.items():
         against = _reference_row(rows[i], rows, how.against)
         other = None if against is None else values.get((rows.index(against), j))
@@ -251,13 +136,13 @@ def _compare_quartiles(
             (_, low, high), (_, bottom, top) = (
                 center_and_spread(np.asarray(each, np.float64), "median [25–75]") for each in (own, other)
             )
-            rises = get_card(results, part, rows[i], columns[j]).higher_is_better
-            marked[i, j] = low > top if rises else high < bottom
+            higher_is_better = get_card(results, part, rows[i], columns[j]).higher_is_better
+            marked[i, j] = low > top if higher_is_better else high < bottom
     return marked, f"† better than {how.against}: their ranges from first to third quartile do not overlap."
 
 
 def _reference_row(row: Entry, rows: Sequence[Entry], against: str) -> Entry | None:
-    """The row that is this one but for the value `against`; None for itself and where there is none."""
+    """Return the row that differs from `row` by the value `against` alone; None for that row itself, or without one."""
     if against in row:
         return None
     near = ((*row[:place], against, *row[place + 1 :]) for place in range(len(row)))
@@ -265,14 +150,14 @@ def _reference_row(row: Entry, rows: Sequence[Entry], against: str) -> Entry | N
 
 
 def _paired_summands(
-    results: Results, part: TablePart, chosen: pd.DataFrame, rows: tuple[Entry, Entry], column: Entry
+    results: Results, part: TablePart, figures: pd.DataFrame, rows: tuple[Entry, Entry], column: Entry
 ) -> list[tuple[Summands, Summands]]:
-    """The summands of both rows' runs that have the same seed."""
+    """Return the summands of both rows' runs, paired by seed."""
     found = []
     for row in rows:
         named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
-        keep = np.logical_and.reduce([chosen[name] == value for name, value in named.items()])
-        mine = chosen[keep].drop_duplicates(list(RUN))
+        keep = np.logical_and.reduce([figures[name] == value for name, value in named.items()])
+        mine = figures[keep].drop_duplicates(list(RUN))
         found.append(dict(zip(mine["seed"].tolist(), mine.to_dict("records"), strict=True)))
     seeds = sorted(found[0].keys() & found[1].keys())
     both = [tuple(_run_summands(results, lines[seed]) for lines in found) for seed in seeds]
@@ -280,7 +165,7 @@ def _paired_summands(
 
 
 def _run_summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
-    """The per-example terms of a figure; None for figures of training, whose terms are not stored."""
+    """Return the per-example summands of a figure; None for figures of training, whose summands are not stored."""
     fields = {name: line[name] for name in (*RUN, "dataset", "judgement")}
     runs = results.find_runs(**fields) if line["judgement"] else []
     explainer = line["explainer"]

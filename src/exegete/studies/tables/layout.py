@@ -1,0 +1,145 @@
+"""The layout of a study's tables: which figures of finished runs belong to which cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from exegete.data.cards import MetricCard
+from exegete.errors import unknown
+from exegete.reports.tables.leaderboard import Floats
+from exegete.reports.tables.paper_table import Form
+from exegete.studies.spec.schema import TablePart
+from exegete.studies.tables.relative import average_over_fields, compute_gains
+from exegete.studies.tables.results import Results
+
+Entry = tuple[str, ...]
+BySeed: TypeAlias = "pd.Series[float]"
+RUN = ("training", "model", "recipe", "seed")
+
+
+class TableLayout(NamedTuple):
+    """A table before its cells are summarized.
+
+    `part`: its part of the study file. `figures`: the rows of `Results.figures` that it shows. `values`: the figures of
+    each cell (row, column), by seed.
+    """
+
+    part: TablePart
+    figures: pd.DataFrame
+    rows: list[Entry]
+    columns: list[Entry]
+    values: dict[tuple[int, int], BySeed]
+
+
+def lay_out_table(results: Results, name: str) -> TableLayout:
+    """The figures of a table in their cells; see `make_study_table`."""
+    declared = results.grid.study.file.tables
+    if name not in declared:
+        raise unknown("table", name, declared)
+    part = declared[name]
+    figures = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
+    _check_single_source(results, name, part, figures)
+    rows, columns = (_ordered_entries(results, figures, fields) for fields in (part.rows, part.columns))
+    return TableLayout(part, figures, rows, columns, cell_values(figures, part, rows, columns))
+
+
+def select_figures(results: Results, metrics: Sequence[str], where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Return the figures of these metrics whose fields have one of the values in `where`; an empty field passes."""
+    frame = results.figures
+    keep = frame["metric"].isin(metrics)
+    for name, values in where.items():
+        # Figures of the model itself have no explainer, and figures of training no judgement.
+        keep &= frame[name].isin(values) | (frame[name] == "")
+    return frame[keep]
+
+
+def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
+    """Return centre, low and high of the finite figures over seeds; the spread of a single one is NaN."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return np.nan, np.nan, np.nan
+    if form == "median [25–75]":
+        low, center, high = np.percentile(known, [25, 50, 75])
+        return float(center), float(low), float(high)
+    center = float(known.mean())
+    if form == "mean" or len(known) < 2:
+        return center, np.nan, np.nan
+    spread = float(known.std(ddof=1)) / (len(known) ** 0.5 if form == "mean ± se" else 1.0)
+    return center, center - spread, center + spread
+
+
+def _ordered_entries(results: Results, figures: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
+    """Return the combinations of the fields' values that occur, in the order of the study file."""
+    file = results.grid.study.file
+    order: dict[str, list[str]] = {
+        "training": list(file.training), "model": list(file.models), "recipe": list(file.recipes),
+        "dataset": list(file.datasets), "judgement": list(file.judgements), "explainer": ["", *file.explainers],
+    }  # fmt: skip
+    entries = {tuple(str(value) for value in row) for row in figures[list(fields)].itertuples(index=False)}
+
+    def place(entry: Entry) -> list[tuple[int, str]]:
+        known = [order.get(name, list(file.metrics)) for name in fields]
+        return [
+            (names.index(value) if value in names else len(names), value)
+            for names, value in zip(known, entry, strict=True)
+        ]
+
+    return sorted(entries, key=place)
+
+
+def cell_values(
+    figures: pd.DataFrame, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry]
+) -> dict[tuple[int, int], BySeed]:
+    """Return the figures of each cell (row, column), one per run, by seed."""
+    at_row, at_column = ({entry: i for i, entry in enumerate(entries)} for entries in (rows, columns))
+    values: dict[tuple[int, int], BySeed] = {}
+    for key, group in figures.groupby([*part.rows, *part.columns], sort=False):
+        entry = tuple(map(str, key))
+        place = at_row[entry[: len(part.rows)]], at_column[entry[len(part.rows) :]]
+        # Several judgements may repeat a figure of the same run.
+        values[place] = group.drop_duplicates(list(RUN)).set_index("seed")["value"].astype(np.float64)
+    return values
+
+
+def _check_single_source(results: Results, name: str, part: TablePart, figures: pd.DataFrame) -> None:
+    """Raise ExegeteError if a cell mixes several datasets, explainers or judgements: only seeds are averaged."""
+    fields = ["training", "model", "recipe", "dataset", "explainer", "metric"]
+    free = [field for field in fields if field not in (*part.rows, *part.columns)]
+    if figures.empty or not free:
+        return
+    counts = figures.groupby([*part.rows, *part.columns], sort=False)[free].nunique()
+    for field in free:
+        if (counts[field] > 1).any():
+            values = ", ".join(map(repr, figures[field].unique()[:4]))
+            raise results.grid.study.error(
+                ("tables", name), f"a cell has figures of several {field}s ({values}): name one under 'where'"
+            )
+    shown = [*RUN, "dataset", "explainer", "metric", *part.rows, *part.columns]
+    if (figures.groupby(list(dict.fromkeys(shown)))["value"].nunique() > 1).any():
+        message = "several judgements give different figures: name one as judgement under 'where'"
+        raise results.grid.study.error(("tables", name), message)
+
+
+def format_entry(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
+    """Return the heading of a row or column."""
+    shown = []
+    for field, value in zip(fields, entry, strict=True):
+        if field == "metric" and value not in part.labels:
+            higher_is_better = value in part.gain or results.get_card(value).higher_is_better
+            shown.append(f"{value} {'↑' if higher_is_better else '↓'}")
+        else:
+            shown.append(part.labels.get(value, value))
+    return " / ".join(each for each in shown if each)
+
+
+def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
+    """Return the card of the metric that a cell shows; of a gain, higher is better."""
+    named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
+    name = named.get("metric", part.metrics[0])
+    card = results.get_card(name)
+    return replace(card, higher_is_better=True) if name in part.gain else card
