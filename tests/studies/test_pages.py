@@ -151,7 +151,7 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
         ("{{one:second}}", "{{one:secnd}}", "unknown table 'secnd'. Did you mean 'second'"),
         ("{{one:second}}", "{{two}}", "unknown study of the page 'two'"),
         ("| later, too | {{", "| later, too | 3.5 {{", r"part.md:12: the figure 3\.5 was typed by hand"),
-        ("| A-C | center}}", "| A-C | < 0}}", r"part.md:14: 0\.\d+ is not < 0: what is said"),
+        ("| A-C | center}}", "| A-C | < 0}}", r"part.md:14: 0\.\d+ is not < 0: the text about it"),
         ("| A-C | center}}", "}}", "expected NAME:TABLE"),
         ("title:", "titel:", "unknown key in the head of .*part.md 'titel'"),
         ("---\n", "", "is no page part"),

@@ -113,7 +113,7 @@ class TableFigures:
                 raise ExegeteError(f"{value:.6g} is not {field}: the text about it is no longer true")
 
     def _place(self, name: str, titles: Sequence[str], what: str) -> int | None:
-        """Return the index of a row or column; None if its runs are unfinished. Raises ExegeteError for unknown names."""
+        """Return the index of a row or column; None before its runs are done. Raises ExegeteError if it is unknown."""
         plain = [ARROW.sub("", title) for title in titles]
         if ARROW.sub("", name) in plain:
             return plain.index(ARROW.sub("", name))
