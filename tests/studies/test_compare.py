@@ -22,7 +22,7 @@ from exegete.explainers.attribute_examples import make_batches
 from exegete.reports.attributions import Attributions
 from exegete.reports.tables.verdict import format_verdict
 from exegete.studies.compare.judge import JudgedExamples
-from exegete.studies.compare.shards import Parts
+from exegete.studies.compare.shards import ComparisonParts
 from small import small
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
@@ -193,7 +193,7 @@ def test_what_another_process_has_done_meanwhile_stays(saved, data, tmp_path):
     def slow(rows):
         if not begun:
             begun.append(exegete.compare(exegete.load(saved), few, ["random"], ["auc"], output_dir=tmp_path / "other"))
-            parts = Parts(tmp_path / "out", begun[0].config)
+            parts = ComparisonParts(tmp_path / "out", begun[0].config)
             parts[[int(index) for index in order]] = JudgedExamples(
                 begun[0].results, begun[0].curves, begun[0].attributions
             )

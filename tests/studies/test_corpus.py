@@ -23,7 +23,7 @@ from exegete import CorpusJob, ExegeteError, explain_corpus, summarise
 from exegete.cli import main
 from exegete.cli.summary import _tables
 from exegete.data.load import Stream
-from exegete.studies.corpus.parts import COLUMNS, KIND, Parts, explained_row
+from exegete.studies.corpus.parts import COLUMNS, CORPUS_FORMAT, CorpusParts, make_explained_row
 from exegete.studies.corpus.summary import CorpusSummary, rationale_auc
 from exegete.studies.corpus.words import WordStatistics, compute_distance, compute_drift, compute_word_shares
 
@@ -94,7 +94,11 @@ def test_datasets_reads_the_folder_and_its_card_tells_every_column(whole, tmp_pa
     from datasets import load_dataset
 
     table = load_dataset(str(whole), split="train", cache_dir=str(tmp_path))
-    assert (len(table), table.column_names, set(COLUMNS)) == (COUNT, KIND.schema.names, set(KIND.schema.names))
+    assert (len(table), table.column_names, set(COLUMNS)) == (
+        COUNT,
+        CORPUS_FORMAT.schema.names,
+        set(CORPUS_FORMAT.schema.names),
+    )
     assert all(f"| `{name}` |" in (whole / "README.md").read_text() for name in COLUMNS)
 
 
@@ -124,8 +128,8 @@ def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, wh
                 time.sleep(0.002)
             process.send_signal(signal.SIGKILL)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("part-*")}
-    with pytest.raises(ExegeteError, match="not explained to its end"):
-        list(Parts(folder).rows(["index"]))
+    with pytest.raises(ExegeteError, match="not explained completely"):
+        list(CorpusParts(folder).rows(["index"]))
     assert explain_corpus(job(model, corpus, folder, rows_per_part=1)) == COUNT
     assert [path for path in before if path.stat().st_mtime_ns != before[path]] == []
     again, once = stored(folder), stored(whole)
@@ -286,7 +290,7 @@ def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
     from exegete.reports.attributions import Attribution
 
     parts, sample_examples, rows = (
-        Parts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}),
+        CorpusParts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}),
         [],
         [],
     )
@@ -299,7 +303,7 @@ def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
             probability=0.5, method="x", index=number,
         )  # fmt: skip
         rows.append({"text": number})
-        sample_examples.append(explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
+        sample_examples.append(make_explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
     parts.write(0, rows, sample_examples)
     parts.finish()
     found = summarise(tmp_path, clusters=2, top=4)

@@ -11,7 +11,7 @@ import pytest
 
 from exegete import summarise
 from exegete.reports.attributions import Attribution
-from exegete.studies.corpus.parts import Parts, explained_row
+from exegete.studies.corpus.parts import CorpusParts, make_explained_row
 from exegete.web.browse.corpus import PER_PAGE
 from exegete.web.browse.stored import open_results
 from sites import MARKUP, SCRIPT, admin, site, stranger
@@ -22,7 +22,7 @@ CONFIG = {"data": "d", "split": "s", "model": "m", "method": {"method": "salienc
 
 def explained(folder, seed, shift=0.0):
     """A corpus of 50 rows in parts of 20, some with rationales; words and labels hold markup."""
-    drawn, parts = np.random.default_rng(seed), Parts(folder, CONFIG)
+    drawn, parts = np.random.default_rng(seed), CorpusParts(folder, CONFIG)
     words, rows = ("dull", SCRIPT, "film"), []
     for index in range(COUNT):
         text = " ".join(words)
@@ -33,7 +33,7 @@ def explained(folder, seed, shift=0.0):
             texts=(text,), target=index % 2, target_label=("good", MARKUP)[index % 2], prediction=1,
             prediction_label=MARKUP, probability=0.75, method="saliency", index=index,
         )  # fmt: skip
-        rows.append(explained_row(item, {"rationale": [[0, 4]] if index % 3 else None}, "good"))
+        rows.append(make_explained_row(item, {"rationale": [[0, 4]] if index % 3 else None}, "good"))
     for number, first in enumerate(range(0, COUNT, 20)):
         parts.write(number, rows[first : first + 20], rows[first : first + 20])
     return parts
@@ -88,8 +88,8 @@ def test_rows_come_page_by_page_and_markup_is_text(corpora, tmp_path):
     assert PER_PAGE == 20
     for page in ("0", "99", "x", "-1"):
         assert client.get(f"/browse/march?page={page}").status_code == 200
-    assert [row["index"] for row in Parts(corpora[0]).some(15, 12)] == list(range(15, 27))
-    assert Parts(corpora[0]).some(COUNT, 5) == []
+    assert [row["index"] for row in CorpusParts(corpora[0]).read_slice(15, 12)] == list(range(15, 27))
+    assert CorpusParts(corpora[0]).read_slice(COUNT, 5) == []
 
 
 def test_what_is_not_done_or_not_there_is_said(corpora, tmp_path):
@@ -97,7 +97,7 @@ def test_what_is_not_done_or_not_there_is_said(corpora, tmp_path):
     client = admin(site(tmp_path, results=[tmp_path / "half", corpora[0]]))
     answer = client.get("/browse/half")
     assert answer.status_code == 422
-    assert "not explained to its end" in answer.text
+    assert "not explained completely" in answer.text
     for path in ("examples/0", "examples/0/picture", "heads", "report"):
         assert client.get(f"/browse/march/{path}").status_code == 404
     assert "Words that matter" not in stranger(site(tmp_path, results=corpora)).get("/browse/march").text

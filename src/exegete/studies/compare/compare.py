@@ -39,7 +39,7 @@ from exegete.reports.attributions import Attributions
 from exegete.reports.progress import progress_bar
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import JudgedExamples, judge
-from exegete.studies.compare.shards import Parts, finished, remove_parts
+from exegete.studies.compare.shards import ComparisonParts, load_finished, remove_parts
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -148,9 +148,9 @@ def compare(
     if batch_size and any(judge.compares_examples for judge in judges.values()):
         config["batch_size"] = batch_size
     folder = None if output_dir is None else Path(output_dir)
-    judged = None if folder is None else finished(folder, config)
+    judged = None if folder is None else load_finished(folder, config)
     if judged is None:
-        parts = Parts(folder if checkpoint_dir is None else Path(checkpoint_dir), config)
+        parts = ComparisonParts(folder if checkpoint_dir is None else Path(checkpoint_dir), config)
         options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
         judged = _judge_parts(model, rows, explainers, judges, target, parts, batch_size, show_progress, options)
     cards = [replace(judge.card, name=column) for column, judge in judges.items()]
@@ -194,7 +194,7 @@ def _judge_parts(
     explainers: Mapping[str, Explainer],
     judges: Mapping[str, Metric],
     target: Any,
-    parts: Parts,
+    parts: ComparisonParts,
     batch_size: int | None,
     show_progress: bool | None,
     options: Mapping[str, bool],
@@ -214,7 +214,7 @@ def _judge_parts(
                 targets = select_targets(target, indices, len(rows))
                 parts[indices] = judge(model, batch, indices, explainers, judges, targets, **options)
             advance(len(indices))
-    return parts.whole(chunks)
+    return parts.merge(chunks)
 
 
 def _warn_of_non_finite(attributions: Attributions, count: int) -> None:

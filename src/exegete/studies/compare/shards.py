@@ -1,4 +1,4 @@
-"""The parts of a comparison as they get done, so that one that was stopped goes on where it stopped."""
+"""Storage of finished parts of a comparison, from which a stopped comparison resumes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class OtherComparisonError(ExegeteError):
     """A folder holds results of another configuration."""
 
 
-class Parts:
-    """Finished parts by the examples in them, in a folder (or in memory without one).
+class ComparisonParts:
+    """Finished parts by the indices of their examples, in a folder, or in memory if `folder` is None.
 
-    A part's folder has its name only when everything in it is written. The folder belongs to one configuration.
+    A part appears under its name only when it is complete. A folder belongs to one configuration.
 
     Raises:
         OtherComparisonError: the folder holds results of another configuration.
@@ -43,10 +43,10 @@ class Parts:
         self.hidden = folder / HIDDEN
         run = folder / RUN
         if run.exists():
-            _same_run(run, config)
+            _check_same_config(run, config)
         else:
             write_json(run, {"digest": digest(config), "config": config, "versions": get_versions()})
-        for part in map(_read, self.hidden.glob("[0-9]*")):
+        for part in map(_read_results, self.hidden.glob("[0-9]*")):
             self.done[tuple(part.results["example"].unique())] = part
 
     def __contains__(self, indices: Sequence[int]) -> bool:
@@ -63,8 +63,8 @@ class Parts:
             part.curves.to_parquet(fresh / "curves.parquet", index=False)
             Attributions(part.attributions).save(fresh / "attributions")
 
-    def whole(self, shards: Sequence[Sequence[int]]) -> JudgedExamples:
-        """The parts of these examples as one, sorted by method as asked for and then by example."""
+    def merge(self, shards: Sequence[Sequence[int]]) -> JudgedExamples:
+        """Return all parts as one, sorted by method (in the order of the comparison) and then by example."""
         parts = [self.done[tuple(indices)] for indices in shards]
         results = pd.concat([part.results for part in parts], ignore_index=True)
         curves = pd.concat([part.curves for part in parts], ignore_index=True)
@@ -75,12 +75,12 @@ class Parts:
 
 
 def remove_parts(folder: Path) -> None:
-    """Removes the parts, when the whole is stored."""
+    """Remove the parts of a comparison whose results are saved."""
     shutil.rmtree(folder / HIDDEN, ignore_errors=True)
 
 
 def remove_comparison(folder: Path) -> None:
-    """Removes what a comparison wrote, and nothing else of the folder; nothing where none is."""
+    """Remove the files that a comparison wrote, if the folder holds one; other files stay."""
     try:
         config = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
     except (OSError, ValueError, KeyError):
@@ -93,16 +93,16 @@ def remove_comparison(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def finished(folder: Path, config: dict[str, Any]) -> JudgedExamples | None:
-    """The stored results of a finished comparison of this configuration; None if there is none."""
+def load_finished(folder: Path, config: dict[str, Any]) -> JudgedExamples | None:
+    """Return the stored results of a finished comparison with this configuration; None if it is not finished."""
     if not (folder / RUN).exists() or not (folder / "report.html").exists():
         return None
-    _same_run(folder / RUN, config)
-    return _read(folder)
+    _check_same_config(folder / RUN, config)
+    return _read_results(folder)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a finished comparison. Raises ExegeteError when the folder holds none."""
+    """Return the configuration of a finished comparison. Raises ExegeteError for another folder."""
     try:
         config: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
     except (OSError, ValueError, KeyError) as error:
@@ -112,14 +112,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read(folder: Path) -> JudgedExamples:
+def _read_results(folder: Path) -> JudgedExamples:
     results, curves = read_frames(folder)
     items: list[Attribution] = list(Attributions.load(folder / "attributions"))
     return JudgedExamples(results, curves, items)
 
 
 def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Results and curves. Raises ExegeteError where they are missing or damaged."""
+    """Return results and curves. Raises ExegeteError if they are missing or damaged."""
     try:
         results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
     except (OSError, pa.ArrowException) as error:
@@ -127,7 +127,7 @@ def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return results, curves
 
 
-def _same_run(path: Path, config: dict[str, Any]) -> None:
+def _check_same_config(path: Path, config: dict[str, Any]) -> None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         same, there = found["digest"] == digest(config), found["config"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from exegete.errors import ExegeteError
 from exegete.studies.corpus.job import CorpusJob, explain_shard
-from exegete.studies.corpus.parts import Parts
+from exegete.studies.corpus.parts import CorpusParts
 
 SHARDS_PER_WORKER = 4
 """On Ray: fast workers take more shards than slow ones, and a dead worker loses one shard, not its whole share."""
@@ -40,7 +40,7 @@ def explain_corpus(job: CorpusJob, workers: int = 1, *, threads: int | None = No
         _explain_on_workers(job, workers, threads)
     else:
         return explain_shard(job, job.load()).finish()
-    return Parts(job.folder).finish()
+    return CorpusParts(job.folder).finish()
 
 
 def _explain_on_workers(job: CorpusJob, workers: int, threads: int | None) -> None:

@@ -19,7 +19,7 @@ from exegete.models import ExplainedModel, load
 from exegete.models.encoding.labels import make_renumbering
 from exegete.models.loading.digest import digest_weights
 from exegete.reports.progress import is_interactive
-from exegete.studies.corpus.parts import Parts, explained_row
+from exegete.studies.corpus.parts import CorpusParts, make_explained_row
 
 ROWS_PER_PART = 1000
 
@@ -70,7 +70,7 @@ class CorpusJob:
         return load(self.model, **options)
 
 
-def explain_shard(job: CorpusJob, model: ExplainedModel, shard: int = 0, num_shards: int = 1) -> Parts:
+def explain_shard(job: CorpusJob, model: ExplainedModel, shard: int = 0, num_shards: int = 1) -> CorpusParts:
     """Explain the missing ones of the parts `shard`, `shard` + `num_shards`, …; memory holds one part.
 
     Raises:
@@ -81,7 +81,7 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, shard: int = 0, num_sha
         raise ExegeteError("a corpus of generated text is explained by `exegete compare`: choose one method there")
     stream = job.stream()
     method = explainer(add_seed(job.method or default_method(model), job.seed))
-    parts = Parts(job.folder, _resolve_config(job, model, method, stream))
+    parts = CorpusParts(job.folder, _resolve_config(job, model, method, stream))
     to_model = make_renumbering(model, stream.features)
     shown = is_interactive() and not shard
     number = -1
@@ -120,7 +120,7 @@ def _explain_rows(
     stored = []
     for attribution, example, number in zip(attributions, examples, numbers, strict=True):
         label = _label_name(model, example.get("label"))
-        stored.append(explained_row(attribution, example, label) | {"index": number})
+        stored.append(make_explained_row(attribution, example, label) | {"index": number})
     return stored
 
 

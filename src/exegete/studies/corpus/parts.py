@@ -1,4 +1,4 @@
-"""Explanations of a corpus on disk: Parquet files of so many rows each, and a card that says what they hold."""
+"""Explanations of a corpus on disk: Parquet files of equal numbers of rows, and a dataset card."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from exegete.reports.storage import ATTRIBUTIONS, SPANS, StorageFormat, to_arrow
 
 HEAD, CARD, PART = "corpus.json", "README.md", re.compile(r"part-(\d{6})\.parquet")
 ROWS = b"exegete_rows"
-KIND = StorageFormat(
+CORPUS_FORMAT = StorageFormat(
     "exegete-corpus",
     pa.schema([*ATTRIBUTIONS.schema, pa.field("label", pa.string()), pa.field("rationale", SPANS)]),
 )
@@ -46,28 +46,28 @@ COLUMNS = {
     "image_shape": "rows and columns of an image's patches",
     "params": "the method's parameters, as JSON",
     "pairs": "the strongest pairs of words and what they add together, for methods that say so",
-    "about": "what the target is about, where that is a stretch of the text: text, start and end in characters",
+    "about": "the stretch of text that the target is about: text (0 or 1), start and end in characters",
     "label": "the corpus's own label, by its name (of a regression: the number), if it has any",
-    "rationale": "what people marked: text (0 or 1), start and end in characters; null where nobody looked",
+    "rationale": "what people marked: text (0 or 1), start and end in characters; null without annotation",
 }
 
 
-class Parts:
+class CorpusParts:
     """The parts of a corpus in a folder, which belongs to one configuration.
 
     Args:
-        folder: where they are.
-        config: all that the explanations depend on; None: whatever is there.
+        folder: where the parts are, or will be written.
+        config: everything that the explanations depend on; None: read an existing corpus.
 
     Raises:
-        ExegeteError: the folder holds another configuration's, or nothing where no configuration is given.
+        ExegeteError: a folder with another configuration, or without a corpus if no configuration is given.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
         self.folder, head = folder, folder / HEAD
         if config is not None and not head.exists():
             with atomic_file(folder / CARD) as fresh:
-                fresh.write_text(_card(config), encoding="utf-8")
+                fresh.write_text(_format_card(config), encoding="utf-8")
             write_json(head, {"digest": digest(config), "config": config, "versions": get_versions(), "rows": None})
         try:
             self.head = json.loads(head.read_text(encoding="utf-8"))
@@ -81,51 +81,51 @@ class Parts:
             )
 
     def path(self, number: int) -> Path:
-        """Where a part is, or will be."""
+        """Return the path of a part."""
         return self.folder / f"part-{number:06d}.parquet"
 
     def has(self, number: int, rows: list[dict[str, Any]]) -> bool:
-        """Whether the part of these rows is there. Raises ExegeteError where one of other rows is."""
+        """Return whether the part of these rows exists. Raises ExegeteError if the part explains other rows."""
         path = self.path(number)
         if not path.exists():
             return False
-        if (_opened(path).schema_arrow.metadata or {}).get(ROWS) != rows_digest(rows):
+        if (_open_parquet(path).schema_arrow.metadata or {}).get(ROWS) != digest_rows(rows):
             raise ExegeteError(f"{path} explains other rows: the data changed since; choose another folder")
         return True
 
     def write(self, number: int, rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
-        """Writes a part, whole or not at all: explanations, and a digest of the rows that they explain."""
+        """Write the explanations of a part, with a digest of the rows that they explain."""
         with atomic_file(self.path(number)) as fresh:
-            content = to_arrow_table(found, KIND).replace_schema_metadata({ROWS: rows_digest(rows)})
+            content = to_arrow_table(found, CORPUS_FORMAT).replace_schema_metadata({ROWS: digest_rows(rows)})
             pq.write_table(content, fresh, compression="zstd")
 
     def finish(self) -> int:
-        """Notes that all parts are there; returns the number of rows."""
-        rows: int = sum(_opened(path).metadata.num_rows for path in self.paths())
+        """Record that all parts exist, and return the number of explanations."""
+        rows: int = sum(_open_parquet(path).metadata.num_rows for path in self.paths())
         write_json(self.folder / HEAD, self.head | {"rows": rows})
         return rows
 
     def paths(self) -> list[Path]:
-        """The parts that are there, in order."""
+        """Return the paths of the existing parts, in order."""
         return sorted(path for path in self.folder.glob("part-*") if PART.fullmatch(path.name))
 
     def rows(self, columns: list[str]) -> Iterator[dict[str, Any]]:
-        """Some columns of all rows, in order, a few at a time.
+        """Yield all rows with these columns, in order; memory holds one batch.
 
         Raises:
-            ExegeteError: the corpus is not explained to its end, or a part cannot be read.
+            ExegeteError: a corpus that is not explained completely, or a part that cannot be read.
         """
         if self.head["rows"] is None:
-            raise ExegeteError(f"{self.folder} is not explained to its end: run `exegete explain` again")
+            raise ExegeteError(f"{self.folder} is not explained completely: run `exegete explain` again")
         for path in self.paths():
-            for batch in _opened(path).iter_batches(columns=columns):
+            for batch in _open_parquet(path).iter_batches(columns=columns):
                 yield from batch.to_pylist()
 
-    def some(self, first: int, count: int) -> list[dict[str, Any]]:
-        """Rows from number `first` on, `count` at most; only the parts that hold them are read."""
+    def read_slice(self, first: int, count: int) -> list[dict[str, Any]]:
+        """Return at most `count` rows from number `first` on; only their parts are read."""
         found: list[dict[str, Any]] = []
         for path in self.paths():
-            part = _opened(path)
+            part = _open_parquet(path)
             size = part.metadata.num_rows
             if first < size and len(found) < count:
                 found += part.read().slice(max(0, first), count - len(found)).to_pylist()
@@ -133,30 +133,30 @@ class Parts:
         return found
 
 
-def explained_row(item: Attribution, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
-    """An explanation and what the corpus says of its example, by column."""
+def make_explained_row(item: Attribution, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
+    """Return an explanation with the label and rationale of its example, by column."""
     sides = [row.get(name) for name in ("rationale", "rationale_pair")]
     looked = any(spans is not None for spans in sides)
     marked = [[side, *span] for side, spans in enumerate(sides) for span in spans or ()]
     return item.to_row() | {"label": label, "rationale": marked if looked else None}
 
 
-def rows_digest(rows: list[dict[str, Any]]) -> bytes:
-    """A digest of rows as they were read."""
+def digest_rows(rows: list[dict[str, Any]]) -> bytes:
+    """Return a digest of rows as they were read."""
     return blake2b(repr(rows).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest().encode()
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _open_parquet(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         raise ExegeteError(f"{path} cannot be read as Parquet ({error}): remove it, and explain again") from error
 
 
-def _card(config: Mapping[str, Any]) -> str:
-    """A card that `datasets` reads: which files hold rows, and what their columns are."""
-    lines = [f"| `{name}` | {KIND.schema.field(name).type} | {what} |" for name, what in COLUMNS.items()]
+def _format_card(config: Mapping[str, Any]) -> str:
+    """Return a card that `datasets` reads: which files hold rows, and what their columns are."""
+    lines = [f"| `{name}` | {CORPUS_FORMAT.schema.field(name).type} | {what} |" for name, what in COLUMNS.items()]
     files = "---\nconfigs:\n- config_name: default\n  data_files: part-*.parquet\n---\n"
     made = f"{config['data']} ({config['split']}), explained by {config['method']['method']} for {config['model']}"
     table_head = "| column | type | what it is |\n| --- | --- | --- |"
-    return "\n".join([files, f"# {made}\n\nOne row an example, in the corpus's order.\n\n{table_head}", *lines, ""])
+    return "\n".join([files, f"# {made}\n\nOne row per example, in the corpus's order.\n\n{table_head}", *lines, ""])

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from exegete.errors import ExegeteError
-from exegete.studies.corpus.parts import Parts
+from exegete.studies.corpus.parts import CorpusParts
 from exegete.studies.corpus.words import (
     MIN_EXAMPLES,
     WordStatistics,
@@ -119,7 +119,7 @@ def summarise(
         ExegeteError: a corpus that is not explained completely or has no words, or two corpora that were explained by
             different methods.
     """
-    parts = Parts(Path(folder))
+    parts = CorpusParts(Path(folder))
     words, disagreeing, total, judged = WordStatistics(), list[tuple[float, int, str]](), 0.0, 0
     signed = True
     for row in parts.rows(COLUMNS):
@@ -164,14 +164,14 @@ def rationale_auc(row: Mapping[str, Any]) -> float | None:
     return float((rank_sum - marked * (marked + 1) / 2) / (marked * unmarked))
 
 
-def _read_word_statistics(parts: Parts, folder: Path) -> WordStatistics:
-    other = Parts(folder)
+def _read_word_statistics(parts: CorpusParts, folder: Path) -> WordStatistics:
+    other = CorpusParts(folder)
     if other.config["method"] != parts.config["method"]:
         raise ExegeteError(f"{folder} was explained by another method than {parts.folder}: drift needs the same one")
     return WordStatistics(other.rows(["words", "word_scores", "target_label"]))
 
 
-def _find_clusters(parts: Parts, count: int, top: int, seed: int) -> list[Cluster]:
+def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[Cluster]:
     """Return the clusters, largest first: one pass over the corpus finds their centres, another their content."""
     # Importing scikit-learn takes a second, which only this function needs.
     from sklearn.cluster import MiniBatchKMeans
@@ -219,7 +219,7 @@ def _hash_words(batch: list[dict[str, Any]]) -> Any:
     return normalize(FeatureHasher(FEATURES).transform(compute_word_shares(row) for row in batch))
 
 
-def _read_batches(parts: Parts, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
+def _read_batches(parts: CorpusParts, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
     rows = parts.rows(columns)
     while batch := list(islice(rows, BATCH_SIZE)):
         yield batch

@@ -19,8 +19,8 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
     done = {key: record for key, record in records.items() if record is not None}
     ran = [(found, run) for found, run in every if run.cell.key in done]
     dates = sorted({str(record.get("date", "unknown")) for record in done.values()})
-    judged = dict.fromkeys(text for _, run in ran if run.dataset for text in _judged_data(run))
-    trained = dict.fromkeys(text for found, run in ran if not run.dataset for text in _training_data(found, run))
+    judged = dict.fromkeys(text for _, run in ran if run.dataset for text in _format_judged_data(run))
+    trained = dict.fromkeys(text for found, run in ran if not run.dataset for text in _format_training_data(found, run))
     cost = sum(record.get("cpu_seconds", record["seconds"]) for record in done.values())
     finished = f"{len(done)} of {len(records)} runs; {format_duration(cost)} of one core" if done else "nothing"
     rows = {
@@ -44,12 +44,12 @@ def _format_versions(records: Iterable[Mapping[str, str]]) -> str:
     return ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in found.items())
 
 
-def _training_data(results: Results, run: StudyRun) -> list[str]:
+def _format_training_data(results: Results, run: StudyRun) -> list[str]:
     training = results.grid.study.file.training[run.training]
     return [_name_with_size(getattr(training, split), run.cell.config[split]) for split in ("train", "dev")]
 
 
-def _judged_data(run: StudyRun) -> list[str]:
+def _format_judged_data(run: StudyRun) -> list[str]:
     limit = run.cell.config.get("limit")
     return [f"{_name_with_size(run.dataset, run.cell.config['dataset'])}{f' (some methods {limit})' if limit else ''}"]
 

@@ -44,7 +44,7 @@ def lay_out_table(results: Results, name: str) -> TableLayout:
     part = declared[name]
     figures = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
     _check_single_source(results, name, part, figures)
-    rows, columns = (_ordered_entries(results, figures, fields) for fields in (part.rows, part.columns))
+    rows, columns = (_sort_entries(results, figures, fields) for fields in (part.rows, part.columns))
     return TableLayout(part, figures, rows, columns, cell_values(figures, part, rows, columns))
 
 
@@ -73,7 +73,7 @@ def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
     return center, center - spread, center + spread
 
 
-def _ordered_entries(results: Results, figures: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
+def _sort_entries(results: Results, figures: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
     """Return the combinations of the fields' values that occur, in the order of the study file."""
     file = results.grid.study.file
     order: dict[str, list[str]] = {

@@ -23,7 +23,7 @@ def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.
     parts = [frame[~frame["metric"].isin(part.gain)]]
     for metric, reference in part.gain.items():
         mine = frame[frame["metric"] == metric]
-        field = next(name for name in FIELDS if reference in _declared_names(results, name))
+        field = next(name for name in FIELDS if reference in _get_declared_names(results, name))
         rest = [name for name in PLACE if name != field]
         known = mine[mine[field] == reference].groupby(rest)["value"].mean().rename("reference")
         joined = mine.join(known, on=rest)
@@ -45,7 +45,7 @@ def average_over_fields(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
     return means.assign(judgement="", **empty)
 
 
-def _declared_names(results: Results, field: str) -> Collection[str]:
+def _get_declared_names(results: Results, field: str) -> Collection[str]:
     file = results.grid.study.file
     declared: dict[str, Collection[str]] = {
         "recipe": file.recipes, "explainer": file.explainers, "training": file.training, "model": file.models

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from exegete.errors import unknown
 from exegete.reports.attributions import Attribution
-from exegete.studies.corpus.parts import Parts
+from exegete.studies.corpus.parts import CorpusParts
 from exegete.studies.corpus.summary import CorpusSummary, summarise
 from exegete.web.browse.stored import Result
 from exegete.web.pages import page
@@ -35,7 +35,7 @@ def corpus_page(request: Request, found: Result) -> Response:
     pages = max(1, math.ceil(summary.rows / PER_PAGE))
     asked = request.query_params.get("page", "1")
     number = min(pages, max(1, int(asked))) if asked.isdecimal() and len(asked) < 9 else 1
-    rows = Parts(found.folder).some((number - 1) * PER_PAGE, PER_PAGE)
+    rows = CorpusParts(found.folder).read_slice((number - 1) * PER_PAGE, PER_PAGE)
     return page(
         request,
         "browse_corpus",
