@@ -1,0 +1,129 @@
+"""Models read from GGUF files equal transformers' own dequantized models, and save as ordinary folders."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM
+
+from exegete.errors import ExegeteError
+from exegete.models.loading.gguf import find_gguf, load_gguf
+
+WIDTH, HIDDEN, HEADS, KEY_HEADS, LAYERS = 256, 512, 4, 2, 2
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def byte_tokenizer():
+    """A byte-level BPE tokenizer without merges but one, as GGUF files of GPT-2's kind store it."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<|endoftext|>", *alphabet, "th"]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, [("t", "h")]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return tokens, ["t h"]
+
+
+def blocks(shape, kind, seed):
+    """Random weights of a shape in a quantized type, as bytes."""
+    generator = np.random.default_rng(seed)
+    values = (generator.standard_normal(shape) * 0.05).astype(np.float32)
+    if kind != Type.Q4_K:
+        return gguf.quantize(values, kind)
+    # gguf cannot quantize to Q4_K, but any bytes are valid blocks once the two float16 scales at the start are finite.
+    size, width = gguf.GGML_QUANT_SIZES[kind]
+    raw = generator.integers(0, 256, (shape[0], shape[1] // size, width), dtype=np.uint8)
+    scales = np.full((shape[0], shape[1] // size, 2), 1e-3, dtype=np.float16)
+    raw[..., :4] = scales.view(np.uint8)
+    return raw.reshape(shape[0], -1)
+
+
+def write_llama(file, kind, *, tied=True):
+    """Write a tiny Llama with random quantized weights."""
+    tokens, merges = byte_tokenizer()
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_name("tiny")
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KEY_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] + [1] * (len(tokens) - 1))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    narrow = WIDTH * KEY_HEADS // HEADS
+    shapes = {"token_embd": (len(tokens), WIDTH)} | ({} if tied else {"output": (len(tokens), WIDTH)})
+    for layer in range(LAYERS):
+        sizes = {"attn_q": (WIDTH, WIDTH), "attn_k": (narrow, WIDTH), "attn_v": (narrow, WIDTH)}
+        sizes |= {"attn_output": (WIDTH, WIDTH), "ffn_gate": (HIDDEN, WIDTH), "ffn_up": (HIDDEN, WIDTH)}
+        sizes |= {"ffn_down": (WIDTH, HIDDEN)}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in sizes.items()}
+    for seed, (name, shape) in enumerate(shapes.items()):
+        writer.add_tensor(f"{name}.weight", blocks(shape, kind, seed), raw_dtype=kind)
+    norms = ["output_norm", *(f"blk.{layer}.{name}" for layer in range(LAYERS) for name in ("attn_norm", "ffn_norm"))]
+    for seed, name in enumerate(norms):
+        values = 1 + 0.1 * np.random.default_rng(100 + seed).standard_normal(WIDTH)
+        writer.add_tensor(f"{name}.weight", values.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q4_K, Type.F16], ids=lambda kind: kind.name)
+def test_logits_equal_transformers_own_dequantized_model_and_survive_saving(kind, tmp_path):
+    file = write_llama(tmp_path / "tiny.gguf", kind)
+    model, tokenizer = load_gguf(file, torch.float32)
+    ids = tokenizer("the moth", return_tensors="pt").input_ids
+    with torch.no_grad():
+        logits = model(ids).logits
+        reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
+        assert torch.equal(logits, reference(ids).logits)
+        model.save_pretrained(tmp_path / "folder")
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", dtype=torch.float32)
+        assert torch.equal(logits, again(ids).logits)
+    assert logits.std() > 1e-3
+    assert tokenizer.chat_template == TEMPLATE
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_output_weights_are_tied_exactly_if_the_file_has_none(tied, tmp_path):
+    model, _ = load_gguf(write_llama(tmp_path / "tiny.gguf", Type.Q8_0, tied=tied), torch.bfloat16)
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_file_that_is_cut_short_foreign_or_unknown_is_refused_in_one_sentence(tmp_path):
+    whole = write_llama(tmp_path / "tiny.gguf", Type.Q8_0).read_bytes()
+    for length in (2, 10, 200, len(whole) // 2, len(whole) - 40):
+        (tmp_path / "short.gguf").write_bytes(whole[:length])
+        with pytest.raises(ExegeteError, match=r"is cut short or damaged|is not a GGUF file"):
+            load_gguf(tmp_path / "short.gguf", torch.float32)
+    (tmp_path / "foreign.gguf").write_bytes(b"PK\3\4" + whole[4:])
+    with pytest.raises(ExegeteError, match=r"is not a GGUF file: it begins with b'PK"):
+        load_gguf(tmp_path / "foreign.gguf", torch.float32)
+    (tmp_path / "unknown.gguf").write_bytes(whole.replace(b"llama", b"lhama"))
+    with pytest.raises(ExegeteError, match="'lhama'"):
+        load_gguf(tmp_path / "unknown.gguf", torch.float32)
+
+
+def test_a_folder_means_its_only_gguf_file(tmp_path):
+    assert find_gguf(tmp_path) is None
+    (tmp_path / "a.gguf").touch()
+    assert find_gguf(tmp_path) == tmp_path / "a.gguf"
+    (tmp_path / "b.gguf").touch()
+    with pytest.raises(ExegeteError, match=r"several GGUF files \(a.gguf, b.gguf\)"):
+        find_gguf(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert find_gguf(tmp_path) is None
