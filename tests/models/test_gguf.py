@@ -8,6 +8,7 @@ from gguf import GGMLQuantizationType as Type
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
+import exegete
 from exegete.errors import ExegeteError
 from exegete.models.loading.gguf import find_gguf, load_gguf
 
@@ -127,3 +128,16 @@ def test_a_folder_means_its_only_gguf_file(tmp_path):
         find_gguf(tmp_path)
     (tmp_path / "config.json").touch()
     assert find_gguf(tmp_path) is None
+
+
+def test_a_gguf_model_is_loaded_by_its_path_and_explained(tmp_path):
+    file = write_llama(tmp_path / "tiny.gguf", Type.Q8_0)
+    model = exegete.load(file, task="generation", dtype="float64")
+    chat = {"messages": [{"role": "user", "content": "the moth"}], "response": " the"}
+    result = exegete.attribute(model, [chat], method="input_x_gradient", unit="word")[0]
+    assert np.abs(result.scores).sum() > 0
+    assert exegete.load(str(tmp_path), task="generation").model.dtype == torch.float32
+    with pytest.raises(ExegeteError, match="holds a language model"):
+        exegete.load(file)
+    with pytest.raises(ExegeteError, match="dequantized when it is loaded"):
+        exegete.load(file, task="generation", dtype="4bit")

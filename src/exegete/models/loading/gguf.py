@@ -59,7 +59,9 @@ def load_gguf(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
         # Tying is a part of the initialization that was left out.
         model.tie_weights()
     except (ValueError, KeyError, NotImplementedError) as error:
-        raise ExegeteError(f"{file}: transformers cannot read the GGUF architecture {architecture!r}: {error}") from error
+        raise ExegeteError(
+            f"{file}: transformers cannot read the GGUF architecture {architecture!r}: {error}"
+        ) from error
     _fill(model, reader, architecture, file)
     return model.eval(), tokenizer
 

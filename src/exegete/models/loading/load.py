@@ -43,6 +43,7 @@ from exegete.models.loading.checkpoint import (
     check_weights,
     describe_load_errors,
 )
+from exegete.models.loading.gguf import find_gguf, load_gguf
 from exegete.models.loading.quantized import BITS, keep_weight_order, quantization_options
 from exegete.models.loading.vocabulary import check_vocabulary
 from exegete.models.prompted import PromptedModel
@@ -100,9 +101,9 @@ def load(
     """Load a model to be explained, or wrap one that is already loaded.
 
     Args:
-        model: a folder, a hub name, or a Hugging Face model, alone, in a pipeline or with its tokenizer as a pair; a
-            loaded model is not moved or changed. A folder or name of a LoRA adapter loads the model that it was trained
-            on, with the adapter in it.
+        model: a folder, a hub name, a GGUF file of a language model, or a Hugging Face model, alone, in a pipeline or
+            with its tokenizer as a pair; a loaded model is not moved or changed. A folder or name of a LoRA adapter
+            loads the model that it was trained on, with the adapter in it.
         processing_class: its tokenizer or image processor; default: the one saved beside the model.
         device: where to put a model loaded by name; default: the GPU if there is one; "auto": see `device_map`.
         dtype: the floating point type to load it in, such as "bfloat16"; "8bit" and "4bit" store the weights of linear
@@ -144,7 +145,12 @@ def load(
         task = task if pooling is None else SIMILARITY
         base = find_adapter_base(name)
         names = (name,) if base is None else (name, base)
-        loaded = _load_by_name(names, dtype, place, options, task, trust_remote_code, incomplete)
+        gguf = find_gguf(name)
+        if gguf is not None:
+            loaded, saved_tokenizer = _load_gguf_for_task(gguf, dtype, place, task)
+            processing_class = processing_class or saved_tokenizer
+        else:
+            loaded = _load_by_name(names, dtype, place, options, task, trust_remote_code, incomplete)
     else:
         if device is not None or dtype is not None or device_map is not None:
             raise ExegeteError(
@@ -189,6 +195,24 @@ def _load_by_name(
         loaded.to(device)
     loaded.eval()
     return loaded
+
+
+def _load_gguf_for_task(
+    file: Path, dtype: str | torch.dtype | None, device: torch.device | None, task: str | None
+) -> tuple[PreTrainedModel, Any]:
+    """Return the causal language model of a GGUF file, and its tokenizer."""
+    if task not in CAUSAL:
+        raise ExegeteError(
+            f"{file} holds a language model: explain what it says with task='generation', or task='prompt'"
+        )
+    if dtype in BITS or device is None:
+        raise ExegeteError(f"{file} is dequantized when it is loaded: give a floating point type and one device")
+    # The file's own types are quantized, so there is no type to keep.
+    torch_type = torch.float32 if dtype in (None, "auto") else dtype
+    torch_type = getattr(torch, torch_type) if isinstance(torch_type, str) else torch_type
+    loaded, tokenizer = load_gguf(file, torch_type)
+    check_finite(str(file), loaded)
+    return loaded.to(device), tokenizer
 
 
 def _wrap_by_task(
