@@ -78,7 +78,9 @@ class ExplainedModel(HuggingFaceModel):
                 arguments["input_ids"] = scope.enter_context(mark_last_token(self.model, self.embedding, batch))
             if embeddings is not None:
                 scope.enter_context(replace_embeddings(self.embedding, embeddings))
-            if torch.is_grad_enabled() and self.model.is_gradient_checkpointing:
+            # transformers' own property has another name in each version, and warns under the old one.
+            is_checkpointed = any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules())
+            if torch.is_grad_enabled() and is_checkpointed:
                 scope.enter_context(enable_checkpointing(self.model, capture))
             record = None
             if capture.needs_own_attention:

@@ -95,8 +95,8 @@ def _text_field(reader: Any, name: str) -> str:
 def _fill(model: PreTrainedModel, reader: Any, architecture: str, file: Path) -> None:
     """Copy the file's tensors into the model's parameters.
 
-    llama.cpp stores some tensors in another layout (the rotary permutation of queries and keys, Gemma's norms plus one);
-    transformers' tensor processors undo it.
+    llama.cpp stores some tensors in another layout (the rotary permutation of queries and keys, Gemma's norms plus
+    one); transformers' tensor processors undo it.
     """
     from gguf import dequantize  # noqa: PLC0415  # an extra
 
