@@ -59,5 +59,5 @@ def test_the_best_setting_is_judged_by_students_of_other_seeds(search):
     before = {path: path.stat().st_mtime_ns for path in search.folder.rglob("right.json")}
     assert headroom(search, pool, dev, test, settings=2, count=1, judged=2) == found
     assert {path: path.stat().st_mtime_ns for path in search.folder.rglob("right.json")} == before
-    with pytest.raises(ExegeteError, match="a setting to draw"):
+    with pytest.raises(ExegeteError, match="at least one setting"):
         headroom(search, pool, dev, test, settings=0)

@@ -88,7 +88,7 @@ def test_one_forward_mode_pass_gives_what_double_backward_gives_with_dropout(kin
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_that_is_taken_anyway_is_looked_through_as_if_it_were_a_pilot(kind, optimizer):
+def test_gradient_after_backward_equals_that_of_a_separate_lookahead_step(kind, optimizer):
     scene = Scene(kind, optimizer, max_norm=0.5, steps=1)
     expected, loss = scene.gradient("unrolled")
     with seeded_random_state(3), RecordedPass() as before:
@@ -105,7 +105,7 @@ def test_a_step_that_is_taken_anyway_is_looked_through_as_if_it_were_a_pilot(kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_outer_loss_with_explanations_acts_through_both_explainers_and_on_its_own(kind):
+def test_an_outer_loss_with_explanations_has_gradients_at_both_explanations(kind):
     scene = Scene(kind, "adamw", max_norm=0.5, steps=1)
     uneven = torch.arange(1.0, scene.outer.length + 1, dtype=torch.float64)
     shares = uneven.expand(len(scene.outer), -1).masked_fill(~scene.outer.attended, 0)
@@ -123,14 +123,14 @@ def test_an_outer_loss_with_explanations_acts_through_both_explainers_and_on_its
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_both_follow_the_optimizers_own_step(optimizer):
+def test_both_modes_follow_each_optimizers_step(optimizer):
     scene = Scene(optimizer=optimizer, steps=2)
     close(scene.gradient()[0], scene.gradient("unrolled")[0])
 
 
 @pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_the_step_looked_through_is_the_one_that_the_optimizer_takes(optimizer, steps):
+def test_the_lookahead_step_equals_the_optimizers_step(optimizer, steps):
     scene = Scene(optimizer=optimizer, steps=steps)
     weights = scene.student.trainable_weights()
     update = make_inner_optimizer(scene.optimizer, weights)
@@ -146,7 +146,7 @@ def test_the_step_looked_through_is_the_one_that_the_optimizer_takes(optimizer, 
 
 
 @pytest.mark.parametrize("mode", ["forward", "unrolled"])
-def test_it_is_what_differences_of_the_outer_loss_give_through_a_real_step(mode):
+def test_the_gradient_equals_finite_differences_through_a_real_step(mode):
     """The reference takes the optimizer's step, with the same dropout, and judges the student after it."""
     scene = Scene(max_norm=100.0)
     direction = torch.randn(scene.taught.shape, generator=torch.Generator().manual_seed(0)).double()
@@ -165,7 +165,7 @@ def test_it_is_what_differences_of_the_outer_loss_give_through_a_real_step(mode)
     assert float(found) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
 
 
-def test_nothing_of_the_student_changes_and_no_random_number_is_used_up():
+def test_the_student_and_the_random_state_do_not_change():
     scene = Scene(optimizer="adamw", steps=1)
     before = copy.deepcopy((scene.student.state_dict(), scene.optimizer.state_dict()["state"]))
     state = torch.get_rng_state()
@@ -244,7 +244,7 @@ def test_a_question_answering_student_keeps_every_position():
         assert model(batch).logits.shape[-1] == batch.length
 
 
-def test_what_cannot_be_looked_through_is_refused():
+def test_unsupported_optimizers_and_modes_are_refused():
     weights = {"w": torch.nn.Parameter(torch.ones(2))}
     with pytest.raises(ExegeteError, match="SGD"):
         make_inner_optimizer(torch.optim.RMSprop(weights.values()), weights)

@@ -123,7 +123,7 @@ def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(s
         explainer(f"citation:{start}")
 
 
-def test_a_threshold_is_chosen_by_what_foretells_training_rows(start):
+def test_a_threshold_is_chosen_by_the_lds_on_training_examples(start):
     model = exegete.load(start, task="generation", device="cpu")
     few = list(rows("train", 4))
     assert citations.choose_threshold(model, explainer("random"), few, "source", "remove") in (
@@ -135,7 +135,7 @@ def test_a_threshold_is_chosen_by_what_foretells_training_rows(start):
     assert sparsify(-scores.abs(), 0.2).tolist() == [[0.0] * 4]
 
 
-def test_falls_are_those_of_each_source_taken_away_alone(start):
+def test_falls_equal_those_of_removing_each_source_alone(start):
     model = exegete.load(start, task="generation", device="cpu")
     row = rows("dev", 3)[2]
     found = citations.measure_citations(model, TrainedCitation(explainer("input_x_gradient")), row, "remove")

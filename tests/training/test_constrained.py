@@ -191,7 +191,7 @@ def test_bad_bounds_are_refused():
         ConstrainedObjective(guided(), 0.1)
 
 
-def test_nothing_counts_is_nothing_logged_as_zero(tmp_path):
+def test_a_term_without_examples_is_logged_as_zero(tmp_path):
     loop = trainer(tmp_path, bert(), sentences(), objectives=[CrossEntropy(), guided()], max_steps=1)
     loop.train()
     assert loop.state.log_history[0]["explanation"] == 0.0

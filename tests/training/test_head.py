@@ -31,7 +31,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("family", HEADS)
-def test_the_head_is_what_stands_on_the_encoder(family):
+def test_the_head_is_everything_outside_the_encoder(family):
     model = families.tiny(family)
     names = {id(weight): name for name, weight in model.named_parameters()}
     optimizer = torch.optim.AdamW(
@@ -62,7 +62,7 @@ def test_the_head_beside_adapters_is_the_head(family):
     assert all(f".{head}." in name for name in fast)
 
 
-def test_a_step_moves_the_head_so_many_times_as_far(tmp_path):
+def test_a_step_moves_the_head_by_its_multiple_of_the_rate(tmp_path):
     """Adam's first step is the learning rate along the sign of the gradient."""
     model = exegete.load(families.tiny("bert"), families.tokenizer("bert"))
     before = {name: value.clone() for name, value in model.model.state_dict().items()}
@@ -85,7 +85,7 @@ def run(folder, kind=ObjectiveTrainer, family="bert", **options):
     )  # fmt: skip
 
 
-def test_a_stopped_run_goes_on_with_both_rates_and_the_record_names_them(tmp_path):
+def test_a_resumed_run_keeps_both_rates_and_the_record_names_them(tmp_path):
     run(tmp_path / "whole", head_rate=10.0)
     run(tmp_path / "plain")
     assert not run(tmp_path / "run", interrupted(signal.SIGTERM, 3), head_rate=10.0).finished

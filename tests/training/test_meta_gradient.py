@@ -78,7 +78,7 @@ class Scene:
 
 @pytest.mark.parametrize("normaliser", ["sparsemax", "softmax", "none"])
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_it_is_what_double_backward_gives(family, normaliser):
+def test_the_meta_gradient_equals_double_backward(family, normaliser):
     scene = Scene(family, normaliser)
     loss = scene.judged(scene.stepped(scene.taught(), True))
     (expected,) = torch.autograd.grad(loss, scene.explainer.coefficients)
@@ -87,7 +87,7 @@ def test_it_is_what_double_backward_gives(family, normaliser):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
 
 
-def test_it_is_what_differences_of_the_outer_loss_give():
+def test_the_meta_gradient_equals_finite_differences():
     scene = Scene("bert", "softmax")
     found, ends = scene.forward_mode(), []
     direction = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -108,7 +108,7 @@ def test_divergence_by_hand_has_the_teacher_first():
     torch.testing.assert_close(explanation_divergence(teacher, student), (first + second) / 2, rtol=1e-5, atol=1e-6)
 
 
-def test_what_does_not_fit_is_refused():
+def test_mismatched_names_and_independent_explanations_are_refused():
     weight, taught = {"w": torch.ones(2)}, torch.full((1, 2), 0.5, requires_grad=True)
     with pytest.raises(ExegeteError, match="without partner: v, w"):
         meta_gradient(taught, [taught], lambda given: given["w"][None], weight, {"v": torch.ones(2)}, 1.0)

@@ -162,7 +162,7 @@ def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
     assert difference(weights(tmp_path / "end"), weights(tmp_path / "whole")) == 0.0
 
 
-def test_terms_that_are_logged_once_an_epoch_do_not_depend_on_where_it_was_broken_off(tmp_path):
+def test_terms_logged_once_per_epoch_do_not_depend_on_where_the_run_was_interrupted(tmp_path):
     rarely = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
     logged = []
     for name, kind in (("whole", ObjectiveTrainer), ("run", interrupted(signal.SIGTERM, 7))):

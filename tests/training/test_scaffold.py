@@ -137,7 +137,7 @@ def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(t
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(remembered, tmp_path, monkeypatch):
+def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients(remembered, tmp_path, monkeypatch):
     """Every outer gradient is that of a lookahead from where the student is before its step, drawn alike.
 
     Dropout is drawn again where it is not remembered, as on devices whose kernels draw it.
@@ -278,7 +278,7 @@ def test_kept_head_logits_mix_to_what_the_explainer_says(family):
     )
 
 
-def test_projections_by_hand():
+def test_normalized_scores_by_hand():
     attended = torch.tensor([[True, True, False], [True, True, True]])
     scores = torch.tensor([[0.1, 0.2, 9.0], [0.0, 0.0, 0.0]])
     signed = normalize_scores(exegete.explainer("input_x_gradient"), scores, attended)
@@ -510,7 +510,7 @@ def test_scores_by_hand():
         simulatability("classification", [1], [1, 2])
 
 
-def test_a_lesson_keeps_everything_of_its_batch():
+def test_a_teacher_batch_keeps_all_fields_of_its_batch():
     batch = shared("bert").encode(["a film", "a small town"])
     lesson = TeacherBatch.from_batch(batch, torch.ones(batch.attended.shape)).to("cpu")
     assert lesson.teacher_explanation is not None

@@ -43,7 +43,7 @@ def batch_of(model, count=6):
 
 
 @pytest.mark.parametrize(("share", "size"), [(0.5, 3), (0.25, 2), (0.01, 1), (1 / 3, 2)])
-def test_so_many_random_examples_in_their_order_without_empty_columns(share, size):
+def test_a_share_has_random_examples_in_order_without_empty_columns(share, size):
     model = bert()
     batch = batch_of(model)
     draws = set()

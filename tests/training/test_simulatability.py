@@ -125,7 +125,7 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5])
-def test_what_judges_a_student_never_teaches_it(share):
+def test_a_student_never_learns_from_held_out_examples(share):
     """An example is on one side, whatever stands beside it; of many examples the share judges."""
     draw = torch.Generator().manual_seed(0)
     texts = [" ".join("abcdefghij"[i] for i in torch.randint(10, (6,), generator=draw)) for _ in range(2000)]
@@ -282,7 +282,7 @@ def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
         assert all(torch.equal(value, before[name]) for name, value in objective.student.state_dict().items())
 
 
-def test_what_cannot_be_simulated_says_why():
+def test_bad_input_to_simulatability_is_refused():
     model, objective = scene()
     with pytest.raises(ExegeteError, match="simulatability knows its examples by their words: set masked_share to 0"):
         TrainingModule(model, [objective], masked_share=0.5)

@@ -187,7 +187,7 @@ class Kink(Objective):
 
 
 @pytest.mark.parametrize(("objective", "what", "last"), [(Broken(), "broken is", 2), (Kink(), "the gradient is", 0)])
-def test_a_number_that_is_none_stops_the_run_before_it_spoils_the_weights(tmp_path, objective, what, last):
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_weights_change(tmp_path, objective, what, last):
     model = bert()
     loop = trainer(
         tmp_path, model, sentences(), objectives=[CrossEntropy(), objective], max_steps=4, save_strategy="steps",

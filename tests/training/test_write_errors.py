@@ -37,7 +37,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.99, 1.5], ids=["nothing", "few", "weights", "moments"])
-def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on_when_there_is_room(undisturbed, tmp_path, share, capsys):
+def test_a_full_disk_is_one_line_of_error_and_the_run_can_be_resumed(undisturbed, tmp_path, share, capsys):
     with room_for(int(share * (undisturbed / "model.safetensors").stat().st_size)):
         assert train(tmp_path) == 2
     said = capsys.readouterr().err
@@ -51,7 +51,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on_when_there_is_room(
     assert {path.name for path in tmp_path.iterdir()} >= {path.name for path in undisturbed.iterdir()}
 
 
-def test_a_second_training_into_one_folder_is_told_who_writes_there(tmp_path, capsys):
+def test_a_second_training_into_one_folder_is_refused_with_the_writers_process(tmp_path, capsys):
     with only_writer(tmp_path):
         before = sorted(path.name for path in tmp_path.iterdir())
         assert train(tmp_path) == 2

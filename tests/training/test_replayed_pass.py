@@ -35,7 +35,7 @@ def dual_pass(model, names, inputs):
 
 
 @pytest.mark.parametrize("which", WITH_TANGENTS)
-def test_tangents_are_those_of_a_pass_that_computes_all_anew(which):
+def test_tangents_equal_those_of_a_full_forward_mode_pass(which):
     model, inputs = network(), torch.randn(2, 7, 3, dtype=torch.float64)
     with RecordedPass() as before:
         model(inputs)
@@ -53,7 +53,7 @@ def test_tangents_are_those_of_a_pass_that_computes_all_anew(which):
             torch.testing.assert_close(found.tangent, expected.tangent, rtol=1e-12, atol=1e-14)
 
 
-def test_what_was_remembered_is_taken_and_other_maps_are_computed():
+def test_recorded_outputs_are_reused_and_other_maps_are_computed():
     model, inputs = network(), torch.randn(4, 3, dtype=torch.float64)
     with RecordedPass() as before:
         hidden = model[0](inputs)
@@ -67,7 +67,7 @@ def test_what_was_remembered_is_taken_and_other_maps_are_computed():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_dropout_keeps_what_it_kept_and_other_draws_are_what_they_would_be(training):
+def test_dropout_repeats_its_noise_and_later_draws_are_unchanged(training):
     """Noise drawn between two dropouts, of which the second meets columns first."""
     drop = nn.Dropout(0.3).train(training)
 

@@ -72,7 +72,7 @@ def test_a_word_of_no_batch_is_not_looked_up():
 
 
 @pytest.mark.parametrize("family", ["gpt2", "vit"])
-def test_where_inputs_are_not_looked_up_as_they_stand_nothing_happens(family):
+def test_decoders_and_images_keep_the_whole_table(family):
     model = small(family)
     batch = model.encode(uneven(family, 2))
     rows, weights, own, _ = rows_of(model, batch)
@@ -97,7 +97,7 @@ def test_a_frozen_table_stays_whole(frozen):
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_an_update_of_rows_is_that_of_the_table_there(kind):
+def test_an_update_of_rows_equals_that_of_the_table(kind):
     table = torch.nn.Parameter(torch.randn(6, 3))
     optimizer = kind([table], lr=0.1, weight_decay=0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
     for _ in range(2):
