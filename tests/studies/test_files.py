@@ -289,7 +289,7 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
     first = keys(tmp_path / "one.jsonl")
     assert keys(tmp_path / "two.jsonl") == first
     written(tmp_path / "two.jsonl", "\n".join(rows[::-1]) + "\n")
-    sources._cached_dataset_address.cache_clear()
+    sources._find_dataset_address.cache_clear()
     assert keys(tmp_path / "two.jsonl") != first
     (tmp_path / "m" / "tokenizer_config.json").write_text("{}")
     sources.model_address.cache_clear()

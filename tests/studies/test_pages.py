@@ -184,7 +184,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(mad
     assert len(again) < 60_000
     assert "attributions" not in set(pd.read_parquet(figures)["part"])
     (made / "films.jsonl").unlink()
-    sources._cached_dataset_address.cache_clear()
+    sources._find_dataset_address.cache_clear()
     assert import_figures(figures, Store(made / "elsewhere")) == 18
     assert import_figures(figures, Store(made / "elsewhere")) == 0
     assert sample_examples(made, PART + "\n{{one}}\n", "elsewhere") == text
@@ -200,16 +200,16 @@ def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(made):
     export_figures([found], whole, made / "figures.parquet")
     import_figures(made / "figures.parquet", there)
     of = {run.cell.key: (run.recipe, bool(run.dataset)) for run in found.runs}
-    assert {of[key] for key in whole.left(found.cells)} == {("later", False), ("later", True)}
-    left = there.left(found.cells)
+    assert {of[key] for key in whole.list_unfinished(found.cells)} == {("later", False), ("later", True)}
+    left = there.list_unfinished(found.cells)
     assert {of[key] for key in left} == {("slow", False), ("later", False), ("later", True)}
     assert len(left) == 3 + 3 + 6
     first = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
     with pytest.raises(ExegeteError, match="is not finished"):
-        there.needed(first.key)
+        there.require_folder(first.key)
     assert merge_stores(whole, there) == 18
-    assert there.left(found.cells) == whole.left(found.cells)
-    assert (there.needed(first.key) / "model.safetensors").exists()
+    assert there.list_unfinished(found.cells) == whole.list_unfinished(found.cells)
+    assert (there.require_folder(first.key) / "model.safetensors").exists()
     assert merge_stores(whole, there) == 0
 
 
@@ -219,21 +219,21 @@ def test_a_run_done_again_takes_the_place_of_its_figures(made):
     export_figures([found], Store(made / "runs"), made / "figures.parquet")
     import_figures(made / "figures.parquet", there)
     cell = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
-    assert there.done(cell.key)
-    assert not there.whole(cell.key)
+    assert there.is_done(cell.key)
+    assert not there.is_complete(cell.key)
     assert run_cell(cell, there.root)
-    assert there.whole(cell.key)
+    assert there.is_complete(cell.key)
 
 
 def test_imported_runs_are_not_compared_with_later_ones_until_they_are_there_themselves(made):
     whole, there, text = Store(made / "runs"), Store(made / "elsewhere"), PART + "\n{{one:alike}}\n"
     found = results_of(made)["one"].grid
     late = next(run.cell.key for run in found.runs if run.recipe == "slow" and run.dataset)
-    whole.folder(late).rename(made / "late")
+    whole.cell_folder(late).rename(made / "late")
     export_figures([found], whole, made / "figures.parquet")
-    (made / "late").rename(whole.folder(late))
+    (made / "late").rename(whole.cell_folder(late))
     import_figures(made / "figures.parquet", there)
-    shutil.copytree(whole.folder(late), there.folder(late))
+    shutil.copytree(whole.cell_folder(late), there.cell_folder(late))
     table = sample_examples(made, text, "elsewhere").split("| recipe | ATT | IxG |")[1]
     assert "| slow | – | **" in table
     assert "| fast | –" not in table

@@ -137,7 +137,7 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):
     models = [exegete.load(folder, task="generation", device="cpu") for folder in folders]
     sets, values = Lds(level="source", how="remove", n_masks=5), []
     for row in exegete.load_data(NOTES, "test", kind="redundant", limit=2):
-        there = sets.present(torch.tensor([6]))[:, 0]
+        there = sets.draw_sets(torch.tensor([6]))[:, 0]
         answers = []
         for model in models:
             batch = model.encode([row])
@@ -176,7 +176,8 @@ def test_promises_are_calibrated_on_one_set_and_held_against_another(done, tmp_p
     cited = TrainedCitation.from_pretrained(tmp_path)
     made = calibrate_bounds([measure_citations(model, cited, row, "remove") for row in known], 0.4)
     pairs = [
-        (each, made.bounds(each.scores)) for each in (measure_citations(model, cited, row, "remove") for row in asked)
+        (each, made.lower_bounds(each.scores))
+        for each in (measure_citations(model, cited, row, "remove") for row in asked)
     ]
     expected = summarize_bounds(pairs)
     assert [*found.values()] == pytest.approx(

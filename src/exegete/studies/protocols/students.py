@@ -102,7 +102,7 @@ def headroom(
 
     Args:
         model: the teacher; it is not trained.
-        data: test inputs for new students of the best setting; they choose nothing.
+        data: test inputs for new students of the best setting, not used to choose it.
         pool: training inputs of the students.
         dev: inputs on which the best setting is chosen.
         start: the model that students start from.

@@ -160,7 +160,7 @@ class CellBuilder:
         return values, needs, parts
 
     def _required_cell(self, part: RunPart, ref: RunRef, place: Place) -> Cell:
-        """Return the training cell that `part` names for the run `ref`. Raises ExegeteError if it trains nothing."""
+        """Return the training cell that `part` names for the run `ref`. Raises ExegeteError if there is none."""
         try:
             needed = resolve_run(self.file, part, ref)
         except ExegeteError as error:
@@ -213,7 +213,7 @@ class CellBuilder:
                 self.runs.append(StudyRun(cell, *ref, dataset, name, specs, partly=limit > 0))
 
     def _model_options(self, ref: RunRef, judged: Cell | None, *, explained: bool) -> dict[str, Any]:
-        """Return how the judged model is loaded: its prompt, and full attention where it is explained."""
+        """Return how the judged model is loaded: its prompt, and full attention if it is explained."""
         model, options = self.file.models[ref.model], dict[str, Any]()
         if judged is None and model.prompt is not None:
             options["prompt"] = model.prompt.model_dump()

@@ -250,7 +250,7 @@ def _read_figure(folder: Path, metric: str, of: str | None) -> float:
 
 
 def _remove_unreadable_run(work: Path) -> None:
-    """Remove an attempt whose record is torn or missing: nothing says what its checkpoints belong to."""
+    """Remove an attempt whose record is torn or missing: its checkpoints cannot be matched to a configuration."""
     try:
         json.loads((work / RECORD).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -35,8 +35,8 @@ def check_explainer(part: ExplainerPart) -> None:
             explainer(part.spec)
         return
     name = part.spec.partition(":")[0]
-    if name not in _learned_methods():
-        raise unknown("learned method", name, _learned_methods())
+    if name not in _list_learned_methods():
+        raise unknown("learned method", name, _list_learned_methods())
 
 
 def make_explainer_config(part: ExplainerPart, run: str | None) -> ExplainerConfig:
@@ -57,5 +57,5 @@ def make_explainer_config(part: ExplainerPart, run: str | None) -> ExplainerConf
     return ExplainerConfig(f"{stored} ({title})", facts | {"spec": part.spec, NOISY: noisy})
 
 
-def _learned_methods() -> list[str]:
+def _list_learned_methods() -> list[str]:
     return [each for each, card in EXPLAINERS.cards(MethodCard).items() if card.learned]

@@ -60,7 +60,7 @@ def list_run_refs(file: StudyFile) -> Iterator[RunRef]:
 
 
 def trainings_of(file: StudyFile, recipe: str) -> Sequence[str]:
-    """Return the names of the training data of a recipe; one empty name if the study trains nothing."""
+    """Return the names of the training data of a recipe; one empty name in a study without trainings."""
     return file.recipes[recipe].trainings or list(file.training) or [""]
 
 

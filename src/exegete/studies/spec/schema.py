@@ -59,7 +59,7 @@ class LongestPart(Part):
         if sum(each is not None for each in (self.characters, self.words, self.tokens)) != 1:
             raise ValueError("expected one of characters, words and tokens")
         if (self.tokens is None) != (self.model is None):
-            raise ValueError("expected a 'model' with tokens, and none with characters or words")
+            raise ValueError("expected a 'model' with tokens, and only with tokens")
         return self
 
 
@@ -161,7 +161,7 @@ class RunPart(Part):
 class RecipePart(Part):
     """A recipe by its id, with parameters of the method and arguments of the Trainer.
 
-    The id `none` trains nothing: the model is judged as it is. Training starts from the grid's model, or from the
+    With the id `none` the model is judged without training. Training starts from the grid's model, or from the
     `model` of another run. A parameter may be another run's folder (`{run: RECIPE}`), or a figure of other runs, as
     `{from: RECIPE, metric: NAME, times: 1.5}`: the mean over that recipe's seeds of the kept model's figure on dev, or
     with `of: train` of the lowest logged figure, times a factor. `options`: fields of `exegete.training.RunOptions`,
@@ -210,7 +210,7 @@ class JudgementPart(Part):
 
 
 class Significance(Part):
-    """A test of which rows differ from the row `against`, over examples, corrected for all tests of a table.
+    """A test whether rows differ from the row `against`, over examples, corrected for all tests of a table.
 
     `quartiles` is not a test: it marks rows that are better and whose interquartile range over seeds does not overlap
     with that of the row `against` (Fernandes et al. 2022).

@@ -71,7 +71,7 @@ def resolve_dataset(
 
 def dataset_address(part: Mapping[str, Any]) -> SourceAddress:
     """Return the address of a resolved dataset: the digest of its rows, or the name of one on the hub (not fetched)."""
-    return _cached_dataset_address(json.dumps(part, sort_keys=True))
+    return _find_dataset_address(json.dumps(part, sort_keys=True))
 
 
 def load_dataset(part: Mapping[str, Any]) -> Dataset:
@@ -108,7 +108,7 @@ def _load_excluded(resolved_part: str) -> Dataset:
 
 
 @cache
-def _cached_dataset_address(resolved_part: str) -> SourceAddress:
+def _find_dataset_address(resolved_part: str) -> SourceAddress:
     part = json.loads(resolved_part)
     start, end = part.get("rows") or (0, part["limit"] or ASSUMED_ROWS)
     kind = open_reader(part["spec"], **part["options"]).card.name
@@ -149,17 +149,17 @@ def model_address(source: str) -> SourceAddress:
     if source.endswith(".json"):
         if not path.is_file():
             return SourceAddress({"model": source, "missing": True}, problem=f"there is no configuration at {source}")
-        return SourceAddress({"files": _cached_digest([path])})
+        return SourceAddress({"files": _look_up_digest([path])})
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in WEIGHTS and not file.name.startswith("."))
-        return SourceAddress({"files": _cached_digest(files)})
+        return SourceAddress({"files": _look_up_digest(files)})
     # A hub name is OWNER/NAME at most; everything else that looks like a path was meant as one.
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
         return SourceAddress({"model": source, "missing": True}, problem=f"no model at {source}")
     return SourceAddress({"model": source})
 
 
-def _cached_digest(paths: list[Path]) -> str:
+def _look_up_digest(paths: list[Path]) -> str:
     return str(load_or_compute("files", paths, lambda: _digest_files(paths)))
 
 
