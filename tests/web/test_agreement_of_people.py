@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import krippendorff_alpha as reference
+import krippendorff as reference
 import numpy as np
 import pytest
 

@@ -19,7 +19,7 @@ from sites import csrf, project
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A site with a study of three careful people, a careless one, one who withdraws, and one who is under progress."""
+    """A site with a study of three careful people, a careless one, one who withdraws, and one who is under way."""
     from sites import site
 
     found = site(tmp_path_factory.mktemp("planned"), with_model=False)
@@ -51,7 +51,7 @@ def test_careless_people_are_flagged_and_left_out(made):
     assert not any(people[name].quality.is_careless for name in ("P001", "P002", "P003"))
     found = json.loads(export(made, "results.json"))
     assert found["answers"] == 12
-    assert found["people"] == {"complete": 4, "withdrawn": 1, "under progress": 1, "flagged": 1}
+    assert found["people"] == {"complete": 4, "withdrawn": 1, "under way": 1, "flagged": 1}
     assert [row["method"] for row in found["trueskill"]] == list(METHODS)
     assert found["mixed_model"]["effects"][0]["mean"] == pytest.approx(2)  # grad_like is always second
     assert found["protocol_sha256"] == digest_protocol(protocol())
@@ -59,7 +59,7 @@ def test_careless_people_are_flagged_and_left_out(made):
 
 def test_tables_tell_who_said_what(made):
     people = pd.read_csv(StringIO(export(made, "people.csv")))
-    assert people["status"].tolist() == ["complete"] * 4 + ["withdrawn", "under progress"]
+    assert people["status"].tolist() == ["complete"] * 4 + ["withdrawn", "under way"]
     assert people["PROLIFIC_PID"].tolist()[:4] == ["p0", "p1", "p2", "p3"]
     assert people.loc[people["status"] == "withdrawn", "PROLIFIC_PID"].isna().all()
     assert people["trust"].tolist()[:4] == [5.0] * 4  # 5, and 1 of 5 turned round
@@ -79,7 +79,7 @@ def test_tables_tell_who_said_what(made):
 def test_a_paper_gets_its_paragraph_figure_and_protocol(made):
     text = export(made, "methods.md")
     for part in (
-        "on Prolific (4 complete, 1 under progress, 1 withdrawn)",
+        "on Prolific (4 complete, 1 under way, 1 withdrawn)",
         "1 were left out as careless",
         "which left 3",
         digest_protocol(protocol()),

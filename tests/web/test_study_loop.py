@@ -70,9 +70,7 @@ def test_people_who_did_not_complete_a_protocol_are_not_counted(marked):
     with made.write_session() as session:
         study = find_project(session, "other")
         for status in ("", "complete", "failed"):
-            person = Annotator(
-                project_id=study.id, name=status or "under progress", slot=0, status=status, joined=utc_now()
-            )
+            person = Annotator(project_id=study.id, name=status or "under way", slot=0, status=status, joined=utc_now())
             session.add(person)
             session.flush()
             for item in study.items:

@@ -95,7 +95,7 @@ def test_titles_and_states_have_german_names():
         TOO_FAST,
         CHECKS_MISSED,
         ALL_ALIKE,
-        "under progress",
+        "under way",
         "flagged",
     }
     assert all(make_admin_translator("de")(text) for text in named)

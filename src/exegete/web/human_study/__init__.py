@@ -1,1 +1,1 @@
-"""Human studies: people rank explanations, mark evidence, or predict what the model says."""
+"""Human studies: annotators rank explanations, mark evidence, or predict the model's answers."""

@@ -1,4 +1,4 @@
-"""Attributions as the examples of a study: each with every method's explanation of it."""
+"""Examples of a study, each with the explanations by all methods, made from attributions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from exegete.web.human_study.tables import Item, StoredExplanation
 from exegete.web.names import shown
 from exegete.web.pictures import png
 
+# Fernandes et al. 2022, table 4, without their learned explainer, which needs a folder.
 DEFAULT_METHODS = ("input_x_gradient", "integrated_gradients", "attention_all")
 DEFAULT_GENERATION_METHODS = ("input_x_gradient", "attn_lrp", "occlusion")
 
 
 @dataclass(frozen=True)
 class ChangedVersion:
-    """A changed version of an example: its texts, the model's answer, and words with what stands in their place."""
+    """A changed version of an example: its texts, the model's answer to it, and the edits as (old, new) words."""
 
     texts: tuple[str, ...]
     prediction: str
@@ -38,9 +39,10 @@ class ChangedVersion:
 
 @dataclass(frozen=True)
 class StudyItem:
-    """An example. `explanations` by method, all of one target; `label`: its name; `picture`: a PNG.
+    """An example of a study before it is stored.
 
-    Of a generated answer `texts` are what was asked, and `prediction` is the answer.
+    `explanations`: by method, all of the same target; `label`: the name of the true class; `picture`: a PNG; `marks`:
+    by annotator. For a generated answer, `texts` are the prompt without its sources and `prediction` is the answer.
     """
 
     texts: tuple[str, ...]
@@ -52,77 +54,84 @@ class StudyItem:
     changed: ChangedVersion | None = None
 
     def to_item(self, number: int) -> Item:
-        """The case as it is stored."""
+        """Return the database row of the example, as number `number` of its project."""
         content: dict[str, Any] = {"texts": list(self.texts), "label": self.label, "prediction": self.prediction}
         if self.changed is not None:
             content["changed"] = asdict(self.changed)
-        kept = [
+        stored = [
             StoredExplanation(method=method, attribution=_to_plain_values(item))
             for method, item in self.explanations.items()
         ]
-        return Item(number=number, content=content, picture=self.picture, explanations=kept)
+        return Item(number=number, content=content, picture=self.picture, explanations=stored)
 
 
 def make_items(
     explanations: Iterable[tuple[str, AnyAttribution]], rows: Sequence[Mapping[str, Any]] = ()
 ) -> list[StudyItem]:
-    """The examples of what methods, by their specs, say of them; `rows` are the examples, where they are known."""
+    """Group (spec of the method, attribution) pairs by example; `rows` are the examples, if they are known."""
     by_example: dict[int, dict[str, AnyAttribution]] = {}
-    given = list(explanations)
-    names = shown(dict.fromkeys(method for method, _ in given))
-    for method, item in given:
+    pairs = list(explanations)
+    names = shown(dict.fromkeys(method for method, _ in pairs))
+    for method, item in pairs:
         by_example.setdefault(item.index, {})[names[method]] = item
-    return [_make_item(found, rows[index] if index < len(rows) else {}) for index, found in sorted(by_example.items())]
+    items = []
+    for index, by_method in sorted(by_example.items()):
+        items.append(_make_item(by_method, rows[index] if index < len(rows) else {}))
+    return items
 
 
 def explain_items(
     model: ExplainedModel, rows: Sequence[Mapping[str, Any]], methods: Sequence[str] = (), seed: int = 0
 ) -> list[StudyItem]:
-    """The rows as several methods explain the model's predictions; default: those of Fernandes et al. 2022, table 4.
+    """Explain the model's predictions for some rows by several methods; default: `DEFAULT_METHODS`.
 
-    The learned explainer of that table needs a folder: give it among `methods`. Of a model that generates, its answers
-    are explained by the sources, where every row has some, else by sentences of the prompt.
+    Answers of a generating model are explained by the sources if every row has some, else by sentences of the prompt.
     """
     unit: Granularity | None = None
+    default = DEFAULT_METHODS
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(rows))
         unit = "source" if all(row.get("sources") for row in rows) else "sentence"
-    found = (
-        (spec, item)
-        for spec in methods or (DEFAULT_METHODS if unit is None else DEFAULT_GENERATION_METHODS)
-        for item in attribute(model, list(rows), add_seed(spec, seed), unit=unit)
-    )
-    return make_items(found, rows)
+        default = DEFAULT_GENERATION_METHODS
+    explanations = []
+    for spec in methods or default:
+        for item in attribute(model, list(rows), add_seed(spec, seed), unit=unit):
+            explanations.append((spec, item))
+    return make_items(explanations, rows)
 
 
 def make_follow_up_items(
     models: Mapping[str, ExplainedModel], rows: Sequence[Mapping[str, Any]], method: str = "", seed: int = 0
 ) -> list[StudyItem]:
-    """The rows of which all models say the same, as one method explains each: old and new, compared blind.
+    """Explain rows by one method for several models, to compare an old and a new model blind.
 
-    Raises ExegeteError where the models agree on no row.
+    Raises ExegeteError if the models agree on no row.
     """
     explainer = make_seeded(method or DEFAULT_METHODS[0], seed)
-    said = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
-    same = [len({_get_model_answer(item) for item in items}) == 1 for items in zip(*said.values(), strict=True)]
-    if not any(same):
+    by_model = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
+    # Explanations of different answers would tell the models apart, so only rows with the same answer are kept.
+    kept = []
+    for items in zip(*by_model.values(), strict=True):
+        if len({_get_model_answer(item) for item in items}) == 1:
+            kept.extend(zip(by_model, items, strict=True))
+    if not kept:
         raise ExegeteError(
             f"the models {', '.join(models)} agree on none of {len(rows)} examples: none can be compared"
         )
-    kept = ((name, item) for name, items in said.items() for item, agree in zip(items, same, strict=True) if agree)
     return make_items(kept, rows)
 
 
 def select_comparison_items(comparison: Comparison, limit: int) -> list[StudyItem]:
-    """At most so many examples of a comparison, evenly spaced, explained by the methods of its table."""
+    """Return at most `limit` evenly spaced examples of a comparison, explained by the methods of its table."""
     explanations = zip(comparison.results["method"], comparison.attributions, strict=True)
     return _space_evenly(make_items(explanations, comparison.examples), limit)
 
 
 def select_saved_items(explanations: Sequence[AnyAttribution], limit: int) -> list[StudyItem]:
-    """At most so many of the examples that saved explanations are of, evenly spaced.
+    """Return at most `limit` evenly spaced examples of saved explanations.
 
-    Raises ExegeteError for explanations of one number that are of two examples, twice by one method, or of images.
+    Raises ExegeteError if explanations with the same index are of different texts or twice by the same method, and for
+    explanations of images.
     """
     texts: dict[int, tuple[str, ...]] = {}
     settings: dict[str, list[dict[str, Any]]] = {}
@@ -132,37 +141,41 @@ def select_saved_items(explanations: Sequence[AnyAttribution], limit: int) -> li
             raise ExegeteError("saved explanations have no pictures: make this study of --model and --data")
         read = (item.prompt, item.response) if isinstance(item, GeneratedAttribution) else item.texts
         if texts.setdefault(item.index, read) != read:
-            raise ExegeteError(f"saved explanations of example {item.index} are of two different texts")
+            raise ExegeteError(f"saved explanations of example {item.index} are about two different texts")
+        # One method with several parameters counts as several methods: they are numbered in order of appearance.
         known = settings.setdefault(item.method, [])
-        known += [] if item.params in known else [item.params]
+        if item.params not in known:
+            known.append(item.params)
         number = known.index(item.params) + 1
         name = item.method if number == 1 else f"{item.method} {number}"
         if (item.index, name) in seen:
-            raise ExegeteError(f"example {item.index} was saved twice as {name} explains it")
+            raise ExegeteError(f"example {item.index} has two saved explanations by {name}")
         seen.add((item.index, name))
         named.append((name, item))
     return _space_evenly(make_items(named), limit)
 
 
-def _space_evenly(found: list[StudyItem], limit: int) -> list[StudyItem]:
-    count = min(limit, len(found))
-    return [found[place * len(found) // count] for place in range(count)]
+def _space_evenly(items: list[StudyItem], limit: int) -> list[StudyItem]:
+    # Datasets are often sorted by class, so the first items would not be representative.
+    count = min(limit, len(items))
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def make_marked_items(examples: Sequence[MarkedExample]) -> list[StudyItem]:
-    """Examples that people marked elsewhere."""
-    return [
-        StudyItem(each.texts, label=None if each.label is None else str(each.label), marks=each.marks)
-        for each in examples
-    ]
+    """Return the items of examples that were marked with other tools."""
+    items = []
+    for example in examples:
+        label = None if example.label is None else str(example.label)
+        items.append(StudyItem(example.texts, label=label, marks=example.marks))
+    return items
 
 
 def restore_explanation(explanation: StoredExplanation) -> AnyAttribution:
-    """The attribution that was stored."""
-    kept = explanation.attribution
-    if "response" in kept:
-        return GeneratedAttribution.from_row(kept | {"params": json.dumps(kept["params"])})
-    return Attribution(**kept)
+    """Return the attribution of a database row."""
+    values = explanation.attribution
+    if "response" in values:
+        return GeneratedAttribution.from_row(values | {"params": json.dumps(values["params"])})
+    return Attribution(**values)
 
 
 def _get_model_answer(item: AnyAttribution) -> str:
@@ -170,6 +183,7 @@ def _get_model_answer(item: AnyAttribution) -> str:
 
 
 def _to_plain_values(item: AnyAttribution) -> dict[str, Any]:
+    # Scores by layer are never shown to annotators, and would multiply the size of the database.
     bare = replace(item, layers=None) if isinstance(item, Attribution) else item
     plain: dict[str, Any] = json.loads(Attributions([bare]).to_json())[0]
     return plain

@@ -1,4 +1,4 @@
-"""The kinds of human study: ranking explanations, marking evidence, predicting the model's answers."""
+"""Kinds of human study: ranking explanations, marking evidence, predicting the model's answers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ class AnnotationTask:
 
     @property
     def units(self) -> list[Word]:
-        """The parts of all texts that can be marked."""
+        """Return the words or sentences of all texts, which can be marked."""
         return split_units(self.texts, self.unit)
 
 
 class StudyKind(ABC):
-    """A kind of study. `phases` are asked one after the other; `final_phases`: an answer in these cannot be changed.
+    """The base of all kinds of study.
 
-    `is_simulation`: people say what the model answers; `has_changes`: to a changed version of each example.
+    `phases`: the questions about each example, in order; `final_phases`: those whose answers cannot be changed;
+    `min_methods`: explanations that each example needs; `is_simulation`: annotators predict the model's answer;
+    `has_changes`: they predict it for a changed version of each example.
     """
 
     name: ClassVar[str]
@@ -55,77 +57,82 @@ class StudyKind(ABC):
 
     @property
     def question(self) -> str:
-        """The question to people, in English."""
+        """Return the default question to annotators, in English."""
         return str(make_translator()(f"{self.name}_question"))
 
     @abstractmethod
     def parse_form(self, form: Mapping[str, Sequence[str]], task: AnnotationTask, phase: str) -> dict[str, Any]:
-        """The answer that a form holds, by method. Raises MissingError, telling what that is."""
+        """Return the content of the answer in a form. Raises MissingError for what is missing or invalid."""
 
 
 class RankingStudy(StudyKind):
-    """Rank unnamed explanations, 1 is best, ties allowed (Fernandes et al. 2022, appendix B)."""
+    """Ranking of unnamed explanations, 1 is best, ties allowed (Fernandes et al. 2022, appendix B)."""
 
     name = "rank"
     title = "Rank explanations"
     min_methods = 2
 
     def parse_form(self, form: Mapping[str, Sequence[str]], task: AnnotationTask, phase: str) -> dict[str, Any]:
-        """`ranks` by method, and the `order` in which they were shown."""
+        """Return the `ranks` by method, and the `order` in which the methods were shown."""
+        valid = [str(rank) for rank in range(1, len(task.explanations) + 1)]
         ranks = {}
-        for each in task.explanations:
-            given = form.get(f"rank-{each.letter}", ())
-            if len(given) != 1 or given[0] not in map(str, range(1, len(task.explanations) + 1)):
-                raise MissingError("needs_rank", letter=each.letter, count=len(task.explanations))
-            ranks[each.method] = int(given[0])
-        return {"ranks": ranks, "order": [each.method for each in task.explanations]}
+        for explanation in task.explanations:
+            # Forms name letters only. The server maps them to methods, so that the page's source reveals nothing.
+            values = form.get(f"rank-{explanation.letter}", ())
+            if len(values) != 1 or values[0] not in valid:
+                raise MissingError("needs_rank", letter=explanation.letter, count=len(valid))
+            ranks[explanation.method] = int(values[0])
+        return {"ranks": ranks, "order": list(ranks)}
 
 
 class HighlightStudy(StudyKind):
-    """Mark the words or sentences that are evidence for the label: a human rationale."""
+    """Marking of the words or sentences that are evidence for the label: a human rationale."""
 
     name = "highlight"
     title = "Mark evidence"
 
     def parse_form(self, form: Mapping[str, Sequence[str]], task: AnnotationTask, phase: str) -> dict[str, Any]:
-        """`marks`: (side, start, end) in characters; neighbouring units make one mark."""
+        """Return the `marks`, (side, start, end) in characters; neighbouring units are merged."""
         units = task.units
         chosen = set(form.get("unit", ()))
         if not chosen <= {str(number) for number in range(len(units))}:
             raise MissingError("not_of_text")
-        marks = [
-            [side, start, end]
-            for side in range(len(task.texts))
-            for start, end in merge_marked_words(
-                [(unit.start, unit.end) for unit in units if unit.side == side],
-                [str(number) in chosen for number, unit in enumerate(units) if unit.side == side],
-            )
-        ]
+        marks = []
+        for side in range(len(task.texts)):
+            on_side = [(number, unit) for number, unit in enumerate(units) if unit.side == side]
+            spans = [(unit.start, unit.end) for _, unit in on_side]
+            is_chosen = [str(number) in chosen for number, _ in on_side]
+            marks += [[side, start, end] for start, end in merge_marked_words(spans, is_chosen)]
         return {"marks": marks}
 
 
 class SimulationStudy(StudyKind):
-    """Predict the model's answer, first without and then with an explanation (forward simulation)."""
+    """Forward simulation: annotators predict the model's answer, first without and then with an explanation."""
 
     name = "simulate"
     title = "Predict the model"
     phases = (BEFORE, AFTER)
+    # Once the explanation was shown, the first guess must not be improved with its help.
     final_phases = (BEFORE,)
     min_methods = 1
     is_simulation = True
 
     def parse_form(self, form: Mapping[str, Sequence[str]], task: AnnotationTask, phase: str) -> dict[str, Any]:
-        """`guess`: a label; `method`: what explained it, in the second phase."""
-        given = form.get("guess", ())
-        if len(given) != 1 or given[0] not in map(str, range(len(task.labels))):
+        """Return the `guess`, a label, and in the second phase the `method` of the explanation that was shown."""
+        values = form.get("guess", ())
+        if len(values) != 1 or values[0] not in map(str, range(len(task.labels))):
             raise MissingError("needs_guess")
-        guess = {"guess": task.labels[int(given[0])]}
-        return guess | ({"method": task.explanations[0].method} if phase == AFTER else {})
+        content = {"guess": task.labels[int(values[0])]}
+        if phase == AFTER:
+            content["method"] = task.explanations[0].method
+        return content
 
 
 class CounterfactualStudy(SimulationStudy):
-    """Predict the model's answer to a changed version of an example whose answer is known, before and after the
-    example's explanation (counterfactual simulation, Hase and Bansal 2020, section 3.2).
+    """Counterfactual simulation (Hase and Bansal 2020, section 3.2).
+
+    Annotators know the model's answer to an example and predict its answer to a changed version, before and after they
+    see the explanation of the original.
     """
 
     name = "counterfactual"

@@ -52,7 +52,7 @@ def find_excluded(session: Session, project: Project) -> list[int]:
 
 def count_by_status(people: Sequence[Participation]) -> dict[str, int]:
     """How many people there are of each status, and `flagged` of the complete ones."""
-    found = Counter(each.person.status or "under progress" for each in people)
+    found = Counter(each.person.status or "under way" for each in people)
     flagged = sum(each.person.status == COMPLETE and each.quality.is_careless for each in people)
     return dict(found) | {"flagged": flagged}
 
@@ -75,7 +75,7 @@ def make_row(each: Participation, plan: Protocol) -> dict[str, Any]:
     tries = [step for step in person.steps if step.name == "comprehension"]
     return {
         "annotator": person.name,
-        "status": person.status or "under progress",
+        "status": person.status or "under way",
         "included": each.is_included,
         **{name: (person.source or {}).get(name) for name in sorted(person.source or {})},
         "began": person.created,

@@ -1,4 +1,4 @@
-"""Where studies are kept: any database that SQLAlchemy knows, brought to the newest schema when it is opened."""
+"""The database of human studies, by SQLAlchemy; opening it upgrades its schema."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_URL = "sqlite:///exegete-studies.db"
 OPEN_TIMEOUT, ANSWER_TIMEOUT = 60, 10
-"""Seconds that a storage waits for another writer when it is opened, and that an answer does."""
+"""Seconds to wait for another writer when a storage is opened, and when an answer is saved."""
 RETRY_INTERVAL = 0.02
 POOL_SIZE = 20
 MIGRATION_LOCK = 0x45786567
-"""PostgreSQL's number for the lock that one migration at a time holds."""
+"""Key of the PostgreSQL advisory lock that a migration holds."""
 
 
 class Storage:
     """A database of human studies: projects, examples, annotators and answers.
 
-    SQLite keeps a write-ahead log and syncs every commit to disk; a writing transaction takes the write lock when it
-    begins, so that none has to be given up half-progress.
-
     Args:
-        url: as SQLAlchemy writes it: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.
+        url: an SQLAlchemy URL: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.
 
     Raises:
-        ExegeteError: a URL or file that cannot be used, a missing driver, or a database of a later version.
+        ExegeteError: an unusable URL or file, a missing driver, or a database of a later version.
     """
 
     def __init__(self, url: str = DEFAULT_URL) -> None:
         self.engine = _make_engine(url)
+        # In SQLite a transaction that reads first and writes later fails, without waiting, if another one wrote in
+        # between. Taking the write lock at the beginning avoids that.
         self._write = self.engine.execution_options(begin="BEGIN IMMEDIATE")
         try:
             with self._open_connection() as connection:
@@ -57,7 +56,7 @@ class Storage:
 
     @contextmanager
     def _open_connection(self) -> Iterator[Connection]:
-        """A connection that writes; for SQLite it waits longer than answers do."""
+        """Open a connection for the upgrade, which waits longer for other writers than an answer does."""
         with self._write.connect() as connection:
             if connection.dialect.name == "sqlite":
                 connection.connection.execute(f"PRAGMA busy_timeout={1000 * OPEN_TIMEOUT}")
@@ -70,45 +69,48 @@ class Storage:
 
     @contextmanager
     def read_session(self) -> Iterator[Session]:
-        """A session that sees one state of the database. Raises BusyError as `write_session`."""
+        """Open a session that reads. Raises BusyError as `write_session`."""
         with _report_busy(), Session(self.engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def write_session(self) -> Iterator[Session]:
-        """A session whose changes are on disk when the block has ended, and undone when it raises.
+        """Open a session that commits when the block ends, and rolls back if the block raises.
 
         Raises:
-            BusyError: others write for too long, the disk is full, or the database cannot be reached.
+            BusyError: another writer holds the lock for too long, the disk is full, or the database cannot be reached.
         """
         with _report_busy(), Session(self._write, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
-        """Closes all connections to the database."""
+        """Close all connections to the database."""
         self.engine.dispose()
 
 
 @contextmanager
 def _report_busy() -> Iterator[None]:
-    """Turns a database's refusal for now into BusyError."""
+    """Turn temporary errors of the database into BusyError."""
     try:
         yield
     except (OperationalError, PoolTimeoutError) as error:
+        # The log gets the reason; annotators do not, as it can name hosts and files.
         logger.warning("the storage is busy: %s", " ".join(str(getattr(error, "orig", error)).split()))
         raise BusyError("the answers cannot be saved at the moment, and are kept on this page") from error
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Brings the schema to a revision, inside the connection's transaction."""
+    """Upgrade the schema to a revision, inside the connection's transaction."""
     if connection.dialect.name == "postgresql":
+        # Several servers may start at once. The lock is released at the end of the transaction, even after a crash.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
     command.upgrade(make_migration_config(connection), revision)
 
 
 def make_migration_config(connection: Connection) -> Config:
-    """Alembic's configuration for the migrations that come with the package."""
+    """Return Alembic's configuration for the migrations in this package."""
     config = Config()
+    # Alembic interpolates options as ConfigParser does, so a % in a path has to be doubled.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
@@ -118,9 +120,11 @@ def _make_engine(url: str) -> Engine:
     try:
         address = make_url(url)
         if address.drivername in ("postgresql", "postgres"):
+            # SQLAlchemy's default is psycopg2; the extra `postgres` installs psycopg 3.
             address = address.set(drivername="postgresql+psycopg")
         if address.get_backend_name() == "sqlite":
             return _make_sqlite_engine(address)
+        # pool_pre_ping: a restarted database server would otherwise fail the next request of every pooled connection.
         return create_engine(
             address, pool_size=POOL_SIZE, max_overflow=POOL_SIZE, pool_timeout=OPEN_TIMEOUT, pool_pre_ping=True
         )
@@ -133,7 +137,7 @@ def _make_engine(url: str) -> Engine:
 
 def _make_sqlite_engine(address: Any) -> Engine:
     if address.database in (None, "", ":memory:"):
-        raise ExegeteError("expected a file for SQLite, as sqlite:///studies.db: memory would lose every answer")
+        raise ExegeteError("expected a file for SQLite, as sqlite:///studies.db: answers in memory would be lost")
     try:
         Path(address.database).absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,7 +146,9 @@ def _make_sqlite_engine(address: Any) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # transactions begin where we say so
+        # Python's driver begins transactions by itself, and only before a write. With None, `_begin` below does so.
+        connection.isolation_level = None
+        # synchronous=FULL syncs every commit: a saved answer survives a power failure. Foreign keys are off by default.
         for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * ANSWER_TIMEOUT}"):
             connection.execute(f"PRAGMA {setting}")
         _enable_write_ahead_log(connection)
@@ -155,13 +161,15 @@ def _make_sqlite_engine(address: Any) -> Engine:
 
 
 def _enable_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Keeps a write-ahead log from now on; while another connection writes, SQLite refuses that without waiting."""
-    end = time.monotonic() + OPEN_TIMEOUT
+    """Switch SQLite to a write-ahead log, with which reading does not wait for writing."""
+    # SQLite ignores the busy timeout for this pragma, and fails at once while another connection writes: poll instead.
+    deadline = time.monotonic() + OPEN_TIMEOUT
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+            # The low byte of an extended error code is the primary code.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_INTERVAL)

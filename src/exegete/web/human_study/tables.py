@@ -1,4 +1,4 @@
-"""The database tables of a human study."""
+"""The database tables of human studies."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+# SQLite can alter a constraint only by its name, so every constraint has one.
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_name)s",
     "uq": "uq_%(table_name)s_%(column_0_name)s",
@@ -29,21 +30,22 @@ NAMING_CONVENTION = {
 
 
 def utc_now() -> datetime:
-    """The time, without a zone: UTC."""
+    """Return the current time in UTC, without a time zone."""
+    # SQLite stores no time zone, so an aware time would come back naive and could not be compared with a new one.
     return datetime.now(UTC).replace(tzinfo=None)
 
 
 class Base(DeclarativeBase):
-    """All tables of a study; a change to one needs a revision in `migrations/versions`."""
+    """The base of all tables of human studies; a change to a table needs a revision in `migrations/versions`."""
 
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
 
 class Project(Base):
-    """A study: examples, how each is explained, and what people are asked.
+    """A study: its examples with their explanations, the question, and its annotators.
 
-    `protocol`: the text of its file, where it has one; `origin`: what it was made of, see `origin.py`. `items` are the
-    examples that are studied, `known` those with a known answer, for training and for checks.
+    `protocol`: the text of the protocol file, if any; `origin`: models and data, see `origin.py`; `items`: the examples
+    that are studied; `known`: examples with a known answer, for training and attention checks.
     """
 
     __tablename__ = "project"
@@ -68,7 +70,10 @@ class Project(Base):
 
 
 class Item(Base):
-    """An example. `content` has its texts, label and prediction; `picture` is a PNG; `role`: "", training or check."""
+    """A stored example.
+
+    `content`: its texts, label and prediction; `picture`: a PNG; `role`: training, check, or "" for a studied example.
+    """
 
     __tablename__ = "item"
     __table_args__ = (UniqueConstraint("project_id", "number"),)
@@ -83,13 +88,13 @@ class Item(Base):
 
     @property
     def model_answer(self) -> str | None:
-        """The model's answer that people guess: that to the changed version, where there is one."""
+        """Return the model's answer that annotators predict: to the changed version if there is one, else to the item."""
         answer: str | None = (self.content.get("changed") or self.content)["prediction"]
         return answer
 
 
 class StoredExplanation(Base):
-    """An example as one method explains it: an `Attribution` as plain values."""
+    """One method's explanation of an example: an `Attribution` as plain values."""
 
     __tablename__ = "explanation"
     __table_args__ = (UniqueConstraint("item_id", "method"),)
@@ -100,17 +105,19 @@ class StoredExplanation(Base):
 
 
 class Annotator(Base):
-    """Somebody who was invited, or came by a platform's link. Of a token only a digest is kept.
+    """An annotator who was invited, imported, or came by a platform's link.
 
-    Of whoever takes part by a protocol: `person`, who that is on the platform; `source`, what the link brought; `slot`,
-    the place in the counterbalancing; `items`, the examples in order; `status`, how it ended.
+    Studies with a protocol also store: `person`, the platform's id; `source`, the parameters of the link; `slot`, the
+    number in the counterbalancing; `items`, the ids of the examples in order; `status`, how participation ended.
     """
 
     __tablename__ = "annotator"
+    # Unique, so that two requests of the same person at the same time cannot both be admitted.
     __table_args__ = (Index("uq_annotator_person", "project_id", "person", unique=True),)
     id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("project.id"), index=True)
     name: Mapped[str] = mapped_column(String(80))
+    # Only a digest is stored: who reads the database, or a backup of it, cannot sign in as an annotator.
     token_digest: Mapped[str | None] = mapped_column(String(64), unique=True)
     created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
     joined: Mapped[datetime | None] = mapped_column(DateTime)
@@ -127,9 +134,10 @@ class Annotator(Base):
 
 
 class AnnotatorStep(Base):
-    """An annotator's answers outside the examples: consent, questions; one row an attempt."""
+    """One attempt of an annotator at a step outside the examples: consent, questions, comprehension check."""
 
     __tablename__ = "step"
+    # Makes saving idempotent: a form that is sent twice violates the constraint instead of counting as two attempts.
     __table_args__ = (UniqueConstraint("annotator_id", "name", "attempt"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     annotator_id: Mapped[int] = mapped_column(ForeignKey("annotator.id"), index=True)
@@ -141,7 +149,7 @@ class AnnotatorStep(Base):
 
 
 class AnnotatorAnswer(Base):
-    """An annotator's answer on an example in one phase; a later one replaces it."""
+    """An annotator's answer about an example in one phase; `revision` counts how often it was replaced."""
 
     __tablename__ = "answer"
     __table_args__ = (UniqueConstraint("annotator_id", "item_id", "phase"),)

@@ -1,1 +1,1 @@
-"""Statistics of people's answers: pure functions of plain values, without pages and storage."""
+"""Statistics of annotators' answers: pure functions of plain values, without pages or storage."""

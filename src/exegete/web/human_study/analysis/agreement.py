@@ -1,4 +1,4 @@
-"""Krippendorff's α: agreement of any number of people on any number of units, with gaps."""
+"""Krippendorff's α: agreement of any number of annotators on any number of units, with missing ratings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def _nominal_differences(values: Array, counts: Array) -> Array:
 
 
 def _ordinal_differences(values: Array, counts: Array) -> Array:
-    """Between two values lie all the ratings from one to the other, those at the ends by half."""
-    middle = np.cumsum(counts) - counts / 2
-    squared: Array = (middle[:, None] - middle[None, :]) ** 2
+    # Krippendorff's ordinal metric counts the ratings between two values, and half of the ratings at both ends. That
+    # is the difference of the midpoints of the cumulative counts.
+    midpoints = np.cumsum(counts) - counts / 2
+    squared: Array = (midpoints[:, None] - midpoints[None, :]) ** 2
     return squared
 
 
@@ -34,32 +35,36 @@ LEVELS: dict[str, Callable[[Array, Array], Array]] = {
     "ordinal": _ordinal_differences,
     "interval": _interval_differences,
 }
-"""Squared differences [V, V] of V values, which occur `counts` times [V], by level of measurement."""
+"""Functions from V values and their counts [V] to squared differences [V, V], by level of measurement."""
 
 
 def krippendorff_alpha(units: Iterable[Collection[Hashable]], level: str = "nominal") -> float:
-    """Krippendorff's α = 1 - D_o / D_e (Krippendorff 2011): 1 is full agreement, 0 that of chance.
+    """Compute Krippendorff's α = 1 - D_o / D_e (Krippendorff 2011): 1 is perfect agreement, 0 is chance agreement.
 
     Args:
-        units: the ratings of each unit, by whoever rated it; units with fewer than two ratings tell nothing.
-        level: one of `LEVELS`; for ordinal and interval, ratings are numbers.
+        units: the ratings of each unit; units with fewer than two ratings are ignored.
+        level: one of `LEVELS`; ordinal and interval ratings are numbers.
 
     Returns:
-        α; NaN where no unit has two ratings, or all ratings are the same.
+        α; NaN if no unit has two ratings, or if all ratings are the same.
     """
     if level not in LEVELS:
         raise unknown("level of measurement", level, LEVELS)
     rated: list[Collection[Any]] = [unit for unit in units if len(unit) > 1]
-    values = sorted({value for unit in rated for value in unit}, key=None if level != "nominal" else repr)
+    # Nominal ratings may be of types that cannot be compared, as texts and None, so they are sorted by their repr.
+    values = sorted({value for unit in rated for value in unit}, key=repr if level == "nominal" else None)
     if len(values) < 2:
         return float("nan")
-    place = {value: number for number, value in enumerate(values)}
-    together = np.zeros((len(values), len(values)))
+    index = {value: number for number, value in enumerate(values)}
+    coincidences = np.zeros((len(values), len(values)))
     for unit in rated:
-        found = np.bincount([place[value] for value in unit], minlength=len(values)).astype(np.float64)
-        together += (np.outer(found, found) - np.diag(found)) / (len(unit) - 1)
-    counts = together.sum(1)
-    plain = np.array(values, dtype=np.float64) if level != "nominal" else counts
-    apart = LEVELS[level](plain, counts)
-    expected = float((np.outer(counts, counts) * apart).sum())
-    return 1 - (float(counts.sum()) - 1) * float((together * apart).sum()) / expected
+        counts = np.bincount([index[value] for value in unit], minlength=len(values)).astype(np.float64)
+        # Every ordered pair of ratings of a unit counts 1 / (m - 1), so that a unit of m ratings adds m in all. The
+        # diagonal is subtracted because a rating is not paired with itself.
+        coincidences += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
+    totals = coincidences.sum(1)
+    numbers = totals if level == "nominal" else np.array(values, dtype=np.float64)
+    differences = LEVELS[level](numbers, totals)
+    expected = float((np.outer(totals, totals) * differences).sum())
+    # The factor n - 1 comes from drawing two ratings without replacement.
+    return 1 - (float(totals.sum()) - 1) * float((coincidences * differences).sum()) / expected

@@ -1,4 +1,4 @@
-"""The Bradley–Terry model of pairwise wins, with intervals that allow for people who differ."""
+"""The Bradley–Terry model of pairwise wins, with intervals that account for differences between annotators."""
 
 from __future__ import annotations
 
@@ -27,69 +27,82 @@ class Strength(NamedTuple):
 
 
 class BradleyTerryFit(NamedTuple):
-    """Log strengths [M] that sum to 0, their covariance [M, M], and how many people told them."""
+    """Log strengths [M] that sum to 0, their covariance [M, M], and the number of annotators."""
 
     strengths: NDArray[np.float64]
     covariance: NDArray[np.float64]
     people: int
 
     def interval(self, contrast: NDArray[np.float64]) -> tuple[float, float, float]:
-        """Estimate and 95 % interval of a contrast [M] of strengths, by Student's t with people - 1 degrees."""
+        """Return the estimate of a contrast [M] of strengths and its 95 % interval.
+
+        The interval is that of Student's t with people - 1 degrees of freedom.
+        """
         estimate = float(contrast @ self.strengths)
+        # Rounding can make the variance of a contrast slightly negative.
         variance = max(float(contrast @ self.covariance @ contrast), 0.0)
         width = float(variance**0.5 * student.ppf(0.975, self.people - 1))
         return estimate, estimate - width, estimate + width
 
 
 def estimate_strengths(ballots: Sequence[Ballot], people: Sequence[Hashable]) -> list[Strength]:
-    """Bradley–Terry log strengths, best first, of ballots and the person that gave each.
+    """Estimate Bradley–Terry log strengths from rankings and the annotator who gave each one.
 
-    NaN where the data decide none: a group of methods never loses to the others, or there is a single person.
+    Returns one row per method, strongest first. Strengths are NaN if a group of methods never loses to the others;
+    intervals are NaN, too, if there is only one annotator.
     """
-    names = sorted({method for ballot in ballots for method in ballot})
-    fitted = fit_bradley_terry(count_wins(ballots, people, names))
-    centred = np.eye(len(names)) - 1 / max(1, len(names))
-    found = [Strength(name, *fitted.interval(centred[number])) for number, name in enumerate(names)]
-    return sorted(found, key=lambda row: -row.strength)
+    methods = sorted({method for ballot in ballots for method in ballot})
+    fitted = fit_bradley_terry(count_wins(ballots, people, methods))
+    centred = np.eye(len(methods)) - 1 / max(1, len(methods))
+    rows = [Strength(method, *fitted.interval(centred[number])) for number, method in enumerate(methods)]
+    return sorted(rows, key=lambda row: -row.strength)
 
 
 def count_wins(ballots: Sequence[Ballot], people: Sequence[Hashable], names: Sequence[str]) -> NDArray[np.float64]:
-    """[P, M, M]: how often each person put a method (row) before another one (column); a tie is half a win of both."""
-    number = {person: place for place, person in enumerate(dict.fromkeys(people))}
-    found = np.zeros((len(number), len(names), len(names)))
-    column = {name: place for place, name in enumerate(names)}
+    """Count how often each annotator ranked a method above another one.
+
+    Returns:
+        wins [P, M, M]: annotator, better method, worse method. A tie is half a win for both.
+    """
+    person_index = {person: number for number, person in enumerate(dict.fromkeys(people))}
+    method_index = {name: number for number, name in enumerate(names)}
+    wins = np.zeros((len(person_index), len(names), len(names)))
     for ballot, person in zip(ballots, people, strict=True):
-        places = [column[name] for name in ballot]
+        places = [method_index[name] for name in ballot]
         ranks = np.array(list(ballot.values()))
         better = (ranks[:, None] < ranks[None, :]) + 0.5 * (ranks[:, None] == ranks[None, :])
         np.fill_diagonal(better, 0)
-        found[number[person]][np.ix_(places, places)] += better
-    return found
+        wins[person_index[person]][np.ix_(places, places)] += better
+    return wins
 
 
 def fit_bradley_terry(wins: NDArray[np.float64]) -> BradleyTerryFit:
-    """Maximum-likelihood strengths of wins [P, M, M] (Bradley and Terry 1952), by Newton's method.
+    """Compute the maximum-likelihood strengths of wins [P, M, M] (Bradley and Terry 1952) by Newton's method.
 
-    The covariance is the sandwich estimate clustered by person with the factor P / (P - 1): comparisons of one ranking,
-    and of one person, are not independent. NaN where strengths do not exist.
+    The covariance is the sandwich estimate clustered by annotator with the small-sample factor P / (P - 1), as
+    comparisons within one ranking, and of one annotator, are dependent. Strengths that do not exist are NaN.
     """
     people, size = wins.shape[:2]
     total = wins.sum(0)
-    nothing = BradleyTerryFit(np.full(size, np.nan), np.full((size, size), np.nan), people)
+    undefined = BradleyTerryFit(np.full(size, np.nan), np.full((size, size), np.nan), people)
+    # Ford (1957): finite strengths exist only if the graph of wins is strongly connected, so that every method is
+    # reached from every other one by a chain of wins.
     if not size or connected_components(total > 0, connection="strong")[0] > 1:
-        return nothing
-    met, theta = total + total.T, np.zeros(size)
+        return undefined
+    comparisons, theta = total + total.T, np.zeros(size)
     for _ in range(MAX_STEPS):
-        chance = expit(theta[:, None] - theta[None, :])
-        slope = (total - met * chance).sum(1)
-        spread = met * chance * (1 - chance)
-        inverse = np.linalg.pinv(np.diag(spread.sum(1)) - spread)
-        step = inverse @ slope
+        probability = expit(theta[:, None] - theta[None, :])
+        gradient = (total - comparisons * probability).sum(1)
+        information = comparisons * probability * (1 - probability)
+        # Strengths are defined up to a constant, so the information matrix is singular: the pseudo-inverse solves it.
+        inverse = np.linalg.pinv(np.diag(information.sum(1)) - information)
+        step = inverse @ gradient
+        # Steps are limited to 1 because full Newton steps diverge from 0 if one method wins nearly always.
         theta = theta + step / max(1.0, float(np.abs(step).max()))
         if np.abs(step).max() < TOLERANCE:
             break
     if people < 2:
-        return nothing._replace(strengths=theta - theta.mean())
-    slopes = (wins - (wins + wins.transpose(0, 2, 1)) * chance).sum(2)
-    covariance = inverse @ slopes.T @ slopes @ inverse * people / (people - 1)
+        return undefined._replace(strengths=theta - theta.mean())
+    gradients = (wins - (wins + wins.transpose(0, 2, 1)) * probability).sum(2)
+    covariance = inverse @ gradients.T @ gradients @ inverse * people / (people - 1)
     return BradleyTerryFit(theta - theta.mean(), covariance, people)

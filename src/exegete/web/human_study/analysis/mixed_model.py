@@ -1,4 +1,4 @@
-"""A linear mixed model: methods as fixed effects, people and items as crossed random ones."""
+"""A linear mixed model with methods as fixed effects, and annotators and items as crossed random effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exegete.errors import ExegeteError
 
 
 class Observation(NamedTuple):
-    """One value of one person about one item as one method explains it: a rank, or 1 for a right guess."""
+    """An annotator's value for one item and method: a rank, or 1 for a correct guess and 0 for a wrong one."""
 
     person: str
     item: int
@@ -23,7 +23,10 @@ class Observation(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """A method's mean value with its 95 % interval, and `p` of its difference from the first method (NaN: itself)."""
+    """A method's mean value, its 95 % interval, and the p value of its difference from the first method.
+
+    `p` of the first method is NaN.
+    """
 
     method: str
     mean: float
@@ -33,7 +36,7 @@ class Effect(NamedTuple):
 
 
 class MixedModel(NamedTuple):
-    """The fitted model: an effect a method, and the deviations that people, items and the rest bring in."""
+    """The fitted model: one effect per method, and the standard deviations of annotators, items and residuals."""
 
     effects: list[Effect]
     sd_person: float
@@ -42,17 +45,20 @@ class MixedModel(NamedTuple):
     converged: bool
 
 
-def fit_mixed_model(observed: Sequence[Observation]) -> MixedModel:
-    """The model value ~ method + (1 | person) + (1 | item), by restricted maximum likelihood (statsmodels' MixedLM).
+def fit_mixed_model(observations: Sequence[Observation]) -> MixedModel:
+    """Fit value ~ method + (1 | person) + (1 | item) by restricted maximum likelihood (statsmodels' MixedLM).
 
-    Raises ExegeteError for fewer than two people, items, or methods, which leave nothing to estimate.
+    Raises:
+        ExegeteError: fewer than two annotators, items or methods.
     """
+    # Imported here because statsmodels takes more than a second to import, and only this page needs it.
     from statsmodels.regression.mixed_linear_model import MixedLM  # noqa: PLC0415
 
-    table = pd.DataFrame(observed, columns=list(Observation._fields))
-    for part in ("person", "item", "method"):
-        if table[part].nunique() < 2:
-            raise ExegeteError(f"a mixed model needs two of each {part} or more, found {table[part].nunique()}")
+    table = pd.DataFrame(observations, columns=list(Observation._fields))
+    for factor in ("person", "item", "method"):
+        if table[factor].nunique() < 2:
+            raise ExegeteError(f"a mixed model needs two of each {factor} or more, found {table[factor].nunique()}")
+    # MixedLM nests random effects in groups. A single group with variance components makes them crossed instead.
     model = MixedLM.from_formula(
         "value ~ 0 + C(method)",
         groups=np.ones(len(table)),
@@ -60,30 +66,28 @@ def fit_mixed_model(observed: Sequence[Observation]) -> MixedModel:
         data=table,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a variance of 0 is at the edge of what is allowed, and is told as 0
+        # A variance of 0 lies on the boundary of the parameter space. It is a valid result, and reported as 0.
+        warnings.simplefilter("ignore")
         fitted = model.fit(reml=True)
-    names = sorted(table["method"].unique())
-    interval = np.asarray(fitted.conf_int())[: len(names)]
-    effects = [
-        Effect(
-            name,
-            float(fitted.fe_params.iloc[n]),
-            float(interval[n, 0]),
-            float(interval[n, 1]),
-            _test_difference(fitted, n, len(names)),
-        )
-        for n, name in enumerate(names)
-    ]
-    deviations = dict(zip(model.exog_vc.names, np.sqrt(np.maximum(fitted.vcomp, 0)), strict=True))
+    methods = sorted(table["method"].unique())
+    intervals = np.asarray(fitted.conf_int())[: len(methods)]
+    effects = []
+    for number, (method, (low, high)) in enumerate(zip(methods, intervals, strict=True)):
+        mean = float(fitted.fe_params.iloc[number])
+        effects.append(Effect(method, mean, float(low), float(high), _test_difference(fitted, number, len(methods))))
+    # statsmodels sorts variance components by name, so they are looked up by name. Rounding can make one negative.
+    variances = np.maximum(fitted.vcomp, 0)
+    deviations = dict(zip(model.exog_vc.names, np.sqrt(variances), strict=True))
     person, item = float(deviations["person"]), float(deviations["item"])
     return MixedModel(effects, person, item, float(np.sqrt(fitted.scale)), bool(fitted.converged))
 
 
 def _test_difference(fitted: Any, number: int, count: int) -> float:
+    """Return the p value of a two-sided Wald test of method `number` against the first of `count` methods."""
     if number == 0:
         return float("nan")
     contrast = np.zeros(count)
     contrast[0], contrast[number] = -1, 1
     covariance = np.asarray(fitted.cov_params())[:count, :count]
-    apart = contrast @ np.asarray(fitted.fe_params) / np.sqrt(contrast @ covariance @ contrast)
-    return float(2 * norm.sf(abs(apart)))
+    z = contrast @ np.asarray(fitted.fe_params) / np.sqrt(contrast @ covariance @ contrast)
+    return float(2 * norm.sf(abs(z)))

@@ -1,10 +1,10 @@
-"""Evaluation of marked evidence: agreement between people, and between people and each method's scores."""
+"""Evaluation of marked evidence: agreement between annotators, and between annotators and each method's scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from statistics import fmean as mean
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from exegete.reports.generated import GeneratedAttribution
 
 
 class Plausibility(NamedTuple):
-    """How a method's word scores rank the words that people marked: means over examples, and over how many."""
+    """How well a method's word scores rank the words that annotators marked, averaged over `examples` examples."""
 
     method: str
     auc: float
@@ -26,44 +26,57 @@ class Plausibility(NamedTuple):
 
 
 def find_units(example: MarkedExample, marks: Sequence[Sequence[int]], unit: str = "word") -> NDArray[np.bool_]:
-    """Which words, or sentences, of all texts the marks touch."""
+    """Return a mask over the words, or sentences, of all texts of an example that are True if a mark touches them."""
     return np.array(find_marked_units(split_units(example.texts, unit), marks), dtype=bool)
 
 
 def mean_pairwise_f1(examples: Sequence[MarkedExample], unit: str = "word") -> float:
-    """Mean F1 of the units that two people marked, over pairs of people and examples; NaN where nobody shares one.
+    """Compute the mean F1 of the units that two annotators marked, over all pairs of annotators of every example.
 
-    Two who both mark nothing agree fully.
+    Two annotators who both mark nothing agree fully. Returns NaN if no example has two annotators.
     """
-    found = []
+    scores = []
     for example in examples:
-        units = [find_units(example, marks, unit) for marks in example.marks.values()]
-        for one, other in combinations(units, 2):
-            total = one.sum() + other.sum()
-            found.append(2 * (one & other).sum() / total if total else 1.0)
-    return float(np.mean(found)) if found else float("nan")
+        masks = [find_units(example, marks, unit) for marks in example.marks.values()]
+        # F1 is symmetric: it does not matter whose marks count as the reference.
+        for first, second in combinations(masks, 2):
+            total = first.sum() + second.sum()
+            scores.append(2 * (first & second).sum() / total if total else 1.0)
+    return float(np.mean(scores)) if scores else float("nan")
 
 
 def evaluate_plausibility(
     examples: Sequence[MarkedExample], explanations: Sequence[Mapping[str, Attribution | GeneratedAttribution]]
 ) -> list[Plausibility]:
-    """By method, best first: AUC and average precision of its word scores against the evidence people agree on.
+    """Compute each method's AUC and average precision against the words that half of the annotators marked.
 
-    Examples where all words are evidence or none is are left out.
+    Returns one row per method, highest AUC first.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
-    for example, methods in zip(examples, explanations, strict=True):
+    scores: dict[str, list[tuple[float, float]]] = {}
+    for example, by_method in zip(examples, explanations, strict=True):
         spans = aggregate_marks(example)
-        marks = [(side, start, end) for side, each in enumerate(spans or []) for start, end in each]
-        words = ((method, item) for method, item in methods.items() if isinstance(item, Attribution))
-        for method, item in words:
-            gold = np.array([any(w == s and a < e and b < z for s, b, e in marks) for w, a, z in item.word_spans])
-            if spans is not None and gold.any() and not gold.all():
-                scores = np.nan_to_num(item.word_scores)
-                pair = float(roc_auc_score(gold, scores)), float(average_precision_score(gold, scores))
-                found.setdefault(method, []).append(pair)
-    rows = [
-        Plausibility(method, mean([p[0] for p in pairs]), mean([p[1] for p in pairs]), len(pairs))
-        for method, pairs in found.items()
-    ]
+        if spans is None:
+            continue
+        for method, item in by_method.items():
+            if not isinstance(item, Attribution):
+                continue
+            evidence = _find_evidence_words(item, spans)
+            # AUC and average precision are undefined if all words, or none, are evidence.
+            if evidence.any() and not evidence.all():
+                word_scores = np.nan_to_num(item.word_scores)
+                auc = float(roc_auc_score(evidence, word_scores))
+                scores.setdefault(method, []).append((auc, float(average_precision_score(evidence, word_scores))))
+    rows = []
+    for method, pairs in scores.items():
+        auc, precision = (fmean(column) for column in zip(*pairs, strict=True))
+        rows.append(Plausibility(method, auc, precision, len(pairs)))
     return sorted(rows, key=lambda row: -row.auc)
+
+
+def _find_evidence_words(item: Attribution, spans: Sequence[Sequence[Sequence[int]]]) -> NDArray[np.bool_]:
+    """Return a mask over the words of an attribution; `spans` are the marked characters of each text."""
+    mask = []
+    for side, start, end in item.word_spans:
+        # Methods split words by their own tokenizer, so a word counts if it overlaps a mark, not if it equals one.
+        mask.append(side < len(spans) and any(start < last and first < end for first, last in spans[side]))
+    return np.array(mask)

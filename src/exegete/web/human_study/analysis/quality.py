@@ -1,24 +1,24 @@
-"""Flags for people whose answers may say nothing: too fast, checks missed, always the same."""
+"""Flags for careless annotators: answers too fast, failed attention checks, or always the same answer."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 TOO_FAST, CHECKS_MISSED, ALL_ALIKE = "too fast", "checks missed", "all alike"
 TOO_FAST_SHARE = 1 / 3
-"""A person is too fast below this share of the others' median time on an example."""
+"""An annotator is too fast below this share of the median time of all annotators."""
 MIN_ANSWERS = 4
-"""Answers below which equal ones are no sign of anything."""
+"""With fewer answers, equal ones are not suspicious."""
 
 
 @dataclass(frozen=True)
 class AnnotatorWork:
-    """The work of one person. `given`: each answer as it stood on the page, places instead of methods.
+    """The answers of one annotator, as far as quality depends on them.
 
-    `seconds`: on each example, where the clock is believed; `checks`: whether each check was passed.
+    `seconds`: time on each example, without implausible values; `given`: each answer by positions on the page, not by
+    methods; `checks`: whether each attention check was passed.
     """
 
     person: str
@@ -29,7 +29,7 @@ class AnnotatorWork:
 
 @dataclass(frozen=True)
 class Quality:
-    """A person's median time on an example (NaN: unknown), how many checks were missed of how many, and flags."""
+    """An annotator's median seconds per example (NaN if unknown), missed and all attention checks, and flags."""
 
     person: str
     seconds: float
@@ -39,30 +39,38 @@ class Quality:
 
     @property
     def is_careless(self) -> bool:
-        """Whether anything is flagged."""
+        """Return whether the annotator has a flag."""
         return bool(self.flags)
 
 
 def assess_quality(people: Sequence[AnnotatorWork], *, fastest: float | None = None, missed: int = 0) -> list[Quality]:
-    """Every person's quality.
+    """Compute every annotator's quality.
 
     Args:
-        people: what each one did.
-        fastest: seconds on an example, in the median, below which somebody is too fast; default: a third of the median
-            of all people's medians.
-        missed: how many checks somebody may miss.
+        people: the work of each annotator.
+        fastest: median seconds per example below which an annotator is too fast; default: a third of the median of all
+            annotators' medians.
+        missed: how many attention checks an annotator may miss.
     """
     times = {work.person: median(work.seconds) for work in people if work.seconds}
-    bound = fastest if fastest is not None else TOO_FAST_SHARE * median(times.values()) if len(times) > 1 else 0.0
-    return [_assess_one(work, times.get(work.person), bound, missed) for work in people]
+    minimum = 0.0
+    if fastest is not None:
+        minimum = fastest
+    # The time of a single annotator can only be compared with itself.
+    elif len(times) > 1:
+        minimum = TOO_FAST_SHARE * median(times.values())
+    return [_assess_one(work, times.get(work.person), minimum, missed) for work in people]
 
 
-def _assess_one(work: AnnotatorWork, seconds: float | None, bound: float, missed: int) -> Quality:
-    wrong = sum(not passed for passed in work.checks)
-    found: dict[str, Any] = {
-        TOO_FAST: seconds is not None and seconds < bound,
-        CHECKS_MISSED: wrong > missed,
-        ALL_ALIKE: len(work.given) >= MIN_ANSWERS and len(set(work.given)) == 1,
-    }
-    flags = tuple(name for name, true in found.items() if true)
-    return Quality(work.person, float("nan") if seconds is None else seconds, wrong, len(work.checks), flags)
+def _assess_one(work: AnnotatorWork, seconds: float | None, minimum: float, allowed: int) -> Quality:
+    missed = sum(not passed for passed in work.checks)
+    flags = []
+    if seconds is not None and seconds < minimum:
+        flags.append(TOO_FAST)
+    if missed > allowed:
+        flags.append(CHECKS_MISSED)
+    # Answers are compared by position: always putting the first explanation first is suspicious, always preferring the
+    # same method is not, as methods are shown in random order.
+    if len(work.given) >= MIN_ANSWERS and len(set(work.given)) == 1:
+        flags.append(ALL_ALIKE)
+    return Quality(work.person, float("nan") if seconds is None else seconds, missed, len(work.checks), tuple(flags))

@@ -1,4 +1,4 @@
-"""From ballots to ratings: TrueSkill, the partial order that its intervals allow, and how far people agree."""
+"""Ratings from rankings: TrueSkill, ranges of ranks from its intervals, and Kendall's W."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import trueskill
 from numpy.typing import NDArray
 
 Ballot = Mapping[str, int]
-"""The rank of each method, 1 the best; ties share a rank."""
+"""One ranking: the rank of each method, 1 is best; ties share a rank."""
 
 MU, SIGMA = 0.0, 0.5
 Z95 = 1.959964
+# Fernandes et al. 2022, table 4, start at μ = 0, σ = 0.5; the other parameters are the package's defaults. Only with
+# those can σ grow from 0.5 to the 0.67 to 0.70 of that table: τ adds uncertainty before each ballot, and with
+# β = 25/6 a single ballot carries little information.
 TRUESKILL = trueskill.TrueSkill(mu=MU, sigma=SIGMA, beta=25 / 6, tau=25 / 300, draw_probability=0.1)
-"""TrueSkill as in Table 4 of Fernandes et al. 2022: everybody begins at μ = 0, σ = 0.5, and the other parameters are
-the package's defaults. Only with those can σ grow from 0.5 to the 0.67 to 0.70 of that table: τ adds to the uncertainty
-before each ballot, and against β = 25/6 a ballot tells little."""
 
 
 class Rating(NamedTuple):
-    """A method's skill: mean `mu`, deviation `sigma`, 95 % interval, and the ranks (best, worst) it allows.
+    """A method's TrueSkill mean `mu` and deviation `sigma`, its 95 % interval, and the range of ranks it allows.
 
-    `mean_rank` is over the ballots, without any model.
+    `mean_rank` is the plain mean over the ballots.
     """
 
     method: str
@@ -37,30 +37,37 @@ class Rating(NamedTuple):
 
     @property
     def rank(self) -> str:
-        """As the paper's table writes it: 2, or 3-4."""
+        """Return the range of ranks as the paper's table prints it: 2, or 3-4."""
         return str(self.best) if self.best == self.worst else f"{self.best}-{self.worst}"
 
 
 def rate_methods(ballots: Sequence[Ballot]) -> list[Rating]:
-    """Every method's rating after all ballots, best first. The order of ballots matters a little: keep it fixed."""
-    names = sorted({method for ballot in ballots for method in ballot})
-    skill = {name: TRUESKILL.create_rating() for name in names}
+    """Compute every method's rating after all ballots, best first.
+
+    TrueSkill updates after each ballot, so the order of ballots has a small effect: keep it fixed.
+    """
+    methods = sorted({method for ballot in ballots for method in ballot})
+    skills = {method: TRUESKILL.create_rating() for method in methods}
     for ballot in ballots:
         if len(ballot) > 1:
-            teams = [(skill[name],) for name in ballot]
-            rated = TRUESKILL.rate(teams, ranks=list(ballot.values()))
-            skill |= {name: team[0] for name, team in zip(ballot, rated, strict=True)}
-    mu, sigma = ([getattr(skill[name], part) for name in names] for part in ("mu", "sigma"))
-    places = compute_rank_ranges(mu, sigma)
-    found = [
-        Rating(name, m, s, m - Z95 * s, m + Z95 * s, *place, float(np.mean([b[name] for b in ballots if name in b])))
-        for name, m, s, place in zip(names, mu, sigma, places, strict=True)
-    ]
-    return sorted(found, key=lambda rating: -rating.mu)
+            # To TrueSkill a ballot is a game of as many teams, each with one player.
+            teams = [(skills[method],) for method in ballot]
+            updated = TRUESKILL.rate(teams, ranks=list(ballot.values()))
+            skills |= {method: team[0] for method, team in zip(ballot, updated, strict=True)}
+    mu = [skills[method].mu for method in methods]
+    sigma = [skills[method].sigma for method in methods]
+    rows = []
+    for method, m, s, ranks in zip(methods, mu, sigma, compute_rank_ranges(mu, sigma), strict=True):
+        mean_rank = float(np.mean([ballot[method] for ballot in ballots if method in ballot]))
+        rows.append(Rating(method, m, s, m - Z95 * s, m + Z95 * s, *ranks, mean_rank))
+    return sorted(rows, key=lambda rating: -rating.mu)
 
 
 def compute_rank_ranges(mu: Sequence[float], sigma: Sequence[float]) -> list[tuple[int, int]]:
-    """The best and worst rank of each: one is above another when their 95 % intervals do not meet."""
+    """Return the best and worst possible rank of each method.
+
+    A method is above another one only if their 95 % intervals do not overlap.
+    """
     low = np.asarray(mu) - Z95 * np.asarray(sigma)
     high = np.asarray(mu) + Z95 * np.asarray(sigma)
     above = (low[None, :] > high[:, None]).sum(1)
@@ -69,31 +76,40 @@ def compute_rank_ranges(mu: Sequence[float], sigma: Sequence[float]) -> list[tup
 
 
 def kendall_w(ballots: Sequence[Ballot]) -> float:
-    """Kendall's W of several rankings of the same methods, corrected for ties: 1 is full agreement, 0 none.
+    """Compute Kendall's W of rankings of the same methods, corrected for ties: 1 is full agreement, 0 none.
 
-    NaN for fewer than two rankings or methods, where every ranking ties everything, and where methods differ.
+    Returns NaN for fewer than two rankings or methods, for rankings of different methods, and if every ranking ties
+    all methods.
     """
     if len(ballots) < 2 or len(ballots[0]) < 2 or any(set(ballot) != set(ballots[0]) for ballot in ballots):
         return float("nan")
-    names = sorted(ballots[0])
-    ranks = np.stack([compute_midranks([ballot[name] for name in names]) for ballot in ballots])
+    methods = sorted(ballots[0])
+    ranks = np.stack([compute_midranks([ballot[method] for method in methods]) for ballot in ballots])
     m, n = ranks.shape
     spread = float(((ranks.sum(0) - m * (n + 1) / 2) ** 2).sum())
-    ties = sum(float((count**3 - count).sum()) for count in (np.unique(row, return_counts=True)[1] for row in ranks))
-    most = m * m * (n**3 - n) - m * ties
-    return 12 * spread / most if most > 0 else float("nan")
+    # Siegel and Castellan (1988): every group of t tied methods lowers the largest possible spread by t³ - t.
+    ties = 0.0
+    for row in ranks:
+        sizes = np.unique(row, return_counts=True)[1]
+        ties += float((sizes**3 - sizes).sum())
+    largest = m * m * (n**3 - n) - m * ties
+    return 12 * spread / largest if largest > 0 else float("nan")
 
 
 def mean_kendall_w(ballots: Iterable[tuple[int, Ballot]]) -> tuple[float, int]:
-    """Mean W over examples of which several people ranked the same methods, from (example, ballot); over how many."""
+    """Compute the mean of Kendall's W over examples from (example, ballot) pairs.
+
+    Returns the mean and the number of examples on which W is defined: several annotators ranked the same methods.
+    """
     by_example: dict[tuple[int, frozenset[str]], list[Ballot]] = {}
     for example, ballot in ballots:
+        # With screens that show some of the methods, ballots of one example can be about different ones.
         by_example.setdefault((example, frozenset(ballot)), []).append(ballot)
-    known = [w for w in map(kendall_w, by_example.values()) if not np.isnan(w)]
-    return (float(np.mean(known)) if known else float("nan")), len(known)
+    values = [w for w in map(kendall_w, by_example.values()) if not np.isnan(w)]
+    return (float(np.mean(values)) if values else float("nan")), len(values)
 
 
 def compute_midranks(ranks: Sequence[int]) -> NDArray[np.float64]:
-    """Ranks as statistics has them: those that tie share the mean of their places."""
+    """Return ranks in which tied methods share the mean of their positions, as rank statistics need them."""
     values = np.asarray(ranks)
     return np.array([(values < v).sum() + ((values == v).sum() + 1) / 2 for v in values], dtype=np.float64)

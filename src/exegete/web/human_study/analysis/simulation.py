@@ -1,4 +1,4 @@
-"""Did explanations help people to predict the model? Share of right guesses, before and after."""
+"""Simulation gain: how much explanations raise the share of correct predictions of the model's answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESAMPLES = 1000
 
 
 class Guess(NamedTuple):
-    """One person on one example: whether the guesses without and with an explanation were the model's answer."""
+    """An annotator's two guesses on one example: whether each was the model's answer, before and after explanation."""
 
     example: int
     method: str
@@ -23,7 +23,7 @@ class Guess(NamedTuple):
 
 
 class SimulationGain(NamedTuple):
-    """A method's effect: shares of right guesses, and their difference with its 95 % bootstrap interval."""
+    """A method's shares of correct guesses before and after, and their difference with a 95 % bootstrap interval."""
 
     method: str
     guesses: int
@@ -35,23 +35,25 @@ class SimulationGain(NamedTuple):
 
     @property
     def normalised_gain(self) -> float:
-        """The gain as a share of the largest there could be."""
+        """Return the gain divided by the largest possible gain."""
         return simulatability_gain(self.after, self.before)
 
 
 def compute_gains(guesses: Sequence[Guess], seed: int = 0) -> list[SimulationGain]:
-    """By method, best gain first. Intervals are over examples: people who guess at the same one are not independent."""
-    found = []
+    """Compute each method's simulation gain, highest first."""
+    rows = []
     for method in dict.fromkeys(guess.method for guess in guesses):
-        mine = [guess for guess in guesses if guess.method == method]
-        examples = sorted({guess.example for guess in mine})
-        gains = [
-            np.mean([guess.after - guess.before for guess in mine if guess.example == example]) for example in examples
-        ]
-        cube = np.array(gains, dtype=np.float64)[None, None]
-        low, high = bootstrap_intervals(cube, draw_resamples(len(examples), RESAMPLES, seed))
-        before, after = (float(np.mean([getattr(guess, when) for guess in mine])) for when in ("before", "after"))
-        found.append(
-            SimulationGain(method, len(mine), before, after, float(np.mean(gains)), float(low[0, 0]), float(high[0, 0]))
-        )
-    return sorted(found, key=lambda row: -row.gain)
+        differences: dict[int, list[int]] = {}
+        before, after = [], []
+        for guess in guesses:
+            if guess.method == method:
+                differences.setdefault(guess.example, []).append(guess.after - guess.before)
+                before.append(guess.before)
+                after.append(guess.after)
+        # Examples are resampled, not guesses: guesses of several annotators on the same example are dependent.
+        gains = np.array([np.mean(differences[example]) for example in sorted(differences)], dtype=np.float64)
+        low, high = bootstrap_intervals(gains[None, None], draw_resamples(len(gains), RESAMPLES, seed))
+        shares = float(np.mean(before)), float(np.mean(after))
+        bounds = float(low[0, 0]), float(high[0, 0])
+        rows.append(SimulationGain(method, len(before), *shares, float(np.mean(gains)), *bounds))
+    return sorted(rows, key=lambda row: -row.gain)

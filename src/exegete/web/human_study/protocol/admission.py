@@ -110,7 +110,7 @@ def count_open_places(
 
 
 def has_quota_left(session: Session, project: Project, protocol: Protocol, answers: Mapping[str, str], me: int) -> bool:
-    """Whether nobody else, complete or under progress, has filled a quota that these screening answers belong to."""
+    """Whether nobody else, complete or under way, has filled a quota that these screening answers belong to."""
     quotas = protocol.recruiting.quotas
     if not quotas:
         return True

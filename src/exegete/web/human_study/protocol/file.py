@@ -45,7 +45,7 @@ class QuestionPart(Part):
     """A question: one of `choices`, a `scale` of several statements, a number or a text.
 
     `accept`: answers with which somebody may take part. `reverse`: statements of a scale, from 1, that count the other
-    progress round. A scale has `points` steps between its two `ends`.
+    way round. A scale has `points` steps between its two `ends`.
     """
 
     name: Identifier
