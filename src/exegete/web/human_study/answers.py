@@ -1,4 +1,4 @@
-"""An annotator's progress through a project: what comes next, what was said, and keeping it."""
+"""An annotator's progress through a project: the next example, earlier answers, and saving new ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from exegete.web.human_study.protocol.file import (
 from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Item, Project, utc_now
 
 MAX_SECONDS = 24 * 3600.0
-"""Seconds on an example above which the clock is not believed."""
+"""Longer times on an example are discarded: the page was left open, or the form is forged."""
 
 
 @dataclass(frozen=True)
 class AnnotatorProgress:
-    """An annotator in a project: the examples in this annotator's order, and the phases answered of each.
+    """An annotator's progress in a project.
 
-    `role`: "" for the main part, training for the examples before it.
+    `items`: ids of the examples in this annotator's order; `answered_phases`: of each example; `role`: "" for the main
+    part, training for the examples before it. Places count from 1.
     """
 
     annotator: Annotator
@@ -44,113 +45,124 @@ class AnnotatorProgress:
 
     @property
     def protocol(self) -> Protocol | None:
-        """The project's protocol, where it has one."""
+        """Return the project's protocol; None if it has none."""
         return None if self.project.protocol is None else parse_protocol(self.project.protocol)
 
     @property
     def digest(self) -> str:
-        """The protocol's digest."""
+        """Return the SHA-256 digest of the protocol."""
         return digest_protocol(self.project.protocol or "")
 
     @property
     def title(self) -> str:
-        """The study's title for people."""
+        """Return the study's title on annotators' pages."""
         return self.project.name if self.protocol is None else self.protocol.title
 
     @property
     def language(self) -> str:
-        """The language of the pages."""
+        """Return the language of annotators' pages."""
         return "en" if self.protocol is None else self.protocol.language
 
     @property
     def main(self) -> MainPart:
-        """How examples are shown, and what is asked of each."""
+        """Return the protocol's main part, which says how examples are shown and what is asked."""
         return get_main_part(self.project.protocol)
 
     @property
     def text_prefix(self) -> str:
-        """What the catalogue calls the usual instructions."""
+        """Return the prefix of the default instructions' key in the catalogue."""
         return get_text_prefix(self.project.kind, self.main.unit)
 
     @property
     def kind(self) -> StudyKind:
-        """The kind of study, which decides the questions asked."""
+        """Return the kind of study."""
         return KINDS[self.project.kind]
 
     def is_complete(self, place: int) -> bool:
-        """Whether everything is said about the example at a place (from 1)."""
+        """Return whether all phases of the example at a place are answered."""
         return set(self.kind.phases) <= self.answered_phases.get(self.items[place - 1], frozenset())
 
     @property
     def n_complete(self) -> int:
-        """How many examples are complete."""
+        """Return the number of complete examples."""
         return sum(self.is_complete(place) for place in range(1, len(self.items) + 1))
 
     def next_phase(self, place: int) -> str:
-        """The phase to ask next; the last one where all are answered."""
-        said = self.answered_phases.get(self.items[place - 1], frozenset())
-        return next((phase for phase in self.kind.phases if phase not in said), self.kind.phases[-1])
+        """Return the first unanswered phase of the example at a place, else the last phase."""
+        answered = self.answered_phases.get(self.items[place - 1], frozenset())
+        return next((phase for phase in self.kind.phases if phase not in answered), self.kind.phases[-1])
 
     def next_place(self, after: int = 0) -> int | None:
-        """The first place behind `after` that is not complete, else the first of all; None when nothing is left."""
-        places = range(1, len(self.items) + 1)
-        left = [place for place in places if not self.is_complete(place)]
-        return next((place for place in left if place > after), left[0] if left else None)
+        """Return the first incomplete place after `after`, else the first incomplete one; None if all are complete."""
+        incomplete = [place for place in range(1, len(self.items) + 1) if not self.is_complete(place)]
+        later = [place for place in incomplete if place > after]
+        return next(iter(later + incomplete), None)
 
 
 def load_progress(session: Session, annotator: Annotator, role: str = "") -> AnnotatorProgress:
-    """The annotator's progress through the project's examples, or through those of a role."""
+    """Load an annotator's progress in the main part, or in the examples of a role."""
     project = session.get_one(Project, annotator.project_id)
-    found = select(Item.id).where(Item.project_id == project.id, Item.role == role).order_by(Item.number)
-    ids = list(session.scalars(found))
-    items = ids
+    query = select(Item.id).where(Item.project_id == project.id, Item.role == role).order_by(Item.number)
+    items = list(session.scalars(query))
+    # With a protocol the order was drawn and stored at admission; otherwise it is drawn again from the same seed.
     if not role and annotator.items is not None:
         items = annotator.items
     elif not role:
-        items = [ids[place] for place in draw_item_order(len(ids), seed=project.seed, annotator=annotator.id)]
-    done: dict[int, set[str]] = {}
-    said = select(AnnotatorAnswer.item_id, AnnotatorAnswer.phase).where(AnnotatorAnswer.annotator_id == annotator.id)
-    for item, phase in session.execute(said):
-        done.setdefault(item, set()).add(phase)
-    return AnnotatorProgress(
-        annotator, project, items, {item: frozenset(phases) for item, phases in done.items()}, role
-    )
+        order = draw_item_order(len(items), seed=project.seed, annotator=annotator.id)
+        items = [items[number] for number in order]
+    answered: dict[int, frozenset[str]] = {}
+    phases = select(AnnotatorAnswer.item_id, AnnotatorAnswer.phase).where(AnnotatorAnswer.annotator_id == annotator.id)
+    for item, phase in session.execute(phases):
+        answered[item] = answered.get(item, frozenset()) | {phase}
+    return AnnotatorProgress(annotator, project, items, answered, role)
 
 
 def get_item(session: Session, progress: AnnotatorProgress, place: int) -> Item:
-    """The example at a place (from 1). Raises ExegeteError outside."""
+    """Return the example at a place. Raises ExegeteError for a place outside the study."""
     if not 1 <= place <= len(progress.items):
         raise ExegeteError(f"expected an example from 1 to {len(progress.items)}, got {place}")
     return session.get_one(Item, progress.items[place - 1])
 
 
 def make_task(progress: AnnotatorProgress, item: Item, phase: str) -> AnnotationTask:
-    """The content shown to the annotator for an example in a phase."""
-    shown: list[BlindExplanation] = []
-    if phase != BEFORE and progress.kind.min_methods:
-        found = {each.method: restore_explanation(each) for each in item.explanations}
-        person = progress.annotator.id if progress.annotator.slot is None else progress.annotator.slot
-        names = sorted(found)
-        places = BlockDesign.for_methods(len(names), progress.main.screen).get_methods(person, item.number)
-        if phase == AFTER:
-            places = [assign_method(len(names), annotator=person, number=item.number)]
-        found = {names[place]: found[names[place]] for place in places}
-        order = {"seed": progress.project.seed, "annotator": progress.annotator.id, "number": item.number}
-        shown = blind_explanations(found, **order, show=progress.main.show)
+    """Return what the annotator is shown and asked about an example in a phase."""
     content = item.content
-    picture = item.picture is not None
-    changed, labels = content.get("changed"), progress.project.labels
+    # The explanation must not be sent before the first guess, not even hidden in the page.
+    shows_explanations = phase != BEFORE and progress.kind.min_methods > 0
     return AnnotationTask(
-        tuple(content["texts"]), picture, shown, labels, content["prediction"], changed, progress.main.unit
+        tuple(content["texts"]),
+        item.picture is not None,
+        _select_explanations(progress, item, phase) if shows_explanations else [],
+        progress.project.labels,
+        content["prediction"],
+        content.get("changed"),
+        progress.main.unit,
     )
+
+
+def _select_explanations(progress: AnnotatorProgress, item: Item, phase: str) -> list[BlindExplanation]:
+    """Return the blinded explanations on this annotator's screen, which the counterbalancing decides."""
+    annotator = progress.annotator
+    by_method = {stored.method: restore_explanation(stored) for stored in item.explanations}
+    # Slots of people who leave are given to others, which keeps the design balanced; ids would leave gaps.
+    person = annotator.id if annotator.slot is None else annotator.slot
+    methods = sorted(by_method)
+    numbers = BlockDesign.for_methods(len(methods), progress.main.screen).get_methods(person, item.number)
+    if phase == AFTER:
+        numbers = [assign_method(len(methods), annotator=person, number=item.number)]
+    selected = {methods[number]: by_method[methods[number]] for number in numbers}
+    seed, show = progress.project.seed, progress.main.show
+    return blind_explanations(selected, seed=seed, annotator=annotator.id, number=item.number, show=show)
 
 
 def find_answer(session: Session, progress: AnnotatorProgress, item: Item, phase: str) -> AnnotatorAnswer | None:
-    """The annotator's earlier answer on an example in a phase; None if there is none."""
+    """Return the annotator's stored answer about an example in a phase; None if there is none."""
     query = select(AnnotatorAnswer).where(
-        AnnotatorAnswer.annotator_id == progress.annotator.id, AnnotatorAnswer.item_id == item.id
+        AnnotatorAnswer.annotator_id == progress.annotator.id,
+        AnnotatorAnswer.item_id == item.id,
+        AnnotatorAnswer.phase == phase,
     )
-    return session.scalar(query.where(AnnotatorAnswer.phase == phase))
+    return session.scalar(query)
 
 
 def save_answer(
@@ -161,17 +173,19 @@ def save_answer(
     content: Mapping[str, Any],
     seconds: float | None,
 ) -> None:
-    """Keeps an answer: one for each annotator, example and phase, whatever is sent twice or at once.
+    """Save an answer: at most one is stored per annotator, example and phase, even if a form is sent twice.
 
-    A later one replaces an earlier one, but not in a phase that is final.
+    A later answer replaces an earlier one, except in final phases and outside the main part.
     """
+    # A second try, because a parallel request can insert the same answer between our query and our insert. The unique
+    # constraint then makes ours fail, and the next round finds that answer and replaces it.
     for _ in range(2):
-        said = find_answer(session, progress, item, phase)
-        if said is not None:
+        stored = find_answer(session, progress, item, phase)
+        if stored is not None:
             if phase not in progress.kind.final_phases and not item.role:
-                said.content, said.updated, said.revision = dict(content), utc_now(), said.revision + 1
+                stored.content, stored.updated, stored.revision = dict(content), utc_now(), stored.revision + 1
             return
-        fresh = AnnotatorAnswer(
+        answer = AnnotatorAnswer(
             annotator_id=progress.annotator.id,
             item_id=item.id,
             phase=phase,
@@ -179,13 +193,15 @@ def save_answer(
             seconds=_discard_implausible(seconds),
         )
         try:
+            # A savepoint: a failed insert would otherwise abort the whole transaction on PostgreSQL.
             with session.begin_nested():
-                session.add(fresh)
+                session.add(answer)
             return
         except IntegrityError:
             continue
-    raise ExegeteError("the answer could not be kept: send it again")
+    raise ExegeteError("the answer could not be saved: send it again")
 
 
 def _discard_implausible(seconds: float | None) -> float | None:
+    # Seconds are measured by the browser, so they are only as trustworthy as the annotator.
     return seconds if seconds is not None and 0 <= seconds <= MAX_SECONDS else None

@@ -1,4 +1,4 @@
-"""Blinding of explanations for annotators: a letter instead of a name, and nothing that reveals the method."""
+"""Blinding of explanations: annotators see a letter instead of the method, and nothing that reveals it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SCORE_RULES: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] 
     "absolute": np.abs,
     "signed": lambda scores: scores,
 }
-"""Parts of scores that are shown: the positive part or the size in one hue, or both signs in two."""
+"""Rules from scores to what is shown: the positive part or the size in one hue, or both signs in two hues."""
 
 
 class BlindExplanation(NamedTuple):
-    """An explanation under a letter. `method` stays on the server."""
+    """An explanation under a letter. `method` is never sent to the browser."""
 
     letter: str
     method: str
@@ -33,20 +33,21 @@ class BlindExplanation(NamedTuple):
 
     @property
     def sources(self) -> list[ShadedSource]:
-        """The sources of a generated answer; of other answers there are none."""
-        return shade_sources(self.attribution) if isinstance(self.attribution, GeneratedAttribution) else []
+        """Return the shaded sources of a generated answer; empty for a classifier's prediction."""
+        if not isinstance(self.attribution, GeneratedAttribution):
+            return []
+        return shade_sources(self.attribution)
 
 
 def blind_explanations(
     explanations: Mapping[str, AnyAttribution], *, seed: int, annotator: int, number: int, show: str = POSITIVE
 ) -> list[BlindExplanation]:
-    """The explanations of example `number` in this annotator's random order, under letters.
+    """Return the explanations of example `number` under letters, in random order.
 
-    The order is decided by the project's seed, the annotator and the example: coming back shows the same one. Numbers,
-    parameters and what only some methods have are left out, and signed methods look like unsigned ones: `show` is the
-    declared rule for all, see `SCORE_RULES`.
+    `show` is the rule from scores to colours, the same for all methods, see `SCORE_RULES`.
     """
     names = sorted(explanations)
+    # The order depends only on seed, annotator and example, so that it is the same when the annotator comes back.
     order = _make_generator(seed, annotator, number).permutation(len(names))
     return [
         BlindExplanation(
@@ -57,36 +58,40 @@ def blind_explanations(
 
 
 def hide_method(item: AnyAttribution, letter: str, show: str = POSITIVE) -> AnyAttribution:
-    """The attribution without what tells its method; of a generated answer, all of it in one row."""
+    """Return the attribution without what could reveal its method; of a generated answer, one row for all of it."""
+    # Parameters, convergence deltas, layers and interactions exist for some methods only. All are marked as signed, so
+    # that signed and unsigned methods get the same legend.
     rule = SCORE_RULES[show]
     if isinstance(item, GeneratedAttribution):
         scores, spans = rule(item.scores.sum(0))[None], tuple(item.exchange.spans("response"))
         whole = replace(item, scores=scores, spans=spans, log_probs=item.log_probs.sum(keepdims=True), bounds=None)
         return replace(whole, method=letter, params={}, signed=True)
     scores, words = rule(item.scores), rule(item.word_scores)
-    bare = replace(item, method=letter, params={}, delta=None, layers=None, signed=True, pairs=())
-    return replace(bare, scores=scores, word_scores=words)
+    hidden = replace(item, method=letter, params={}, delta=None, layers=None, signed=True, pairs=())
+    return replace(hidden, scores=scores, word_scores=words)
 
 
 def make_letter(place: int) -> str:
-    """A, B, ..., Z, A2, B2, ..."""
-    again = place // len(ascii_uppercase)
-    return ascii_uppercase[place % len(ascii_uppercase)] + (str(again + 1) if again else "")
+    """Return the letter of a position: A, B, ..., Z, A2, B2, ..."""
+    rounds, position = divmod(place, len(ascii_uppercase))
+    return ascii_uppercase[position] + (str(rounds + 1) if rounds else "")
 
 
 def draw_item_order(count: int, *, seed: int, annotator: int) -> list[int]:
-    """The order in which an annotator meets the examples."""
+    """Return a random order of the examples for an annotator."""
+    # -1 is no example's number, so this draw is independent of the orders of explanations.
     order: list[int] = _make_generator(seed, annotator, -1).permutation(count).tolist()
     return order
 
 
 def assign_method(methods: int, *, annotator: int, number: int) -> int:
-    """Which of so many methods explains an example to an annotator, where only one does.
+    """Return the number of the method that explains an example to an annotator, if only one does.
 
-    Every annotator sees each method equally often, and so does every example.
+    A Latin square: every annotator sees each method equally often, and so does every example over annotators.
     """
     return (annotator + number) % methods
 
 
 def _make_generator(seed: int, annotator: int, number: int) -> np.random.Generator:
+    # A sequence of seeds gives independent streams. Its elements must not be negative, hence number + 1.
     return np.random.default_rng([seed, annotator, number + 1])

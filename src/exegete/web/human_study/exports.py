@@ -1,4 +1,4 @@
-"""A project's answers as files: tables, a corpus with rationales, and what other annotation tools read."""
+"""Export of a project's answers: tables, a corpus with rationales, and formats of other annotation tools."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ SCHEMA = pa.schema(
         "updated": pa.timestamp("us"),
     }
 )
-"""One row an answer; of a ranking one row a method. What an answer does not have is null. `included`: whether the
-analysis takes it, which leaves out people who are flagged or not complete by the study's protocol."""
+"""One row per answer; for a ranking, one row per method. Values that an answer does not have are null. `included`:
+whether the analysis includes the annotator, who is complete and not flagged by the study's protocol."""
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Export(NamedTuple):
-    """A file: what it is for people, its media type, and what makes it."""
+    """A file to download: its title on pages, its media type, and the function that makes its content."""
 
     title: str
     media: str
@@ -62,95 +62,102 @@ class Export(NamedTuple):
 
 
 def make_table(session: Session, project: Project) -> pa.Table:
-    """All answers of a project as a table, see `SCHEMA`."""
-    out = set(find_excluded(session, project))
-    rows = [
-        make_row | {"included": answer.annotator_id not in out}
-        for answer in load_answers(session, project)
-        for make_row in _make_rows(project, answer)
-    ]
+    """Return all answers of a project as a table with the columns of `SCHEMA`."""
+    excluded = set(find_excluded(session, project))
+    rows: list[dict[str, Any]] = []
+    # Excluded answers are exported, too, so that another analysis can decide otherwise.
+    for answer in load_answers(session, project):
+        is_included = answer.annotator_id not in excluded
+        rows += [row | {"included": is_included} for row in _make_rows(project, answer)]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def to_csv(session: Session, project: Project) -> bytes:
-    """The answers as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Return all answers as CSV. Text that a spreadsheet would run as a formula gets a leading apostrophe."""
     return _format_csv(SCHEMA.names, make_table(session, project).to_pylist())
 
 
 def to_people(session: Session, project: Project) -> bytes:
-    """Those who took part as CSV: how it went, what they said to questions, flags."""
-    rows = [make_row(each, parse_protocol(project.protocol or "")) for each in load_participations(session, project)]
-    return _format_csv(list(dict.fromkeys(name for each in rows for name in each)), rows)
+    """Return the annotators as CSV: status, quality, flags, and answers to the protocol's questions."""
+    plan = parse_protocol(project.protocol or "")
+    rows = [make_row(entry, plan) for entry in load_participations(session, project)]
+    # Annotators from different platforms have different columns. A dict keeps their order of appearance.
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns |= dict.fromkeys(row)
+    return _format_csv(list(columns), rows)
 
 
 def to_raw(session: Session, project: Project) -> bytes:
-    """Everything that was said, checks and training too, as JSON: one entry a person; no token."""
-    people = [
-        {
-            "annotator": each.person.name,
-            "source": each.person.source,
-            "status": each.person.status,
-            "slot": each.person.slot,
-            "steps": [_get_fields(step, ("name", "attempt", "content", "seconds")) for step in each.person.steps],
-            "answers": [
-                {"example": answer.item.number, "role": answer.item.role}
-                | _get_fields(answer, ("phase", "content", "seconds", "revision"))
-                for answer in each.person.answers
-            ],
-        }
-        for each in load_participations(session, project)
-    ]
+    """Return all answers of every annotator as JSON, with attention checks and training, without tokens."""
+    people = []
+    for person, _ in load_participations(session, project):
+        answers = []
+        for answer in person.answers:
+            fields = _get_fields(answer, ("phase", "content", "seconds", "revision"))
+            answers.append({"example": answer.item.number, "role": answer.item.role} | fields)
+        people.append(
+            {"annotator": person.name}
+            | _get_fields(person, ("source", "status", "slot"))
+            | {"steps": [_get_fields(step, ("name", "attempt", "content", "seconds")) for step in person.steps]}
+            | {"answers": answers}
+        )
     return _format_json(
         {"study": project.name, "protocol_sha256": digest_protocol(project.protocol or ""), "people": people}
     )
 
 
 def to_protocol(session: Session, project: Project) -> bytes:
-    """The protocol as its file was."""
+    """Return the text of the protocol file, unchanged."""
     return (project.protocol or "").encode()
 
 
 def to_parquet(session: Session, project: Project) -> bytes:
-    """All answers of a project as a Parquet file."""
+    """Return all answers of a project as Parquet."""
     return _format_parquet(make_table(session, project))
 
 
 def to_dataset(session: Session, project: Project) -> Dataset:
-    """The texts with the rationale that half of their annotators agree on, in canonical form."""
+    """Return the texts with the rationales that half of their annotators agree on, in the canonical columns."""
     features, rows = make_marked_table(load_marked_examples(session, project))
     data = list(rows)
-    return Dataset.from_dict({name: [make_row[name] for make_row in data] for name in features}, features=features)
+    return Dataset.from_dict({name: [row[name] for row in data] for name in features}, features=features)
 
 
 def to_corpus(session: Session, project: Project) -> bytes:
-    """The corpus as Parquet, which `parquet:FILE` reads; labels by their names."""
+    """Return the corpus as Parquet, for the reader `parquet:FILE`; labels are names."""
     rows, spans = _make_corpus_rows(session, project), pa.list_(pa.list_(pa.int32()))
     label = pa.float32() if isinstance(rows[0].get("label"), float) else pa.string()
-    kinds = {"rationale": spans, "rationale_pair": spans, "label": label}
-    schema = pa.schema({name: kinds.get(name, pa.string()) for name in rows[0]})
+    # Types are given, as pyarrow cannot infer those of columns that are empty or null in all rows.
+    types = {"rationale": spans, "rationale_pair": spans, "label": label}
+    schema = pa.schema({name: types.get(name, pa.string()) for name in rows[0]})
     return _format_parquet(pa.Table.from_pylist(rows, schema=schema))
 
 
 def _make_corpus_rows(session: Session, project: Project) -> list[dict[str, Any]]:
-    """The rows of the corpus, labels by their names."""
+    """Return the rows of the corpus with names as labels."""
     dataset = to_dataset(session, project)
     names = getattr(dataset.features.get("label"), "names", None)
-    return [dict(make_row) | ({"label": names[make_row["label"]]} if names else {}) for make_row in dataset]
+    rows = [dict(row) for row in dataset]
+    if names:
+        for row in rows:
+            row["label"] = names[row["label"]]
+    return rows
 
 
 def to_jsonl(session: Session, project: Project) -> bytes:
-    """The corpus as JSON lines, which `jsonl:FILE` reads; labels by their names."""
+    """Return the corpus as JSON lines, for the reader `jsonl:FILE`; labels are names."""
     rows = _make_corpus_rows(session, project)
     return "".join(json.dumps(make_row, ensure_ascii=False) + "\n" for make_row in rows).encode()
 
 
 def to_label_studio(session: Session, project: Project) -> bytes:
-    """The texts and marks as Label Studio imports them."""
+    """Return the texts and marks as tasks that Label Studio imports."""
     return _format_json(write_tasks(load_marked_examples(session, project)))
 
 
 def to_argilla(session: Session, project: Project) -> bytes:
-    """The texts and marks as records of Argilla."""
+    """Return the texts and marks as Argilla records."""
     return _format_json(write_records(load_marked_examples(session, project)))
 
 
@@ -176,24 +183,26 @@ RATIONALE_EXPORTS = ("rationales.parquet", "rationales.jsonl", "label-studio.jso
 
 
 def get_exports(project: Project) -> dict[str, Export]:
-    """The exports that a project has: rationales where words are marked, people where there is a protocol."""
-    without = (() if project.kind == "highlight" else RATIONALE_EXPORTS) + (
-        () if project.protocol else tuple(PROTOCOL_EXPORTS)
-    )
-    return {name: export for name, export in EXPORTS.items() if name not in without}
+    """Return the exports of a project: rationales if its kind is highlight, annotators if it has a protocol."""
+    missing: set[str] = set()
+    if project.kind != "highlight":
+        missing |= set(RATIONALE_EXPORTS)
+    if not project.protocol:
+        missing |= set(PROTOCOL_EXPORTS)
+    return {name: export for name, export in EXPORTS.items() if name not in missing}
 
 
 def run_export(session: Session, project: Project, name: str) -> tuple[Export, bytes]:
-    """An export and its content. Raises ExegeteError for one that the project does not have."""
-    found = get_exports(project)
-    if name not in found:
-        raise ExegeteError(f"this study has no export {name!r:.80}; it has: {', '.join(found)}")
-    return found[name], found[name].write(session, project)
+    """Return an export and its content. Raises ExegeteError if the project does not have it."""
+    exports = get_exports(project)
+    if name not in exports:
+        raise ExegeteError(f"this study has no export {name!r:.80}; it has: {', '.join(exports)}")
+    return exports[name], exports[name].write(session, project)
 
 
 def _make_rows(project: Project, answer: AnnotatorAnswer) -> Iterator[dict[str, Any]]:
     content, item = answer.content, answer.item.content
-    make_row = {
+    row: dict[str, Any] = {
         "study": project.name,
         "kind": project.kind,
         "annotator": answer.annotator.name,
@@ -211,19 +220,20 @@ def _make_rows(project: Project, answer: AnnotatorAnswer) -> Iterator[dict[str, 
     }
     if project.kind == "rank":
         for place, method in enumerate(content["order"], 1):
-            yield make_row | {"method": method, "position": place, "rank": content["ranks"][method]}
+            yield row | {"method": method, "position": place, "rank": content["ranks"][method]}
     elif KINDS[project.kind].is_simulation:
-        yield make_row | {"guess": content["guess"], "method": None if answer.phase == BEFORE else content["method"]}
+        # A guess before the explanation is not due to any method.
+        yield row | {"guess": content["guess"], "method": None if answer.phase == BEFORE else content["method"]}
     else:
-        yield make_row | {"marks": content["marks"]}
+        yield row | {"marks": content["marks"]}
 
 
 def _format_csv(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
     text = StringIO()
     writer = csv.writer(text)
     writer.writerow(names)
-    for each in rows:
-        writer.writerow([_escape_cell(each.get(name)) for name in names])
+    for row in rows:
+        writer.writerow([_escape_cell(row.get(name)) for name in names])
     return text.getvalue().encode()
 
 
@@ -234,6 +244,8 @@ def _get_fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
 def _escape_cell(value: Any) -> Any:
     if isinstance(value, list):
         return json.dumps(value)
+    # Annotators type free text. A spreadsheet that opens the file would run =HYPERLINK(…) and the like (OWASP, CSV
+    # injection).
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_PREFIXES) else value
 
 

@@ -110,7 +110,7 @@ def make_follow_up_items(
     explainer = make_seeded(method or DEFAULT_METHODS[0], seed)
     by_model = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
     # Explanations of different answers would tell the models apart, so only rows with the same answer are kept.
-    kept = []
+    kept: list[tuple[str, AnyAttribution]] = []
     for items in zip(*by_model.values(), strict=True):
         if len({_get_model_answer(item) for item in items}) == 1:
             kept.extend(zip(by_model, items, strict=True))

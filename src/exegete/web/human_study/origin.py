@@ -1,4 +1,4 @@
-"""A study's origin: the models by their weights, the marks that these were trained on, and the commands that follow."""
+"""Origin of a study: its models and data by digests, and commands to train on its marks and evaluate the result."""
 
 from __future__ import annotations
 
@@ -20,43 +20,44 @@ from exegete.web.human_study.items import StudyItem
 
 
 def describe_origin(
-    models: Mapping[str, ExplainedModel], sources: Mapping[str, str], data: str | None, cases: Sequence[StudyItem]
+    models: Mapping[str, ExplainedModel], sources: Mapping[str, str], data: str | None, items: Sequence[StudyItem]
 ) -> dict[str, Any]:
-    """What a study is made of: each model's source, digest of weights and training, data, and a digest of the texts."""
-    told = {
+    """Return a study's origin: source, weights digest and training of each model, the data, and a texts digest."""
+    # Digests identify models and texts even after a folder was trained again or moved.
+    described = {
         name: {"source": sources.get(name), "weights": digest_weights(model.model)}
         | _read_training_run(sources.get(name, ""))
         for name, model in models.items()
     }
-    return {"models": told, "data": data, "examples": len(cases), "texts": digest([case.texts for case in cases])}
+    return {"models": described, "data": data, "examples": len(items), "texts": digest([item.texts for item in items])}
 
 
 def format_storage_url(storage: URL) -> str:
-    """The storage's address, without a password."""
+    """Return the URL of a storage without its password, as pages show it."""
     if storage.get_backend_name() == "sqlite":
-        where = f"sqlite:///{Path(storage.database or '').absolute()}"
-    else:
-        asked = storage.query.get("host", "")
-        host = quote(storage.host or (asked if isinstance(asked, str) else asked[0]), safe="")
-        user = f"{quote(storage.username, safe='')}@" if storage.username else ""
-        where = f"postgresql://{user}{host}{f':{storage.port}' if storage.port else ''}/{storage.database or ''}"
-    return where
+        return f"sqlite:///{Path(storage.database or '').absolute()}"
+    # libpq also takes the host as a parameter, which may occur several times; a socket's folder is given that way.
+    option = storage.query.get("host", "")
+    host = storage.host or (option if isinstance(option, str) else option[0])
+    user = f"{quote(storage.username, safe='')}@" if storage.username else ""
+    port = f":{storage.port}" if storage.port else ""
+    return f"postgresql://{user}{quote(host, safe='')}{port}/{storage.database or ''}"
 
 
 def format_data_spec(storage: URL, study: str) -> str:
-    """The study's marks as `--data` names them."""
+    """Return the spec of a study's marks for the option `--data`."""
     return f"study:{format_storage_url(storage).removeprefix('sqlite:///')}?{urlencode({'name': study})}"
 
 
 def make_follow_up_commands(storage: URL, study: str, origin: Mapping[str, Any] | None) -> tuple[str, str]:
-    """The command that trains on a study's marks, and the one that shows people the old model and the new one."""
+    """Return the commands that train a model on a study's marks, and compare it with the old model in a blind study."""
     models = (origin or {}).get("models", {})
-    old = next((made["source"] for made in models.values() if made["source"]), None)
+    old = next((model["source"] for model in models.values() if model["source"]), None)
     data = format_data_spec(storage, study)
     start = ["--config", "tiny"] if old is None else ["--model", old]
     train = ["exegete", "train", "er_joint", *start, "--data", data, "--output-dir", "corrected"]
     pair = ["--model", old or "OLD", "--model", "corrected"]
-    shown = [
+    serve = [
         "exegete",
         "serve",
         *pair,
@@ -69,11 +70,12 @@ def make_follow_up_commands(storage: URL, study: str, origin: Mapping[str, Any] 
         "--storage",
         format_storage_url(storage),
     ]
-    return join(train), join(shown)
+    return join(train), join(serve)
 
 
 def _read_training_run(source: str) -> dict[str, Any]:
-    """The recipe and data of a model that this library trained; of others nothing."""
+    """Return the recipe and data of a model; None for both if it was not trained by this library."""
+    # A run saves the model in a folder of its own or in a subfolder.
     for folder in (Path(source), Path(source).parent):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             run = json.loads((folder / RUN).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Who took part in a study, what each did, and whose answers the analysis leaves out."""
+"""Participation in a study: what each annotator did, and whose answers the analysis excludes."""
 
 from __future__ import annotations
 
@@ -19,95 +19,102 @@ from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Project
 
 
 class Participation(NamedTuple):
-    """A person of a study by a protocol, and the quality of what they did."""
+    """An annotator of a study with a protocol, and the quality of the answers."""
 
     person: Annotator
     quality: Quality
 
     @property
     def is_included(self) -> bool:
-        """Whether the analysis takes this person's answers: complete, and nothing flagged."""
+        """Return whether the analysis includes this annotator: complete and without a flag."""
         return self.person.status == COMPLETE and not self.quality.is_careless
 
 
 def load_participations(session: Session, project: Project) -> list[Participation]:
-    """Everybody who takes part in a study. Without a protocol nobody is judged, and the list is empty."""
+    """Load all annotators of a study and assess their quality; an empty list without a protocol."""
     if project.protocol is None:
         return []
-    plan = parse_protocol(project.protocol)
+    attention = parse_protocol(project.protocol).attention
     query = select(Annotator).where(Annotator.project_id == project.id).order_by(Annotator.id)
-    found = session.scalars(
+    # Loaded with one query per relationship; lazy loading would take one query per answer.
+    people = session.scalars(
         query.options(selectinload(Annotator.answers).selectinload(AnnotatorAnswer.item), selectinload(Annotator.steps))
-    )
-    people = list(found)
+    ).all()
     works = [_collect_work(project, person) for person in people]
-    qualities = assess_quality(works, fastest=plan.attention.fastest, missed=plan.attention.allowed)
+    qualities = assess_quality(works, fastest=attention.fastest, missed=attention.allowed)
     return [Participation(person, quality) for person, quality in zip(people, qualities, strict=True)]
 
 
 def find_excluded(session: Session, project: Project) -> list[int]:
-    """The ids of those whose answers the analysis leaves out."""
-    return [each.person.id for each in load_participations(session, project) if not each.is_included]
+    """Return the ids of the annotators whose answers the analysis excludes."""
+    return [entry.person.id for entry in load_participations(session, project) if not entry.is_included]
 
 
 def count_by_status(people: Sequence[Participation]) -> dict[str, int]:
-    """How many people there are of each status, and `flagged` of the complete ones."""
-    found = Counter(each.person.status or "under way" for each in people)
-    flagged = sum(each.person.status == COMPLETE and each.quality.is_careless for each in people)
-    return dict(found) | {"flagged": flagged}
+    """Count annotators by status, and as `flagged` the complete ones with a flag."""
+    counts = dict(Counter(entry.person.status or "under way" for entry in people))
+    flagged = sum(entry.person.status == COMPLETE and entry.quality.is_careless for entry in people)
+    return counts | {"flagged": flagged}
 
 
-def make_row(each: Participation, plan: Protocol) -> dict[str, Any]:
-    """A person as a row: who, how it went, what they said to questions; of scales the mean, turned where it counts."""
-    person, quality = each
-    said = {step.name: step.content for step in person.steps}
-    told = said.get("screening", {}) | said.get("questionnaire", {})
-    answers: dict[str, Any] = {}
-    for question in (*plan.screening, *plan.questionnaire):
-        given = told.get(question.name)
-        if question.kind == "scale" and given is not None:
-            turned = [
-                question.points + 1 - value if n in question.reverse else value for n, value in enumerate(given, 1)
-            ]
-            answers |= {f"{question.name}_{number}": value for number, value in enumerate(given, 1)}
-            given = fmean(turned)
-        answers[question.name] = given
-    tries = [step for step in person.steps if step.name == "comprehension"]
+def make_row(entry: Participation, plan: Protocol) -> dict[str, Any]:
+    """Return an annotator as a row of the export: status, quality, and answers to the protocol's questions."""
+    person, quality = entry
+    source = person.source or {}
+    attempts = [step for step in person.steps if step.name == "comprehension"]
     return {
         "annotator": person.name,
         "status": person.status or "under way",
-        "included": each.is_included,
-        **{name: (person.source or {}).get(name) for name in sorted(person.source or {})},
+        "included": entry.is_included,
+        **{name: source[name] for name in sorted(source)},
         "began": person.created,
         "ended": person.ended,
-        "attempts": len(tries),
+        "attempts": len(attempts),
         "median_seconds": quality.seconds,
         "checks_missed": quality.missed,
         "checks": quality.checks,
         "flags": ", ".join(quality.flags),
-        **answers,
+        **_collect_question_answers(person, plan),
     }
+
+
+def _collect_question_answers(person: Annotator, plan: Protocol) -> dict[str, Any]:
+    """Return the answers by question; a scale has its mean, and one value for each statement."""
+    steps = {step.name: step.content for step in person.steps}
+    contents = steps.get("screening", {}) | steps.get("questionnaire", {})
+    answers: dict[str, Any] = {}
+    for question in (*plan.screening, *plan.questionnaire):
+        answer = contents.get(question.name)
+        if question.kind == "scale" and answer is not None:
+            values = []
+            for number, value in enumerate(answer, 1):
+                answers[f"{question.name}_{number}"] = value
+                # Reversed statements are turned round in the mean only; single values are exported as they were given.
+                values.append(question.points + 1 - value if number in question.reverse else value)
+            answer = fmean(values)
+        answers[question.name] = answer
+    return answers
 
 
 def _collect_work(project: Project, person: Annotator) -> AnnotatorWork:
     last = KINDS[project.kind].phases[-1]
-    main = [answer for answer in person.answers if answer.item.role == ""]
     seconds: dict[int, float] = {}
-    for answer in main:
-        if answer.seconds is not None:
+    displayed, checks = [], []
+    for answer in person.answers:
+        role = answer.item.role
+        # Phases of one example add up: a fast second guess after a slow first one is not careless.
+        if role == "" and answer.seconds is not None:
             seconds[answer.item_id] = seconds.get(answer.item_id, 0.0) + answer.seconds
-    checks = [answer for answer in person.answers if answer.item.role == "check" and answer.phase == last]
-    right = [has_passed(project.kind, answer.item, answer.content) for answer in checks]
-    given = (
-        [_get_displayed_answer(answer.content) for answer in main if answer.phase == last]
-        if project.kind != "highlight"
-        else []
-    )
-    return AnnotatorWork(person.name, list(seconds.values()), given, right)
+        # Marks are never compared: marking nothing several times can be right.
+        if role == "" and answer.phase == last and project.kind != "highlight":
+            displayed.append(_get_displayed_answer(answer.content))
+        if role == "check" and answer.phase == last:
+            checks.append(has_passed(project.kind, answer.item, answer.content))
+    return AnnotatorWork(person.name, list(seconds.values()), displayed, checks)
 
 
 def _get_displayed_answer(content: Mapping[str, Any]) -> Hashable:
-    """An answer as it stood on the page."""
+    """Return an answer by positions on the page instead of methods."""
     if "ranks" in content:
         return tuple(content["ranks"][method] for method in content["order"])
     return str(content["guess"])

@@ -1,4 +1,4 @@
-"""Projects: made from cases, found by name, and who is invited to them."""
+"""Projects: creation from study items, lookup by name, and invitations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 from sqlalchemy import select
@@ -24,16 +24,17 @@ from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Project, 
 from exegete.web.human_study.texts import make_translator
 
 NAME_PATTERN = re.compile(r"[\w][\w .-]{0,79}")
+# 256 random bits: invitations cannot be guessed, so they need neither a password nor a limit of attempts.
 TOKEN_BYTES = 32
 MAX_INVITATIONS = 200
 MAX_NAME_LENGTH = 80
-"""Characters of an annotator's name."""
+"""Maximum length of an annotator's name."""
 
 
 def create_project(
     session: Session,
     name: str,
-    cases: Sequence[StudyItem],
+    items: Sequence[StudyItem],
     kind: str = "rank",
     *,
     question: str = "",
@@ -42,36 +43,33 @@ def create_project(
     protocol: str | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> Project:
-    """A new project of these cases, with the marks that they bring.
+    """Create a project from study items, with the marks that they have.
 
     Args:
-        session: a writing one.
-        name: letters, digits, spaces, dots, dashes; at most 80.
-        cases: its examples, explained by the same methods.
+        session: a session that writes.
+        name: letters, digits, spaces, dots, dashes; at most 80 characters.
+        items: the examples, all explained by the same methods.
         kind: one of `KINDS`.
-        question: what people are asked; default: the kind's question.
-        labels: what the model can answer; default: what it predicted for the cases.
-        seed: of the orders in which annotators see things.
-        protocol: the text of a protocol's file, whose kind, question and seed are taken instead.
-        origin: what it was made of.
+        question: the question to annotators; default: the kind's.
+        labels: the model's possible answers; default: those that it gave to the items.
+        seed: random seed of the orders in which annotators see examples and explanations.
+        protocol: the text of a protocol file, whose kind, question and seed replace those above.
+        origin: models and data, see `describe_origin`.
 
     Raises:
-        ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
+        ExegeteError: a name that is taken or invalid, no items, or items or labels that do not fit the kind.
     """
     plan = None if protocol is None else parse_protocol(protocol)
     if plan is not None:
-        kind, seed, question = (
-            plan.kind,
-            plan.seed,
-            plan.question or make_translator(plan.language)(f"{plan.text_prefix}_question"),
-        )
+        kind, seed = plan.kind, plan.seed
+        question = plan.question or make_translator(plan.language)(f"{plan.text_prefix}_question")
     check_name_and_kind(name, kind)
     if session.scalar(select(Project.id).where(Project.name == name)) is not None:
         raise ExegeteError(f"there is a study named {name!r} already: choose another name")
-    every = (case.prediction for case in cases), (case.changed.prediction for case in cases if case.changed)
-    predicted = {answer for answer in chain(*every) if answer is not None}
-    answers = list(labels) or sorted(predicted)
-    _check_items(cases, kind)
+    predicted = {item.prediction for item in items} | {item.changed.prediction for item in items if item.changed}
+    predicted.discard(None)
+    answers = list(labels) or sorted(label for label in predicted if label is not None)
+    _check_items(items, kind)
     if KINDS[kind].is_simulation and not (predicted <= set(answers) and len(answers) > 1):
         raise ExegeteError(f"the kind {kind} needs a model that says one of 2 labels or more, found {answers!r:.90}")
     project = Project(
@@ -83,17 +81,18 @@ def create_project(
         protocol=protocol,
         origin=None if origin is None else dict(origin),
     )
-    project.items = [case.to_item(number) for number, case in enumerate(cases)]
+    project.items = [item.to_item(number) for number, item in enumerate(items)]
     session.add(project)
+    # Known examples and marks refer to the ids of the project and its items, which exist only after a flush.
     session.flush()
     if plan is not None:
         _add_known_items(session, project, plan)
-    _store_marks(session, project, cases)
+    _store_marks(session, project, items)
     return project
 
 
 def _add_known_items(session: Session, project: Project, plan: Protocol) -> None:
-    """The protocol's examples with known answers, numbered behind the others."""
+    """Add the protocol's training examples and attention checks, numbered after the other items."""
     parts = [(part, "training") for part in plan.training] + [(part, "check") for part in plan.attention.items]
     for number, (part, role) in enumerate(parts, len(project.items)):
         item = make_known_item(part, number, role, plan)
@@ -102,76 +101,91 @@ def _add_known_items(session: Session, project: Project, plan: Protocol) -> None
         item.project_id = project.id
         session.add(item)
     session.flush()
+    # `known` was loaded as empty above, and as a view-only relationship it is not updated by adding items.
     session.expire(project, ["known"])
 
 
 def check_name_and_kind(name: str, kind: str) -> None:
-    """Raises ExegeteError for a name or kind that no study can have."""
+    """Raise ExegeteError for an invalid name or an unknown kind of a study."""
     if not NAME_PATTERN.fullmatch(name):
         raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
     if kind not in KINDS:
         raise unknown("kind of study", kind, KINDS)
 
 
-def _check_items(cases: Sequence[StudyItem], kind: str) -> None:
-    if not cases:
+def _check_items(items: Sequence[StudyItem], kind: str) -> None:
+    if not items:
         raise ExegeteError("a study needs at least one example")
-    methods = set(cases[0].explanations)
-    if any(set(case.explanations) != methods for case in cases):
+    methods = set(items[0].explanations)
+    if any(set(item.explanations) != methods for item in items):
         raise ExegeteError("every example of a study needs an explanation by the same methods")
-    if len(methods) < KINDS[kind].min_methods:
-        fewest, found = KINDS[kind].min_methods, len(methods)
-        raise ExegeteError(f"a study of the kind {kind} needs explanations by at least {fewest} methods, found {found}")
-    shown = [item for case in cases for item in case.explanations.values()] if KINDS[kind].min_methods else []
-    said = [item for item in shown if isinstance(item, Attribution)]
-    if len(said) < len(shown):
-        _check_generated_answers(shown, kind)
-    other = next((item for item in said if item.target_label != item.prediction_label), None)
-    if other is not None:
-        told = f"{other.target_label} where the model predicts {other.prediction_label}"
-        raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {told}")
-    if KINDS[kind].has_changes and any(case.changed is None for case in cases):
+    required = KINDS[kind].min_methods
+    if len(methods) < required:
+        count = len(methods)
+        raise ExegeteError(
+            f"a study of the kind {kind} needs explanations by at least {required} methods, found {count}"
+        )
+    if required:
+        _check_explanations(items, kind)
+    if KINDS[kind].has_changes and any(item.changed is None for item in items):
         raise ExegeteError("people foretell answers to changed examples: make this study of --model and --data")
-    if kind == "highlight" and any(not case.texts for case in cases):
+    if kind == "highlight" and any(not item.texts for item in items):
         raise ExegeteError("evidence can be marked in texts only: choose the kind rank or simulate for images")
 
 
-def _check_generated_answers(shown: Sequence[AnyAttribution], kind: str) -> None:
-    """Generated answers are ranked, each explained for the same text by units of the same size."""
+def _check_explanations(items: Sequence[StudyItem], kind: str) -> None:
+    explanations: list[AnyAttribution] = []
+    for item in items:
+        explanations += item.explanations.values()
+    if any(isinstance(each, GeneratedAttribution) for each in explanations):
+        _check_generated_answers(explanations, kind)
+    for each in explanations:
+        # Annotators are told what the model predicts, so an explanation of another class would mislead them.
+        if isinstance(each, Attribution) and each.target_label != each.prediction_label:
+            target = f"{each.target_label} where the model predicts {each.prediction_label}"
+            raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {target}")
+
+
+def _check_generated_answers(explanations: Sequence[AnyAttribution], kind: str) -> None:
+    """Raise ExegeteError unless the kind is rank and all explanations score units of the same size."""
+    # A generated answer has no list of labels to choose from, so it cannot be predicted on a form.
     if kind != "rank":
         raise ExegeteError("explanations of generated answers can be ranked: choose the kind rank")
-    units = sorted({item.unit for item in shown if isinstance(item, GeneratedAttribution)})
+    units = sorted({each.unit for each in explanations if isinstance(each, GeneratedAttribution)})
     if len(units) > 1:
         raise ExegeteError(
             f"people would tell methods by their units ({', '.join(units)}): compare them with one --unit"
         )
 
 
-def _store_marks(session: Session, project: Project, cases: Sequence[StudyItem]) -> None:
-    """Marks that people made elsewhere, as answers of annotators who have no invitation."""
+def _store_marks(session: Session, project: Project, items: Sequence[StudyItem]) -> None:
+    """Store marks that were made with other tools as answers of annotators without an invitation."""
     people: dict[str, Annotator] = {}
-    for item, case in zip(project.items, cases, strict=True):
-        for person, marks in case.marks.items():
+    for item, source in zip(project.items, items, strict=True):
+        for person, marks in source.marks.items():
             if person not in people:
                 name = _make_unique_name(person, {annotator.name for annotator in people.values()})
                 people[person] = Annotator(project_id=project.id, name=name, joined=utc_now())
                 session.add(people[person])
                 session.flush()
             content = {"marks": [list(mark) for mark in marks]}
-            session.add(
-                AnnotatorAnswer(annotator_id=people[person].id, item_id=item.id, phase=ONLY_PHASE, content=content)
-            )
+            annotator_id = people[person].id
+            session.add(AnnotatorAnswer(annotator_id=annotator_id, item_id=item.id, phase=ONLY_PHASE, content=content))
 
 
 def _make_unique_name(person: str, taken: Collection[str]) -> str:
-    """The person's name, cut to what is kept of one, with a number where somebody else's is cut to the same."""
-    ends = chain([""], (f" {number}" for number in count(2)))
-    names = (f"{person[: MAX_NAME_LENGTH - len(end)]}{end}" for end in ends)
-    return next(name for name in names if name not in taken)
+    """Return a name shortened to the maximum length, with a number if the shortened name is taken."""
+    name = person[:MAX_NAME_LENGTH]
+    for number in count(2):
+        if name not in taken:
+            break
+        end = f" {number}"
+        name = person[: MAX_NAME_LENGTH - len(end)] + end
+    return name
 
 
 def find_project(session: Session, name: str) -> Project:
-    """The project of this name. Raises ExegeteError when there is none."""
+    """Return the project of this name. Raises ExegeteError if there is none."""
     project = session.scalar(select(Project).where(Project.name == name))
     if project is None:
         raise unknown("study", name, session.scalars(select(Project.name)))
@@ -179,11 +193,14 @@ def find_project(session: Session, name: str) -> Project:
 
 
 def invite_annotators(session: Session, project: Project, names: Sequence[str]) -> dict[str, str]:
-    """New annotators; by name the token of each one's invitation, which is not kept and cannot be shown again."""
+    """Add annotators and return the token of each invitation by name.
+
+    Tokens are not stored, so this is the only time that they can be shown.
+    """
     if not 1 <= len(names) <= MAX_INVITATIONS:
         raise ExegeteError(f"expected 1 to {MAX_INVITATIONS} names, got {len(names)}")
     taken = {annotator.name for annotator in project.annotators}
-    tokens = {}
+    tokens: dict[str, str] = {}
     for name in names:
         if not 1 <= len(name) <= MAX_NAME_LENGTH:
             raise ExegeteError(f"expected a name of 1 to {MAX_NAME_LENGTH} characters, got {len(name)}")
@@ -195,7 +212,8 @@ def invite_annotators(session: Session, project: Project, names: Sequence[str]) 
 
 
 def revoke_invitation(session: Session, project: Project, annotator_id: int) -> None:
-    """Ends an invitation at once; what was answered is kept."""
+    """Revoke an invitation at once; the annotator's answers are kept."""
+    # Looked up in the project's own annotators, so that the page of one study cannot revoke invitations of another.
     annotator = next((each for each in project.annotators if each.id == annotator_id), None)
     if annotator is None:
         raise ExegeteError("this study has no such invitation")
@@ -203,11 +221,13 @@ def revoke_invitation(session: Session, project: Project, annotator_id: int) -> 
 
 
 def find_annotator(session: Session, token: str) -> Annotator | None:
-    """Whom a token belongs to; None for unknown and revoked ones."""
+    """Return the annotator with this token; None if the token is unknown or revoked."""
     annotator = session.scalar(select(Annotator).where(Annotator.token_digest == digest_token(token)))
     return annotator if annotator is not None and annotator.revoked is None else None
 
 
 def digest_token(token: str) -> str:
-    """The SHA-256 digest of a token, stored in its place."""
+    """Return the SHA-256 digest of a token, which is stored instead of the token."""
+    # A fast hash is enough: tokens have 256 random bits, so there is no dictionary to try. `surrogatepass`, because
+    # cookies from outside can hold lone surrogates, which UTF-8 cannot encode.
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

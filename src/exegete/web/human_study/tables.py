@@ -88,7 +88,7 @@ class Item(Base):
 
     @property
     def model_answer(self) -> str | None:
-        """Return the model's answer that annotators predict: to the changed version if there is one, else to the item."""
+        """Return the model's answer that annotators predict: to the changed version if any, else to the item."""
         answer: str | None = (self.content.get("changed") or self.content)["prediction"]
         return answer
 

@@ -1,4 +1,4 @@
-"""Texts of the pages for people, in the language of their study."""
+"""Translations of the texts on pages."""
 
 from __future__ import annotations
 
@@ -17,56 +17,59 @@ LANGUAGES = ("en", "de")
 
 @cache
 def load_catalogue() -> Mapping[str, Mapping[str, Any]]:
-    """Every text by key and language: a string with {places}, or a list of paragraphs."""
-    found: dict[str, dict[str, Any]] = yaml.safe_load(
+    """Load all texts of annotators' pages by key and language: strings with {placeholders}, or lists of paragraphs."""
+    content: dict[str, dict[str, Any]] = yaml.safe_load(
         (files("exegete.web.human_study") / "texts.yaml").read_text(encoding="utf-8")
     )
-    return found
+    return content
 
 
 def make_translator(language: str = "en") -> Callable[..., Any]:
-    """A function from a key, and values for its places, to the text in a language."""
+    """Return a function that maps a key of the catalogue, and values for its placeholders, to a text in a language."""
 
     def text(key: str, **values: object) -> Any:
-        found = load_catalogue()[key][language]
-        return found.format(**values) if values else found
+        template = load_catalogue()[key][language]
+        return template.format(**values) if values else template
 
     return text
 
 
 @cache
 def _load_german() -> Mapping[str, str]:
-    """What the admin's pages say, in German by the English."""
-    found: dict[str, str] = yaml.safe_load(
+    """Load the German texts of the admin's pages, by their English texts."""
+    content: dict[str, str] = yaml.safe_load(
         (files("exegete.web.human_study") / "admin_de.yaml").read_text(encoding="utf-8")
     )
-    return found
+    return content
 
 
 def make_admin_translator(language: str = "en") -> Callable[..., str]:
-    """A function from an English text of the admin's pages, and values for its places, to the text in a language."""
+    """Return a function that translates an English text of the admin's pages, with values for its placeholders."""
 
     def say(text: str, **values: object) -> str:
-        found = _load_german()[text] if language == "de" else text
-        return found.format(**values) if values else found
+        template = _load_german()[text] if language == "de" else text
+        return template.format(**values) if values else template
 
     return say
 
 
 def choose_language(accepted: str) -> str:
-    """The first of our languages that a header Accept-Language names, in the order of its weights; default: English."""
-    weighed = []
+    """Return the supported language with the highest weight in an Accept-Language header; default: English."""
+    weighted = []
     for part in accepted.split(","):
         name, _, weight = part.strip().partition(";q=")
+        # The header comes from outside: a malformed entry is skipped instead of failing the page.
         with suppress(ValueError):
-            weighed.append((-float(weight or 1), name.lower().partition("-")[0]))
-    return next(
-        (name for weight, name in sorted(weighed, key=lambda each: each[0]) if name in LANGUAGES and weight), "en"
-    )
+            weighted.append((-float(weight or 1), name.lower().partition("-")[0]))
+    # The sort is stable, so equal weights keep the header's order. A weight of 0 means "not acceptable" (RFC 9110).
+    for negative_weight, language in sorted(weighted, key=lambda entry: entry[0]):
+        if language in LANGUAGES and negative_weight:
+            return language
+    return "en"
 
 
 class MissingError(ExegeteError):
-    """What a form lacks, by its key in the catalogue: the page says it in its own language."""
+    """A form lacks something; the page reports it by its key in the catalogue, in the annotator's language."""
 
     def __init__(self, key: str, **values: object) -> None:
         super().__init__(make_translator()(key, **values))
@@ -74,13 +77,10 @@ class MissingError(ExegeteError):
 
 
 def translate_error(error: object, language: str) -> str:
-    """What went wrong, in a language; what the catalogue does not know is told in English, else in general."""
+    """Return the message of an error in a language; other errors than MissingError have an English message only."""
     if isinstance(error, MissingError):
-        return str(
-            make_translator(language)(
-                error.key, **{name: _translate_value(each, language) for name, each in error.values.items()}
-            )
-        )
+        values = {name: _translate_value(value, language) for name, value in error.values.items()}
+        return str(make_translator(language)(error.key, **values))
     return str(error) if language == "en" else str(make_translator(language)("missing"))
 
 
