@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test attack check lowest package docs docs-all serve-docs bench clean
+.PHONY: install demo test real quick attack check lowest package docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -16,6 +16,12 @@ demo: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal
+
+real: $(READY) # the tests that need real corpora, models or golden numbers
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal -m "real and not cluster and not crowd"
+
+quick: $(READY) # the fast tests of the packages that changed
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/quick.py
 
 attack: $(READY) # the whole attack suite, of which make test does a tenth; writes the table of docs/reliability.md
 	rm -f attacked.jsonl

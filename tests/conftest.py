@@ -1,4 +1,4 @@
-"""What all tests share: one thread, a cache of their own, and where real data, models and golden numbers are."""
+"""Shared by all tests: one thread, a temporary cache, and the folders of real data, models and golden numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,29 @@ import exegete
 torch.set_num_threads(1)
 CACHE = tempfile.TemporaryDirectory(prefix="exegete-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = Path(os.environ.get("EXEGETE_SHARED", Path(__file__).parents[2] / "shared"))
+REAL = {"real_data", "golden", "minilm_path", "minilm", "golden_generation"}
+"""Fixtures that need folders which a fresh machine does not have; their tests get the mark `real`."""
+SLOW = (
+    "cli/test_demo.py",
+    "cli/test_stopping.py",
+    "recipes/test_recipes.py",
+    "studies/test_grid_of_runs.py",
+    "test_package.py",
+    "test_readme.py",
+    "testing/test_recipe_contract.py",
+    "training/test_cite.py",
+    "training/test_criterion_trainer.py",
+    "training/test_fine_tune.py",
+    "training/test_masking_trainer.py",
+    "training/test_regex_resume.py",
+    "training/test_resume.py",
+    "training/test_same_curve.py",
+    "training/test_scaffold.py",
+    "training/test_sharded.py",
+    "training/test_steps.py",
+)
+"""Files that take more than half a minute; their tests get the mark `slow`, which `make quick` leaves out."""
 PROGRAMS = {
     "browser": (shutil.which("chromium"), "chromium"),
     "postgres": (
@@ -27,7 +49,12 @@ PROGRAMS = {
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the tests of programs that are not there; browsers, which are late now and then, get a second try."""
+    """Mark tests, and deselect those whose programs are missing. Browser tests are retried once, as they can be late."""
+    for item in items:
+        if REAL & set(item.fixturenames):
+            item.add_marker(pytest.mark.real)
+        if item.path.as_posix().endswith(SLOW):
+            item.add_marker(pytest.mark.slow)
     missing = {mark for mark, (program, _) in PROGRAMS.items() if program is None}
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
     if left_out:
@@ -39,10 +66,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Says which programs were missed."""
+    """Name the missing programs."""
     for mark, (program, package) in PROGRAMS.items():
         if program is None:
-            terminalreporter.line(f"tests marked '{mark}' were left out; they run after: apt-get install {package}")
+            terminalreporter.line(f"tests marked '{mark}' were not run; to run them: apt-get install {package}")
 
 
 @pytest.fixture(scope="session")
