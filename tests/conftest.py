@@ -49,7 +49,7 @@ PROGRAMS = {
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark tests, and deselect those whose programs are missing. Browser tests are retried once, as they can be late."""
+    """Mark tests, and deselect those whose programs are missing. Browser tests are retried once."""
     for item in items:
         if REAL & set(item.fixturenames):
             item.add_marker(pytest.mark.real)
