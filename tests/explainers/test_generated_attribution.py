@@ -234,6 +234,7 @@ def test_text_html_and_table_views():
         ),
     )
     assert item.top(2) == [("one", 3.0), ("two", 1.0)]
+    assert repr(item) == "GeneratedAttribution(occlusion, 0: 'It is so. Is it?': one +3, two +1, three +0.75)"
     text = render_attribution(item, plain=True).plain
     assert "It is so. (0.61) ← one +3, three +0.5, two -1" in text
     assert "scores:" not in text

@@ -39,7 +39,7 @@ class Citation(_CitationFields):
     lower_bounds: Mapping[str, float] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GeneratedAttribution:
     """Scores of the U units of a prompt for T explained spans of the R tokens of a model's response.
 
@@ -108,6 +108,9 @@ class GeneratedAttribution:
 
     def __hash__(self) -> int:
         return hash((self.units, self.spans, self.method, self.index))
+
+    def __repr__(self) -> str:
+        return f"GeneratedAttribution({self.method}, {self.summary()})"
 
     def _repr_html_(self) -> str:
         return highlight.render_fragment([self])
