@@ -175,6 +175,22 @@ def test_causal_models_give_later_positions_zero(method):
                 assert not made.triu(1).any()
 
 
+def test_products_of_huge_maps_keep_their_ratios():
+    model = decomposable.model("llama", num_hidden_layers=4)
+    model.model.float()
+    batch = decomposable.batch(model)
+    with torch.no_grad():
+        for layer in model.model.model.layers:
+            layer.self_attn.o_proj.weight.mul_(1e12)
+        scores = GlobEnc().attribute(model, batch, TARGET)
+        for row, trace in enumerate(trace_examples(model, batch)):
+            maps = [single.double() for single in GlobEnc().compute_maps(trace)]
+            expected = torch.linalg.multi_dot(maps[::-1])[-1]
+            own = scores[row, trace.positions].double()
+            assert expected.max() > torch.finfo(torch.float32).max
+            torch.testing.assert_close(own / own.sum(), expected / expected.sum(), rtol=1e-4, atol=1e-7)
+
+
 def test_alti_has_derivatives():
     """Along a random direction in the space of all weights, against a central difference."""
     model = decomposable.model("bert")

@@ -198,7 +198,7 @@ def _attribute_all(
             attributions[item.index] = item
         report(len(indices))
     if nonfinite:
-        logger.warning("%s: %d of %d examples have scores that are no finite numbers", method.name, nonfinite, count)
+        logger.warning("%s: %d of %d examples have scores that are not finite", method.name, nonfinite, count)
     return Attributions([attributions[index] for index in range(count)], config)
 
 

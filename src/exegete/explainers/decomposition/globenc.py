@@ -28,7 +28,8 @@ class GlobEnc(LayerMaps):
         equation=r"\mathcal{N}_{ij} = \lVert \text{norm}(\text{share of } x_j \text{ in } y_i) \rVert, \; s = "
         r"(\mathcal{N}_N \cdots \mathcal{N}_1)[q, :]",
         use="A better attention rollout for encoders, at little more than the cost of a forward pass.",
-        avoid="Do not use it when you need a sign, or scores of one class. Feed-forward layers are left out.",
+        avoid="Do not use it when you need a sign, or scores of one class. Feed-forward layers are left out. In deep "
+        "pre-norm decoders nearly the whole score goes to the first token.",
     )  # fmt: skip
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:

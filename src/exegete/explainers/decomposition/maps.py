@@ -16,12 +16,17 @@ from exegete.models import Batch, ExplainedModel
 
 Maps = Literal["up_to", "each"]
 
+LARGEST_PRODUCT = 2.0**40
+"""Products of maps are divided by a power of two above this, so that squares of scores still fit into float32."""
+
 
 @dataclass(frozen=True)
 class LayerMaps(Explainer):
     """Base of methods with a map M_l of how much position j contributes to position i in layer l: R_l = M_l R_{l-1}.
 
-    Scores are the row of R_N where the answer is read. No identity is added, since the maps contain the residual.
+    Scores are the row of R_N where the answer is read. No identity is added, since the maps contain the residual. The
+    maps of a deep pre-norm model are lengths of thousands, whose product no float32 holds: R_l is then divided by a
+    power of two, the same for all positions and targets of an example, so only ratios within an example are defined.
 
     Args:
         layers: the content of `Explanation.layers`, at that row: R_l (`up_to`) or M_l (`each`).
@@ -62,7 +67,18 @@ class LayerMaps(Explainer):
             rows = needed if last else everywhere
             own = self.compute_map(state, rows)
             rolled = own if rolled is None else own @ rolled
+            # The last product has only the rows of one target, whose scale must not differ from other targets'.
+            if not last:
+                rolled = _rescale_large(rolled)
             shown = rolled if self.layers == "up_to" else own
             read.append(weights[rows] @ shown)
         assert rolled is not None
         return torch.stack([*read, weights[needed] @ rolled])
+
+
+def _rescale_large(product: Tensor) -> Tensor:
+    """Return a product of maps, divided by a power of two if its largest entry exceeds `LARGEST_PRODUCT`."""
+    largest = product.detach().amax()
+    if not largest > LARGEST_PRODUCT:
+        return product
+    return product / 2.0 ** int(torch.frexp(largest).exponent)
