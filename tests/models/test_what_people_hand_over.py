@@ -29,6 +29,19 @@ def test_a_pipeline_a_pair_and_a_named_tokenizer_are_taken(pair, scores):
         np.testing.assert_array_equal(exegete.attribute(given, "a film", "saliency")[0].scores, scores)
 
 
+def test_explaining_and_comparing_take_what_load_takes(pair, scores, tmp_path):
+    model, tokenizer = pair
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    pipeline = hf.TextClassificationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    for given in (pair, pipeline, tmp_path, str(tmp_path)):
+        np.testing.assert_array_equal(exegete.attribute(given, "a film", "saliency")[0].scores, scores)
+        compared = exegete.compare(given, ["a film"], ["saliency"], ["important_tokens"])
+        np.testing.assert_array_equal(compared.attributions[0].scores, scores)
+    with pytest.raises(ExegeteError, match="expected a folder, a hub name, a Hugging Face model, a pipeline"):
+        exegete.attribute(3, "a film")
+
+
 def test_two_names_for_one_thing_are_refused(pair):
     model, tokenizer = pair
     with pytest.raises(ExegeteError, match="give it once"):

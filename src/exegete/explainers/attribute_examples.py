@@ -22,6 +22,7 @@ from exegete.explainers.registry import default_method, explainer
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import example_to_row
 from exegete.models.generation.model import GeneratingModel
+from exegete.models.loading.load import ModelSource, load
 from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.windowed import WindowedModel
@@ -42,7 +43,7 @@ TIMED_EXAMPLES, MEASURED_PASSES = 16, 100
 
 @overload
 def attribute(
-    model: ExplainedModel,
+    model: ModelSource,
     examples: Any,
     method: str | Explainer | None = None,
     target: Any = "predicted",
@@ -59,7 +60,7 @@ def attribute(
 
 @overload
 def attribute(
-    model: ExplainedModel,
+    model: ModelSource,
     examples: Any,
     method: list[str] | list[Explainer] | list[str | Explainer],
     target: Any = "predicted",
@@ -75,7 +76,7 @@ def attribute(
 
 
 def attribute(
-    model: ExplainedModel,
+    model: ModelSource,
     examples: Any,
     method: str | Explainer | list[Any] | None = None,
     target: Any = "predicted",
@@ -91,7 +92,7 @@ def attribute(
     """Explain examples and return one attribution per example, in their order.
 
     Args:
-        model: what to explain, from `exegete.load`.
+        model: what to explain, from `exegete.load`, or what that takes: a folder, a pipeline, (model, tokenizer).
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
         method: an id of `exegete.list_methods()` or an explainer, by default `default_method`; a list gives a dict.
         target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
@@ -110,17 +111,19 @@ def attribute(
 
     Raises ExegeteError for an unknown method or parameter, an empty text, an answer of NaN, or scores not finite.
     """
-    model = model if stride is None else WindowedModel(model, stride)
-    examples = model.expand_examples(as_sequence(examples))
+    explained = load(model)
+    if stride is not None:
+        explained = WindowedModel(explained, stride)
+    examples = explained.expand_examples(as_sequence(examples))
     if not len(examples):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
-    chosen = default_method(model) if method is None else method
+    chosen = default_method(explained) if method is None else method
     methods = chosen if isinstance(chosen, list) else [chosen]
     if not methods:
         raise ExegeteError("there is nothing to explain by: no method was given")
     explainers: list[tuple[Explainer, Granularity | None]] = []
     for spec in methods:
-        if isinstance(model, GeneratingModel):
+        if isinstance(explained, GeneratingModel):
             explainers.append(resolve_unit(spec, unit, dict(params)))
         else:
             single = explainer(spec, **params)
@@ -128,8 +131,8 @@ def attribute(
     # Methods without passes count as one, so that the bar moves.
     costs = [sum(single.passes(AVERAGE_LENGTH)) or 1.0 for single, _ in explainers]
     total = sum(costs) * len(examples)
-    is_measured = total >= MEASURED_PASSES and not isinstance(model, GeneratingModel)
-    estimate = (lambda: total * measure_pass(model, examples)) if is_measured else None
+    is_measured = total >= MEASURED_PASSES and not isinstance(explained, GeneratingModel)
+    estimate = (lambda: total * measure_pass(explained, examples)) if is_measured else None
     results = []
     with progress_bar("explaining", total, show_progress, estimate) as report:
         for item, cost in zip(explainers, costs, strict=True):
@@ -138,7 +141,7 @@ def attribute(
                 report(count * cost)
 
             results.append(
-                _attribute_all(model, examples, *item, target, batch_size, allow_nan, attribute_target, tell)
+                _attribute_all(explained, examples, *item, target, batch_size, allow_nan, attribute_target, tell)
             )
     if not isinstance(method, list):
         return results[0]

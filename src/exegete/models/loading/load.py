@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers import (
@@ -50,6 +50,9 @@ from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
 from exegete.models.token_heads import MaskedModel, TaggingModel
 
+ModelSource: TypeAlias = str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel
+"""What `load` takes as a model."""
+
 CAUSAL = ("prompt", "generation")
 SIMILARITY = "similarity"
 HEADS: dict[str, Any] = {
@@ -83,7 +86,7 @@ PROCESSOR_FILES = {
 
 
 def load(
-    model: str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel,
+    model: ModelSource,
     processing_class: Any = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,

@@ -34,6 +34,7 @@ from exegete.models.encoding.encode import example_to_row
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.digest import digest_weights
+from exegete.models.loading.load import ModelSource, load
 from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attributions
 from exegete.reports.progress import progress_bar
@@ -85,7 +86,7 @@ USUAL_METRICS = (
 
 
 def compare(
-    model: ExplainedModel,
+    model: ModelSource,
     data: Dataset | Sequence[Any],
     methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
     metrics: Sequence[str | Metric] | None = None,
@@ -105,7 +106,7 @@ def compare(
     """Explain every example by every method, judge all explanations, and return the comparison.
 
     Args:
-        model: the model to explain.
+        model: the model to explain, or what `exegete.load` takes: a folder, a pipeline, (model, tokenizer).
         data: a dataset in canonical form, or a sequence of examples.
         methods: ids or explainers, or a mapping from names to them; ["all"]: every method that needs only the model;
             default: the fast ones among these.
@@ -132,14 +133,16 @@ def compare(
         ExegeteError: unknown names, one name for two methods or metrics, metrics that need rationales for data without
             any, a label that the model does not know, or a folder with the results of another comparison.
     """
-    model = model if stride is None else WindowedModel(model, stride)
-    rows, unit = _read_rows(model, data, unit)
+    explained = load(model)
+    if stride is not None:
+        explained = WindowedModel(explained, stride)
+    rows, unit = _read_rows(explained, data, unit)
     # Before any work, since this refuses labels that the model does not know.
-    examples = add_label_names(model, rows)
-    explainers, judges = _make_methods(methods, seed, unit), _make_metrics(model, metrics, rows, unit)
+    examples = add_label_names(explained, rows)
+    explainers, judges = _make_methods(methods, seed, unit), _make_metrics(explained, metrics, rows, unit)
     if not allow_missing_rationales and not _has_rationales(rows):
         _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
-    config = _resolve_config(model, rows, explainers, judges) | {"target": str(target), "seed": seed}
+    config = _resolve_config(explained, rows, explainers, judges) | {"target": str(target), "seed": seed}
     if special_tokens:
         config["special_tokens"] = True
     if unit is not None:
@@ -152,7 +155,7 @@ def compare(
     if judged is None:
         parts = ComparisonParts(folder if checkpoint_dir is None else Path(checkpoint_dir), config)
         options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
-        judged = _judge_parts(model, rows, explainers, judges, target, parts, batch_size, show_progress, options)
+        judged = _judge_parts(explained, rows, explainers, judges, target, parts, batch_size, show_progress, options)
     cards = [replace(judge.card, name=column) for column, judge in judges.items()]
     attributions = Attributions(judged.attributions, config)
     _warn_of_non_finite(attributions, len(rows))
