@@ -30,7 +30,7 @@ def parameters():
     ("registry", "name"), [(registry, name) for registry in (EXPLAINERS, METRICS) for name in registry.native]
 )
 def test_every_parameter_has_a_text(parameters, registry, name):
-    assert all(text and not text.startswith("see") for _, _, text in parameters.told(registry[name]))
+    assert all(text and not text.startswith("see") for _, _, text in parameters.parameter_rows(registry[name]))
 
 
 def test_texts_are_found_in_arguments_and_sentences(parameters):
@@ -59,7 +59,8 @@ def test_texts_are_found_in_arguments_and_sentences(parameters):
 
         k: tuple[int, ...] = (1, 2)
 
-    assert list(parameters.told(Part)) == [("level", "word", "word or token."), ("k", "1,2", "how many, in words.")]
+    rows = list(parameters.parameter_rows(Part))
+    assert rows == [("level", "word", "word or token."), ("k", "1,2", "how many, in words.")]
 
     @dataclass(frozen=True)
     class Silent(Base):
@@ -67,7 +68,7 @@ def test_texts_are_found_in_arguments_and_sentences(parameters):
 
         more: int = 0
 
-    with pytest.raises(ValueError, match=r"no docstring of .*Silent tells of its parameter more"):
+    with pytest.raises(ValueError, match=r"no docstring of .*Silent describes its parameter more"):
         parameters.table(Silent)
 
 
@@ -95,6 +96,16 @@ def test_supported_architectures_are_listed():
     text = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
     section = text.partition("## Supported architectures")[2].partition("\n## ")[0]
     assert set(FAMILIES.native) <= set(re.findall(r"`([\w-]+)`", section))
+
+
+def test_every_part_has_a_family_and_two_sentences_of_intuition(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    parts = importlib.import_module("parts")
+    for kind in parts.KINDS:
+        if kind.folder in parts.IDEAS:
+            texts, names = parts.IDEAS[kind.folder]["parts"], parts.facts_of(kind)
+            assert texts.keys() == names.keys()
+            assert parts.group_by_family(kind, names).keys() == parts.IDEAS[kind.folder]["families"].keys()
 
 
 def test_every_objective_and_recipe_has_an_equation_and_says_when_to_use_it(monkeypatch):

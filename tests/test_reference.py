@@ -26,7 +26,7 @@ def blocks():
 
 
 def test_every_public_name_has_an_example(blocks):
-    assert list(blocks.missing()) == []
+    assert list(blocks.find_missing()) == []
 
 
 SHAPE = re.compile(r"\[[^\]\n]*\]|scalar|shape")
@@ -73,7 +73,7 @@ def test_what_is_missing_is_told(blocks, tmp_path):
     (tmp_path / "10_web.md").unlink()
     last = tmp_path / "09_testing.md"
     last.write_text(last.read_text(encoding="utf-8").rpartition("```python")[0], encoding="utf-8")
-    found = list(blocks.missing(tmp_path))
+    found = list(blocks.find_missing(tmp_path))
     assert "exegete.explainers.list_methods is public and on no page" in found
     assert "exegete.explainers.old is on a page and not public" in found
     assert "exegete.web.create_app is public and on no page" in found

@@ -1,4 +1,4 @@
-"""The reference of the command line, made from the commands themselves."""
+"""Generate the reference of the command line from the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exegete.cli import app
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """A page for each command at the top and each of its own commands, as path and Markdown."""
+    """Yield a page per command, with its subcommands, as path and Markdown."""
     main = typer.main.get_command(app)
     context = main.make_context("exegete", [], resilient_parsing=True)
     lines = [
@@ -41,8 +41,10 @@ def _page(name: str, command: Any, parent: Any) -> str:
 
 def _help(command: Any) -> list[str]:
     text, _, example = (command.help or "").partition("Example: ")
-    shown = [text.strip().replace("<", "&lt;")]
-    return [*shown, f"```sh\n{' '.join(example.split())}\n```"] if example else shown
+    parts = [text.strip().replace("<", "&lt;")]
+    if example:
+        parts.append(f"```sh\n{' '.join(example.split())}\n```")
+    return parts
 
 
 def _options(command: Any, parent: Any) -> str:
@@ -52,11 +54,8 @@ def _options(command: Any, parent: Any) -> str:
         names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
         text = _cell(getattr(option, "help", "") or "") + (" **Required.**" if option.required else "")
         default = getattr(option, "default", None)
-        shown = (
-            ""
-            if default is None or default is False or callable(default)
-            else f"`{getattr(default, 'value', default)}`"
-        )
+        has_default = not (default is None or default is False or callable(default))
+        shown = f"`{getattr(default, 'value', default)}`" if has_default else ""
         rows.append(f"| {names} | {text} | {shown} |")
     return "\n".join(rows)
 

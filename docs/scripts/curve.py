@@ -1,4 +1,4 @@
-"""A chart of a few lines as SVG, small enough to stand in a page."""
+"""A small line chart as SVG."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 400, 160, 48, 132, 10, 34
 
 
-def drawn(lines: Mapping[str, Points], title: str, x_label: str = "step") -> str:
-    """The SVG: a line for each name (which may be empty), its last value beside its end."""
+def draw_chart(lines: Mapping[str, Points], title: str, x_label: str = "step") -> str:
+    """Return the SVG: one line per name (which may be empty), with its last value beside its end."""
     across = choose_ticks(0, max(x for points in lines.values() for x, _ in points), 4)
     heights = [y for points in lines.values() for _, y in points]
     down = choose_ticks(min(heights), max(heights), 4)
 
-    def at(x: float, y: float) -> tuple[float, float]:
+    def position(x: float, y: float) -> tuple[float, float]:
         return (
             LEFT + (WIDTH - LEFT - RIGHT) * (x - across[0]) / (across[-1] - across[0]),
             TOP + (HEIGHT - TOP - BOTTOM) * (down[-1] - y) / (down[-1] - down[0]),
         )
 
-    parts = [_text(LEFT - 6, at(0, y)[1] + 4, f"{y:g}", "end") + _rule(at(0, y)[1]) for y in down]
-    parts += [_text(at(x, 0)[0], HEIGHT - BOTTOM + 16, f"{x:g}", "middle") for x in across]
+    parts = [_text(LEFT - 6, position(0, y)[1] + 4, f"{y:g}", "end") + _rule(position(0, y)[1]) for y in down]
+    parts += [_text(position(x, 0)[0], HEIGHT - BOTTOM + 16, f"{x:g}", "middle") for x in across]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x_label, "middle"))
-    ends = _apart([at(*points[-1])[1] for points in lines.values()])
+    ends = _spread_heights([position(*points[-1])[1] for points in lines.values()])
     for number, (name, points) in enumerate(lines.items()):
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in points))
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (position(*point) for point in points))
         parts.append(f'<polyline class="line{number % 4}" points="{path}"/>')
-        said = f"{name} {points[-1][1]:.3g}".strip()
-        parts.append(_text(at(*points[-1])[0] + 8, ends[number] + 4, said, "start", f"name{number % 4}"))
+        label = f"{name} {points[-1][1]:.3g}".strip()
+        parts.append(_text(position(*points[-1])[0] + 8, ends[number] + 4, label, "start", f"name{number % 4}"))
     return (
         f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
         f"{''.join(parts)}</svg>"
     )
 
 
-def _apart(heights: Sequence[float], least: float = 15) -> list[float]:
-    """The heights, each at least so far below the one above."""
+def _spread_heights(heights: Sequence[float], least: float = 15) -> list[float]:
+    """Return the heights, moved down until neighbours are at least `least` apart, so that labels do not overlap."""
     order = sorted(range(len(heights)), key=lambda each: heights[each])
     moved = list(heights)
     for above, below in pairwise(order):

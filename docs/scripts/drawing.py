@@ -1,4 +1,4 @@
-"""The drawing of the rooms: from the imports in the code and the order of layers in pyproject.toml."""
+"""Draw the packages of the library, from the imports in the code and the order of layers in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ BOX, GAP, LEFT, WIDE = 44, 18, 20, 230
 
 
 def rooms() -> list[str]:
-    """The rooms from the top to the bottom."""
+    """Return the packages from the top layer to the bottom."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     return [layer.split(".")[1] for layer in layers]
 
 
 def imports() -> Counter[tuple[str, str]]:
-    """How many import statements of one room name another room."""
-    found: Counter[tuple[str, str]] = Counter()
+    """Count the import statements between each pair of packages."""
+    counts: Counter[tuple[str, str]] = Counter()
     for file in SOURCE.rglob("*.py"):
         room = file.relative_to(SOURCE).parts[0].removesuffix(".py")
-        found.update((room, other) for other in _named(file) if other != room)
-    return found
+        counts.update((room, other) for other in _imported_rooms(file) if other != room)
+    return counts
 
 
-def _named(file: Path) -> Iterator[str]:
+def _imported_rooms(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("exegete."):
             yield node.module.split(".")[1]
 
 
 def drawing() -> str:
-    """The SVG: a box a room, and an arc for the rooms that it imports from, the wider the more imports."""
+    """Return the SVG: a box per package and an arc per imported package, wider for more imports."""
     order, lines = rooms(), []
     middle = {room: GAP + (BOX + GAP) * row + BOX / 2 for row, room in enumerate(order)}
     for (above, below), count in sorted(imports().items(), key=lambda each: -each[1]):

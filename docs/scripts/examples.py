@@ -1,4 +1,4 @@
-"""The commands on the pages of parts, and the model that they name; `pictures.py` draws what they print."""
+"""Commands on the pages of parts, and the model they use; `pictures.py` draws their output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ TRAINING = (
     'exegete train baseline --config tiny --data "generated?size=4000" --epochs 4 --learning-rate 2e-3 '
     "--masked-share 0.1 --output-dir baseline"
 )
-"""Makes the model of all examples: a BERT of two layers that has read generated reviews."""
+"""Trains the model of all examples: a BERT of two layers, on generated reviews."""
 TEXT = "Most of it was shot by the sea. The editing was tedious."
 JUDGED = ("occlusion", "attention_rollout", "random")
 LIMIT = 20
@@ -21,7 +21,7 @@ PARAMETERS = {
     "smooth_grad": "n_samples=20",
     "f_fidelity": "copy=baseline-copy",
 }
-"""What an example sets, by the part's id: methods so that they take a second, metrics what they need."""
+"""Parameters in examples, by the part's id: methods should take about a second, and some metrics need one."""
 METRIC_NOTES = {
     "f_fidelity": "The first command trains the copy, once for each model.",
     "side_auc": "The reviews are single texts, for which it is the same as `auc`. On pairs, `side_auc?side=2` judges "
@@ -29,7 +29,7 @@ METRIC_NOTES = {
     "seconds": "Costs are measured beside every metric.",
     "peak_memory": "Costs are measured beside every metric.",
 }
-"""A sentence about the example of a metric, by its id."""
+"""Notes on the examples of metrics, by id."""
 FOLDERS = {
     "attention_to_source": "fitted",
     "attributive_masking": "masks",
@@ -38,9 +38,9 @@ FOLDERS = {
     "interpretable_attention": "guided/interpretable_attention",
     "parameterised_attention": "scaffolded/teacher_explainer",
 }
-"""Where the training of a learned method leaves it; here it is a folder's name of our choice."""
+"""Folders in which training saves learned methods; the names are examples."""
 UNTRAINED = ("attention_to_source", "hidden_state_probe", "interpretable_attention", "parameterised_attention")
-"""Learned methods that also explain before they have learned anything: this is what is drawn."""
+"""Learned methods that can explain before training; the pictures show this state."""
 NOT_SHOWN = {
     "llm_ranking": "No result is shown here, because the method needs a chat model.",
     "citation": (
@@ -52,11 +52,11 @@ NOT_SHOWN = {
         "[masks for any model](../tutorials/05_masks_for_any_model.md)."
     ),
 }
-"""Methods whose pages show no result, and why."""
+"""Methods whose pages have no picture, with the reason."""
 
 
 def spec(name: str) -> str:
-    """The method or metric as an example asks for it."""
+    """Return the spec of the method or metric in its example."""
     if name in UNTRAINED:
         return f"{name}?untrained"
     if name in FOLDERS:
@@ -64,8 +64,8 @@ def spec(name: str) -> str:
     return f"{name}?{PARAMETERS[name]}" if name in PARAMETERS else name
 
 
-def explaining(name: str) -> str:
-    """The command of a method's page."""
+def explain_command(name: str) -> str:
+    """Return the command on a method's page."""
     if name == "llm_ranking":
         return f'exegete explain "{TEXT}" --model baseline --methods "llm_ranking?ranker=CHAT-MODEL"'
     if name == "citation":
@@ -76,11 +76,11 @@ def explaining(name: str) -> str:
     return f'exegete explain "{TEXT}" --model baseline --methods "{spec(name)}"'
 
 
-def judging(name: str) -> str:
-    """The command of a metric's page; costs are measured beside any metric."""
-    asked = "aopc_comprehensiveness" if name in ("seconds", "peak_memory") else spec(name)
+def compare_command(name: str) -> str:
+    """Return the command on a metric's page. Costs are measured with any metric."""
+    metric = "aopc_comprehensiveness" if name in ("seconds", "peak_memory") else spec(name)
     command = (
         f"exegete compare --model baseline --data generated --split test --limit {LIMIT} "
-        f"--methods {','.join(JUDGED)} --metrics {asked}"
+        f"--methods {','.join(JUDGED)} --metrics {metric}"
     )
     return f"{COPY}\n{command}" if name == "f_fidelity" else command

@@ -1,4 +1,4 @@
-"""What the pages of datasets show: the files of a corpus of a few made-up rows, and what a row of it becomes."""
+"""Pictures on the pages of datasets: the files of a small made-up corpus, and its first example after reading."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from corpora import CORPORA
 
-ASKED = {"mlqe": "?pair=en-de", "xnli": "?language=sw"}
+SPEC_PARAMETERS = {"mlqe": "?pair=en-de", "xnli": "?language=sw"}
 SIDES = {"text": "rationale", "text_pair": "rationale_pair"}
 
 
-def drawn(folder: Path) -> dict[str, str]:
-    """An HTML fragment for each dataset, by its id."""
+def draw_samples(folder: Path) -> dict[str, str]:
+    """Return an HTML fragment per dataset, by id."""
     return {name: _sample(name, folder / name) for name in READERS.native}
 
 
@@ -34,7 +34,7 @@ def _sample(name: str, folder: Path) -> str:
     path = CORPORA[name](folder)
     files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     return f"<p>Files: {', '.join(f'<code>{escape(file)}</code>' for file in files)}</p>" + _row(
-        _first_split(f"{name}:{path}{ASKED.get(name, '')}")
+        _first_split(f"{name}:{path}{SPEC_PARAMETERS.get(name, '')}")
     )
 
 
@@ -43,21 +43,21 @@ def _first_split(spec: str) -> Any:
         try:
             return exegete.load_data(spec, split)
         except ExegeteError as error:
-            refused = error
-    raise refused
+            last_error = error
+    raise last_error
 
 
 def _row(data: Any) -> str:
-    """The first row as a table of its columns; words that people marked are marked."""
+    """Return the first example as a table of its columns, with the rationale highlighted."""
     row = data[0]
     cells = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in _cells(row, data.features))
-    return f"<p>The first row that comes of it:</p><table>{cells}</table>"
+    return f"<p>The first example:</p><table>{cells}</table>"
 
 
 def _cells(row: Mapping[str, Any], features: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in row.items():
         if name in SIDES:
-            yield name, _marked(value, row.get(SIDES[name]) or ())
+            yield name, _mark_rationale(value, row.get(SIDES[name]) or ())
         elif name == "label" and hasattr(features[name], "int2str"):
             yield name, f"{value} ({escape(features[name].int2str(value))})"
         elif name == "image":
@@ -67,12 +67,12 @@ def _cells(row: Mapping[str, Any], features: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _picture(image: Any) -> str:
-    kept = BytesIO()
-    image.save(kept, "PNG")
-    return f'<img alt="The image" width="64" src="data:image/png;base64,{b64encode(kept.getvalue()).decode()}">'
+    png = BytesIO()
+    image.save(png, "PNG")
+    return f'<img alt="The image" width="64" src="data:image/png;base64,{b64encode(png.getvalue()).decode()}">'
 
 
-def _marked(text: str, spans: Sequence[Sequence[int]]) -> str:
+def _mark_rationale(text: str, spans: Sequence[Sequence[int]]) -> str:
     parts, at = [], 0
     for start, end in sorted(spans):
         parts += [escape(text[at:start]), f"<mark>{escape(text[start:end])}</mark>"]

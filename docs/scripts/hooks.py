@@ -1,4 +1,4 @@
-"""What MkDocs is told: pages that are made of the code, where they stand, and that a broken link is an error."""
+"""MkDocs hooks: add the generated pages, build the navigation, and fail on broken links."""
 
 from __future__ import annotations
 
@@ -35,26 +35,27 @@ REPOSITORY = {
     "examples/plugin": "contribute/plugin.md",
     "docs/results": "results/index.md",
 }
-"""Files of the repository that are pages, too."""
+"""Files of the repository that are also pages of the site."""
 
 
 ROOMS = "![The rooms from top to bottom, and what each imports](pictures/rooms.svg)"
 
 
 def generated() -> Iterator[tuple[str, str]]:
-    """Every page and file that is made here, as its path in the site and its text."""
-    kept = MADE / "pictures.json"
-    yield from parts.pages(json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {})
+    """Yield every generated page and file, as its path in the site and its text."""
+    saved = MADE / "pictures.json"
+    pictures = json.loads(saved.read_text(encoding="utf-8")) if saved.exists() else {}
+    yield from parts.pages(pictures)
     yield from commands.pages()
     yield "pictures/rooms.svg", drawing.drawing()
-    for made in sorted((MADE / "gallery").glob("*.html")):
-        yield f"gallery/{made.name}", made.read_text(encoding="utf-8")
+    for report in sorted((MADE / "gallery").glob("*.html")):
+        yield f"gallery/{report.name}", report.read_text(encoding="utf-8")
     for file in notebooks.tutorials():
         yield f"tutorials/{file.stem}.md", notebooks.page(file, MADE)
         yield f"tutorials/{file.stem}.ipynb", json.dumps(notebooks.notebook(file))
     for name, path in REPOSITORY.items():
         if (ROOT / name).is_file():
-            text = relinked((ROOT / name).read_text(encoding="utf-8"), name, path)
+            text = relink((ROOT / name).read_text(encoding="utf-8"), name, path)
             yield path, text + _sources(PLUGIN) if path == "contribute/plugin.md" else text
     for study in sorted((ROOT / "studies").glob("*.yaml")):
         yield f"studies/{study.name}", study.read_text(encoding="utf-8")
@@ -63,22 +64,22 @@ def generated() -> Iterator[tuple[str, str]]:
     yield "results/index.md", _results()
 
 
-def relinked(text: str, name: str, path: str) -> str:
-    """The text of a file of the repository with its links as the site has them."""
+def relink(text: str, name: str, path: str) -> str:
+    """Return a repository file's text with its links changed to those of the site."""
 
-    def moved(found: re.Match[str]) -> str:
-        target, anchor = found[2], found[3] or ""
+    def replace_target(match: re.Match[str]) -> str:
+        target, anchor = match[2], match[3] or ""
         if "://" in target:
-            return found[0]
-        there = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-        site = REPOSITORY.get(there) or there.removeprefix("docs/")
-        return f"{found[1]}({posixpath.relpath(site, posixpath.dirname(path) or '.')}{anchor})"
+            return match[0]
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+        site = REPOSITORY.get(file) or file.removeprefix("docs/")
+        return f"{match[1]}({posixpath.relpath(site, posixpath.dirname(path) or '.')}{anchor})"
 
-    return re.sub(r"(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)", moved, text)
+    return re.sub(r"(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)", replace_target, text)
 
 
 def _sources(folder: Path) -> str:
-    """The files of a package, each under its name."""
+    """Return the files of a package as Markdown, each under its name."""
     files = [folder / "pyproject.toml", *sorted(folder.glob("src/*/[a-z]*.py")), *sorted(folder.glob("tests/*.py"))]
     kinds = {".toml": "toml", ".py": "python"}
     block = "\n## {}\n\n```{}\n{}```\n"
@@ -86,14 +87,17 @@ def _sources(folder: Path) -> str:
 
 
 def _results() -> str:
-    lines = ["# What came out", "The papers' tables at a scale that this project could afford, and what differs."]
+    lines = [
+        "# Results",
+        "The tables of the papers, reproduced with small models and fewer examples, and what differs.",
+    ]
     files = sorted((ROOT / "docs" / "results").glob("*.md"))
     rows = [f"- [{file.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}]({file.name})" for file in files]
     return "\n\n".join([*lines, "\n".join(rows)]) + "\n"
 
 
 def on_config(config: Any) -> Any:
-    """The navigation: hand-written pages and, in the order of their registries, those that are made here."""
+    """Build the navigation from hand-written and generated pages."""
     pages = [path for path, _ in generated() if path.endswith(".md")]
 
     def under(folder: str) -> list[str]:
@@ -115,24 +119,25 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds what is made."""
+    """Add the generated files."""
     for path, text in generated():
         files.append(File.generated(config, path, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links of hand-written pages to files outside of docs/ lead to their pages."""
+    """Change links of hand-written pages to files outside docs/ into links to their pages."""
     if page.file.generated_by is not None:
         return markdown
     if page.file.src_uri == "architecture.md":
         markdown = markdown.replace("## Rooms\n", f"## Rooms\n{ROOMS}\n\n", 1)
-    return relinked(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
+    return relink(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
 
 
 def on_post_build(config: Any) -> None:
-    """Writes llms.txt and checks all links of the site. Raises PluginError where one is broken."""
+    """Write llms.txt and check all links of the site. Raises PluginError if a link is broken."""
     site = Path(config.site_dir)
     (site / "llms.txt").write_text(llms.text(ROOT, site, config.nav), encoding="utf-8")
-    if found := sorted(set(links.broken(site))):
-        raise PluginError("broken links:\n" + "\n".join(found))
+    broken = sorted(set(links.find_broken(site)))
+    if broken:
+        raise PluginError("broken links:\n" + "\n".join(broken))

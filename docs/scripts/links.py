@@ -1,4 +1,4 @@
-"""Checks the built site: every local link, picture and anchor is there, and nothing is loaded from another host."""
+"""Check the built site: every local link, picture and anchor exists, and nothing is loaded from another host."""
 
 from __future__ import annotations
 
@@ -20,40 +20,42 @@ class Names(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """See HTMLParser."""
-        given = {name: value or "" for name, value in attrs}
-        self.ids.update(given[name] for name in ("id", "name") if name in given)
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        loaded = given.get("src") or (given.get("href") if tag == "link" and given.get("rel") != "canonical" else None)
+        attributes = {name: value or "" for name, value in attrs}
+        self.ids.update(attributes[name] for name in ("id", "name") if name in attributes)
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        loaded = attributes.get("src") or (
+            attributes.get("href") if tag == "link" and attributes.get("rel") != "canonical" else None
+        )
         if loaded:
             self.loads.append(loaded)
 
 
-def broken(site: Path) -> Iterator[str]:
-    """A sentence for everything that leads nowhere or is loaded from another host."""
+def find_broken(site: Path) -> Iterator[str]:
+    """Yield a sentence for every link that leads nowhere, and for everything loaded from another host."""
     for file in sorted(site.rglob("*.html")):
         page = _read(file)
         for target in page.loads:
             if urlsplit(target).netloc:
                 yield f"{file.relative_to(site)}: loads {target}"
         for target in (*page.links, *page.loads):
-            if (reason := _missing(file, target, site)) and file.name != "404.html":
+            if (reason := _check_target(file, target, site)) and file.name != "404.html":
                 yield f"{file.relative_to(site)}: {reason}"
 
 
-def _missing(file: Path, target: str, site: Path) -> str | None:
+def _check_target(file: Path, target: str, site: Path) -> str | None:
     parts = urlsplit(target)
     if parts.scheme or parts.netloc or target.startswith("#__") or not (parts.path or parts.fragment):
         return None
-    there = file if not parts.path else _resolved(file, unquote(parts.path), site)
+    there = file if not parts.path else _resolve(file, unquote(parts.path), site)
     if there is None or not there.exists():
-        return f"{target} is not there"
+        return f"{target} does not exist"
     if parts.fragment and there.suffix == ".html" and unquote(parts.fragment) not in _read(there).ids:
         return f"{target}: no such anchor"
     return None
 
 
-def _resolved(file: Path, path: str, site: Path) -> Path | None:
+def _resolve(file: Path, path: str, site: Path) -> Path | None:
     there = (site / path.lstrip("/")) if path.startswith("/") else (file.parent / path)
     return there / "index.html" if there.is_dir() else there
 

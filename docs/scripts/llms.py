@@ -1,4 +1,4 @@
-"""llms.txt: what the library is and where its pages are, for language models (https://llmstxt.org)."""
+"""Write llms.txt, a summary of the site for language models (https://llmstxt.org)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 FIRST = 3
-"""Paragraphs of the README."""
+"""Number of paragraphs taken from the README."""
 
 
 def text(root: Path, site: Path, nav: list[Any]) -> str:
-    """The file: the README's first paragraphs, then every page of the built site by section."""
+    """Return the file: the first paragraphs of the README, then every page of the built site by section."""
     readme = (root / "README.md").read_text(encoding="utf-8").split("\n\n")
     about = [part for part in readme[1 : 1 + FIRST] if not part.startswith("!")]
     lines = ["# exegete", "> " + about[0].strip("*"), *about[1:]]
@@ -38,6 +38,6 @@ def _address(page: str) -> str:
 
 
 def _title(folder: Path) -> str:
-    """The first heading of the page in a folder."""
+    """Return the first heading of the page in a folder."""
     found = re.search(r"<h1[^>]*>(.*?)<", (folder / "index.html").read_text(encoding="utf-8"), re.DOTALL)
     return unescape(found[1]).strip() if found else folder.name

@@ -1,6 +1,6 @@
-"""Makes what the pages show, before MkDocs builds them: pictures, and tutorials that are run.
+"""Draw the pictures and run the tutorials that the pages show, before MkDocs builds the site.
 
-`python docs/scripts/make.py` runs the quick tutorials, `--all` every one.
+`python docs/scripts/make.py` runs the quick tutorials; `--all` runs every one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ QUICK = ("01_trust_an_explanation", "02_train_with_rationales")
 
 
 def main(everything: bool) -> None:
-    """Draws the pictures, runs the reference's examples and tutorials; the first that fails ends it.
+    """Run the examples of the reference, draw the pictures, run the tutorials; stop at the first failure.
 
-    A public name without an example is told; it ends a run of everything.
+    A public name without an example is reported; with `everything` it is an error.
     """
     shutil.rmtree(MADE / "work", ignore_errors=True)
-    wrong = "\n".join(sorted(blocks.missing()))
-    if wrong and everything:
-        sys.exit(wrong)
-    sys.stderr.write(wrong and f"{wrong}\n")
+    problems = "\n".join(sorted(blocks.find_missing()))
+    if problems and everything:
+        sys.exit(problems)
+    sys.stderr.write(problems and f"{problems}\n")
     start = time.monotonic()
     blocks.run(MADE / "work" / "reference")
     sys.stderr.write(f"examples of the reference: {time.monotonic() - start:.0f} s\n")

@@ -1,4 +1,4 @@
-"""Tutorials are scripts with cells (`# %%`); here they run as notebooks, and become pages with what came out."""
+"""Run the tutorials, scripts with cells (`# %%`), as notebooks, and turn them into pages with their outputs."""
 
 from __future__ import annotations
 
@@ -18,51 +18,52 @@ TUTORIALS = Path(__file__).parents[1] / "tutorials"
 
 
 def notebook(file: Path) -> Any:
-    """The tutorial as a notebook without outputs."""
-    made = jupytext.read(file)
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return made
+    """Return the tutorial as a notebook without outputs."""
+    book = jupytext.read(file)
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return book
 
 
 def execute(file: Path, folder: Path) -> float:
-    """Runs a tutorial in `folder/work` and writes its page into `folder/tutorials`. Returns seconds.
+    """Run a tutorial in `folder/work`, write its page to `folder/tutorials`, and return the seconds it took.
 
-    Raises CellExecutionError where a cell fails.
+    Raises CellExecutionError if a cell fails.
     """
-    start, made = time.monotonic(), notebook(file)
+    start, book = time.monotonic(), notebook(file)
     work, out = folder / "work", folder / "tutorials"
     for each in (work, out):
         each.mkdir(parents=True, exist_ok=True)
-    NotebookClient(made, timeout=300, resources={"metadata": {"path": str(work)}}).execute()
-    page = {"source": digest(file), "page": markdown(made, file.stem)}
+    NotebookClient(book, timeout=300, resources={"metadata": {"path": str(work)}}).execute()
+    page = {"source": digest(file), "page": markdown(book, file.stem)}
     (out / f"{file.stem}.json").write_text(json.dumps(page), encoding="utf-8")
     return time.monotonic() - start
 
 
 def page(file: Path, folder: Path) -> str:
-    """The tutorial's page: with outputs where this text of it has been run, else without."""
-    kept = folder / "tutorials" / f"{file.stem}.json"
-    if kept.exists():
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        if found["source"] == digest(file):
-            return str(found["page"])
+    """Return the tutorial's page, with outputs if exactly this text has been run."""
+    saved = folder / "tutorials" / f"{file.stem}.json"
+    if saved.exists():
+        content = json.loads(saved.read_text(encoding="utf-8"))
+        if content["source"] == digest(file):
+            return str(content["page"])
     return markdown(notebook(file), file.stem)
 
 
 def digest(file: Path) -> str:
-    """Of the tutorial's text."""
+    """Return the hash of the tutorial's text."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def markdown(made: Any, name: str) -> str:
-    """Cells and outputs as Markdown; what a kernel writes to standard error is left out."""
+def markdown(book: Any, name: str) -> str:
+    """Return cells and outputs as Markdown, without standard error."""
     parts = []
-    for cell in made.cells:
+    for cell in book.cells:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
         elif cell.source.strip():
             parts.append(f"```python\n{cell.source}\n```")
-            parts += [shown for each in cell.get("outputs", ()) if (shown := _output(each))]
+            outputs = [_output(output) for output in cell.get("outputs", ())]
+            parts += [output for output in outputs if output]
     head, _, rest = "\n\n".join(parts).partition("\n\n")
     return f"{head}\n\n[Download as a notebook]({name}.ipynb){{ .md-button download }}\n\n{rest}\n"
 
@@ -84,5 +85,5 @@ def _text(text: str) -> str:
 
 
 def tutorials() -> Iterator[Path]:
-    """The scripts in the order of their numbers."""
+    """Yield the scripts in the order of their numbers."""
     yield from sorted(TUTORIALS.glob("*.py"))

@@ -1,4 +1,4 @@
-"""The parameters of methods and metrics as tables: name, default, and what the docstrings of their classes say."""
+"""Tables of the parameters of methods and metrics: name, default, and the text from the docstrings of their classes."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from html import escape
 from typing import Any
 
 ARGUMENT = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
-"""An entry of `Args:`, indented by four, with the lines that go on."""
+"""An entry of `Args:`, indented by four, with its continuation lines."""
 NAMED = re.compile(r"(?:(?<=[.;?)] )|^)((?:`\w+`(?:, | and )?)+): ")
-"""Where a sentence begins that tells of one parameter or of several: `name`: …"""
+"""The beginning of a sentence that describes one or several parameters: `name`: …"""
 
 
 def table(part: type) -> str:
-    """Markdown: a row for each parameter; empty for a part without any. Raises ValueError where one has no text."""
-    rows = [f"| `{name}` | `{default}` | {text} |" for name, default, text in told(part)]
+    """Return a Markdown table of the parameters, or an empty string. Raises ValueError if a parameter has no text."""
+    rows = [f"| `{name}` | `{default}` | {text} |" for name, default, text in parameter_rows(part)]
     return "\n".join(["| parameter | default | |", "| --- | --- | --- |", *rows]) if rows else ""
 
 
-def told(part: type) -> Iterator[tuple[str, str, str]]:
-    """Each parameter's name, default and text. Raises ValueError where no docstring of its classes has a text."""
+def parameter_rows(part: type) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, default and text of each parameter. Raises ValueError if no docstring has its text."""
     fields = [field for field in dataclasses.fields(part) if field.init] if dataclasses.is_dataclass(part) else []
     texts = [texts_of(inspect.cleandoc(vars(each).get("__doc__") or "")) for each in part.__mro__]
     for field in fields:
         text = next((own[field.name] for own in texts if not own.get(field.name, "see").startswith("see")), None)
         if text is None:
-            raise ValueError(f"no docstring of {part.__qualname__} tells of its parameter {field.name}")
-        yield field.name, shown(field.default), escape(text, quote=False).replace("|", "\\|")
+            raise ValueError(f"no docstring of {part.__qualname__} describes its parameter {field.name}")
+        yield field.name, format_default(field.default), escape(text, quote=False).replace("|", "\\|")
 
 
 def texts_of(docstring: str) -> dict[str, str]:
-    """What a docstring says of parameters: the entries of its `Args:`, and sentences that begin with `name`: ."""
-    found = {name: " ".join(text.split()) for name, text in ARGUMENT.findall(docstring)}
+    """Return a docstring's texts on parameters: entries of `Args:`, and sentences that begin with `name`: ."""
+    texts = {name: " ".join(text.split()) for name, text in ARGUMENT.findall(docstring)}
     for paragraph in docstring.partition("\nArgs:")[0].split("\n\n"):
         _, *parts = NAMED.split(" ".join(paragraph.split()))
         for names, text in zip(parts[::2], parts[1::2], strict=True):
-            found |= dict.fromkeys(re.findall(r"\w+", names.replace(" and ", " ")), text.strip())
-    return found
+            texts |= dict.fromkeys(re.findall(r"\w+", names.replace(" and ", " ")), text.strip())
+    return texts
 
 
-def shown(default: Any) -> str:
-    """A default as a spec has it: `0.01,0.05` of a tuple."""
+def format_default(default: Any) -> str:
+    """Return a default as it is written in a spec, such as `0.01,0.05` for a tuple."""
     if default is dataclasses.MISSING:
         return "required"
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

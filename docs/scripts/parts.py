@@ -1,21 +1,23 @@
-"""A page for every method, metric, objective, recipe and dataset, made of cards and docstrings."""
+"""A page for every method, metric, objective, recipe and dataset, made from cards, docstrings and `ideas.yaml`."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import examples
 import parameters
 import scores
+import yaml
 from latex2mathml.converter import convert
 
 from exegete.data import READERS
-from exegete.data.cards import DataCard, MethodCard, MetricCard
+from exegete.data.cards import DataCard, MethodCard, MetricCard, display_name
 from exegete.data.registry import Registry
 from exegete.data.source import read_source
 from exegete.explainers import EXPLAINERS
@@ -24,10 +26,12 @@ from exegete.objectives import OBJECTIVES
 from exegete.recipes import RECIPES
 
 YES = {True: "yes", False: "no"}
+IDEAS: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("ideas.yaml").read_text(encoding="utf-8"))
+"""Families with a sentence on each, and two sentences of intuition for each part, by folder of pages."""
 
 
 class Kind(NamedTuple):
-    """One kind of parts: its folder of pages, what the list says of it, and its registry."""
+    """One kind of parts: its folder of pages, the introduction of its index page, and its registry."""
 
     folder: str
     title: str
@@ -37,26 +41,104 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind(
-        "methods", "Methods", "How much of a prediction is each word's. `exegete methods` prints this list.", EXPLAINERS
+        "methods",
+        "Methods",
+        "A method gives every word a score for its share in a prediction. `exegete methods` prints this list; "
+        "[Choose](../choose.md) helps to pick one.",
+        EXPLAINERS,
     ),
-    Kind("metrics", "Metrics", "How good an attribution is. `exegete metrics` prints this list.", METRICS),
-    Kind("objectives", "Objectives", "Terms of a training loss, for `exegete train custom`.", OBJECTIVES),
-    Kind("recipes", "Training methods", "A paper's training method by name: `exegete train NAME`.", RECIPES),
-    Kind("datasets", "Datasets", "What `--data` and `exegete.load_data` read. `exegete datasets` prints it.", READERS),
+    Kind(
+        "metrics",
+        "Metrics",
+        "A metric says how good an attribution is. `exegete metrics` prints this list; [Choose](../choose.md) helps to "
+        "pick one.",
+        METRICS,
+    ),
+    Kind(
+        "objectives",
+        "Objectives",
+        "An objective is one term of a training loss. `exegete train custom` adds any of them up; "
+        "`exegete objectives` prints this list.",
+        OBJECTIVES,
+    ),
+    Kind(
+        "recipes",
+        "Training methods",
+        "A training method is a recipe from a paper, with the paper's values as defaults: `exegete train ID`.",
+        RECIPES,
+    ),
+    Kind(
+        "datasets",
+        "Datasets",
+        "Datasets and file formats that `--data` and `exegete.load_data` read. `exegete datasets` prints this list.",
+        READERS,
+    ),
 )
 
 
 def pages(pictures: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """Every page as its path and Markdown; `pictures` has an HTML fragment for parts, by folder and id."""
+    """Yield every page as its path and Markdown; `pictures` maps folder and id to an HTML fragment."""
     for kind in KINDS:
-        said, facts = notes(kind), facts_of(kind)
-        rows = [f"| [{name}]({name}.md) | " + " | ".join(each.values()) + " |" for name, each in facts.items()]
-        heads = ["id", *next(iter(facts.values()))]
-        table = "\n".join([_row(heads), _row(["---"] * len(heads)), *rows])
-        yield f"{kind.folder}/index.md", f"# {kind.title}\n\n{kind.about}\n\n{table}\n"
-        for name in facts:
-            picture = pictures.get(kind.folder, {}).get(name, "")
-            yield f"{kind.folder}/{name}.md", page(kind, name, facts[name], said.get(name, {}), picture)
+        texts, facts = notes(kind), facts_of(kind)
+        yield f"{kind.folder}/index.md", index_page(kind, facts)
+        for names in group_by_family(kind, facts).values():
+            for name in names:
+                picture = pictures.get(kind.folder, {}).get(name, "")
+                yield f"{kind.folder}/{name}.md", page(kind, name, facts[name], texts.get(name, {}), picture)
+
+
+def group_by_family(kind: Kind, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the ids of each family, in the order of `ideas.yaml`. Datasets are one family without a name."""
+    families = IDEAS[kind.folder]["families"] if kind.folder in IDEAS else {"": {}}
+    groups: dict[str, list[str]] = {family: [] for family in families}
+    for name in names:
+        groups[family_of(kind, name)].append(name)
+    return {family: members for family, members in groups.items() if members}
+
+
+def index_page(kind: Kind, facts: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the list of a kind's parts: a section per family, with a sentence about it and a table."""
+    lines = [f"# {kind.title}", kind.about]
+    for family, names in group_by_family(kind, facts).items():
+        if family:
+            texts = IDEAS[kind.folder]["families"][family]
+            lines += [f"## {texts['title']}", texts["about"]]
+        columns = [column for column in facts[names[0]] if column != "family"]
+        rows = [_row(["", "id", *columns]), _row(["---"] * (len(columns) + 2))]
+        for name in names:
+            cells = [facts[name][column] for column in columns]
+            rows.append(_row([f"[{title_of(kind, name)}]({name}.md)", f"`{name}`", *cells]))
+        lines.append("\n".join(rows))
+    return "\n\n".join(lines) + "\n"
+
+
+def title_of(kind: Kind, name: str) -> str:
+    """Return the name that people use for a part."""
+    title = _texts(kind, name).get("title")
+    if title:
+        return str(title)
+    if kind.folder == "datasets":
+        return name
+    return _card_title(kind, name) or display_name(name)
+
+
+def family_of(kind: Kind, name: str) -> str:
+    """Return the family of a part; empty for datasets."""
+    if kind.folder == "methods":
+        return kind.registry.cards(MethodCard)[name].family
+    if kind.folder == "metrics":
+        return cards()[name].family
+    return str(_texts(kind, name).get("family", ""))
+
+
+def intuition(kind: Kind, name: str) -> str:
+    """Return two sentences of intuition about a part; of a dataset, the first lines of its docstring."""
+    return str(_texts(kind, name).get("idea", "")) or _summary(kind, name)
+
+
+def _texts(kind: Kind, name: str) -> Mapping[str, str]:
+    texts = IDEAS.get(kind.folder, {}).get("parts", {}).get(name, {})
+    return {"idea": texts} if isinstance(texts, str) else texts
 
 
 RESULTS = {
@@ -69,59 +151,66 @@ RESULTS = {
     "ivra": ("", "ivra"),
     "aml": ("", "aml"),
 }
-"""Of recipes: their name in tables of results, and the results page that has them."""
-HEADINGS = {
-    "computed": "What is computed",
-    "read": "Reading a value",
-    "use": "When to use it",
-    "avoid": "When not to use it",
-}
+"""Each recipe's name in tables of results, and the results page with these tables."""
+HEADINGS = {"use": "When to use it", "avoid": "When not to use it"}
 
 
-def page(kind: Kind, name: str, facts: Mapping[str, str], said: Mapping[str, str], picture: str) -> str:
-    """One part's page: facts, equation, when to use it, when not, parameters, an example, results, reference."""
-    lines = [f"# {name}", *_idea(kind, name)]
-    if "equation" in said:
-        lines.append(f'<p class="equation">{_equation(said["equation"])}</p>')
-    if len(facts) > 1:
-        first, *rest = (f"| {key} | {value} |" for key, value in facts.items())
-        lines.append("\n".join([first, "| --- | --- |", *rest]))
-    for key, heading in HEADINGS.items():
-        if key in said:
-            lines += [f"## {heading}", said[key]]
-    lines += _parameters(kind, name)
+def page(kind: Kind, name: str, facts: Mapping[str, str], texts: Mapping[str, str], picture: str) -> str:
+    """Return the page of one part.
+
+    The order is: intuition, example with its picture, when to use it and when not, definition, parameters, results.
+    """
+    lines = [f"# {title_of(kind, name)}", intuition(kind, name)]
     lines += ["## Example", f"```sh\n{command(kind, name)}\n```"]
     if picture:
         lines.append(f'<div class="picture">{picture}</div>')
-    lines += _model(kind, name, said)
-    if scored := _scored(kind, name, said):
-        lines += ["## On our results pages", scored]
+    lines += _example_notes(kind, name, texts)
+    for key, heading in HEADINGS.items():
+        if key in texts:
+            lines += [f"## {heading}", texts[key]]
+    lines += _definition(kind, name, facts, texts)
+    lines += _parameters(kind, name)
+    results = _results(kind, name, texts)
+    if results:
+        lines += ["## On our results pages", results]
     lines += ["## Reference", _reference(kind, name)]
     return "\n\n".join(lines) + "\n"
 
 
+def _definition(kind: Kind, name: str, facts: Mapping[str, str], texts: Mapping[str, str]) -> list[str]:
+    """Return the section with the equation, what is computed, how to read a value, and the properties."""
+    lines = ["## Definition"]
+    if "equation" in texts:
+        lines.append(f'<p class="equation">{_equation(texts["equation"])}</p>')
+    lines.append(texts.get("computed") or _summary(kind, name))
+    if "read" in texts:
+        lines += ["### Reading a value", texts["read"]]
+    rows = [_row(["id", f"`{name}`"]), _row(["---", "---"])]
+    rows += [_row([key, value]) for key, value in facts.items() if key != "in short"]
+    return [*lines, "\n".join(rows)]
+
+
 def _parameters(kind: Kind, name: str) -> list[str]:
-    """A section with the parameters of a method or a metric."""
-    if kind.folder not in ("methods", "metrics"):
+    """Return a section with the parameters of a method or a metric."""
+    if kind.folder not in ("methods", "metrics") or name not in kind.registry.native:
         return []
-    if name not in kind.registry.native:
-        return []
-    text = parameters.table(kind.registry[name]) or "It has none."
+    text = parameters.table(kind.registry[name]) or "It has no parameters."
     if name in examples.FOLDERS:
-        text = f"Given in training, and kept in its folder: `{name}:FOLDER`."
+        text = f"The parameters are set in training and saved in its folder: `{name}:FOLDER`."
     elif "`" in text:
-        text = f"Set as `{name}?PARAMETER=VALUE`; several are joined by `&`.\n\n{text}"
+        text = f"Write `{name}?PARAMETER=VALUE`, with `&` between several parameters.\n\n{text}"
     return ["## Parameters", text]
 
 
-def _model(kind: Kind, name: str, said: Mapping[str, str]) -> list[str]:
-    """What an example shows, and how its model is made."""
+def _example_notes(kind: Kind, name: str, texts: Mapping[str, str]) -> list[str]:
+    """Return what the example shows, and the command that trains its model."""
     if kind.folder not in ("methods", "metrics"):
         return []
-    lines = [said["example"]] if "example" in said else []
+    lines = [texts["example"]] if "example" in texts else []
     if name in examples.UNTRAINED:
-        lines.append(f"Shown is the method before it has learned anything; a trained one is `{name}:FOLDER`.")
-    return [*lines, f"The model `baseline` is made in half a minute:\n\n```sh\n{examples.TRAINING}\n```"]
+        lines.append(f"The picture shows the method before training; a trained one is `{name}:FOLDER`.")
+    training = f"    ```sh\n    {examples.TRAINING}\n    ```"
+    return [*lines, f'??? note "This command trains the model `baseline` in half a minute"\n{training}']
 
 
 def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
@@ -165,9 +254,9 @@ def _metric_notes(name: str, card: MetricCard) -> dict[str, str]:
 
 
 def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
-    """Each native part's facts by id, as a table shows them."""
+    """Return the properties of each native part by id, as a table shows them."""
     if kind.folder == "methods":
-        made = kind.registry.cards(MethodCard)
+        method_cards = kind.registry.cards(MethodCard)
         return {
             name: {
                 "family": card.family,
@@ -177,7 +266,7 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
                 "cost": card.cost,
                 "source": card.paper or "–",
             }
-            for name, card in made.items()
+            for name, card in method_cards.items()
             if name in kind.registry.native
         }
     if kind.folder == "metrics":
@@ -192,13 +281,20 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
             for name, card in cards().items()
         }
     if kind.folder == "datasets":
-        found = kind.registry.cards(DataCard)
+        data_cards = kind.registry.cards(DataCard)
         return {
             name: {"what": card.what, "form": _code(card.form), "source": card.source, "licence": card.licence}
-            for name, card in found.items()
+            for name, card in data_cards.items()
             if name in kind.registry.native
         }
-    return {name: {"in short": _first(docstring(kind, name))} for name in kind.registry.native}
+    facts = {}
+    for name in kind.registry.native:
+        first_sentence = intuition(kind, name).split(". ")[0].rstrip(".")
+        facts[name] = {"in short": f"{first_sentence}."}
+    if kind.folder == "recipes":
+        for name, row in facts.items():
+            row["source"] = RECIPES[name]().paper or "–"
+    return facts
 
 
 def docstring(kind: Kind, name: str) -> str:
@@ -207,48 +303,51 @@ def docstring(kind: Kind, name: str) -> str:
 
 
 def command(kind: Kind, name: str) -> str:
-    """A command line that uses the part."""
+    """Return a command line that uses the part."""
     if kind.folder == "recipes":
-        found = re.search(r"Example: (exegete .*?)(\n\n|\Z)", docstring(kind, name), re.DOTALL)
-        return " ".join(found[1].split()) if found else f"exegete train {name} --help"
+        example = re.search(r"Example: (exegete .*?)(\n\n|\Z)", docstring(kind, name), re.DOTALL)
+        return " ".join(example[1].split()) if example else f"exegete train {name} --help"
     if kind.folder == "objectives":
         loss = name if name == "cross_entropy" else f"cross_entropy,{name}"
         return f'exegete train custom --objectives "{loss}" --config tiny --data generated --output-dir runs/{name}'
     if kind.folder == "datasets":
         return f'exegete compare --model my-model --data "{READERS.cards(DataCard)[name].example}"'
-    return examples.judging(name) if kind.folder == "metrics" else examples.explaining(name)
+    return examples.compare_command(name) if kind.folder == "metrics" else examples.explain_command(name)
 
 
-def _scored(kind: Kind, name: str, said: Mapping[str, str]) -> str:
-    """What the part scored. Tables know it by its id, its title, or its short name in `scores.METRICS`."""
+def _results(kind: Kind, name: str, texts: Mapping[str, str]) -> str:
+    """Return the part's figures. Tables know it by its id, its title, or its short name in `scores.METRICS`."""
     short = [label for label, metric in scores.METRICS.items() if metric == name]
-    names = {each.lower() for each in (name, _title(kind, name), *short) if each}
-    measured = kind.folder in ("methods", "metrics", "recipes")
-    return scores.told(names, said.get("page"), _long()) or "Not measured there yet." * measured
+    names = {label.lower() for label in (name, _card_title(kind, name), texts.get("called"), *short) if label}
+    text = scores.figures_of(names, texts.get("page"), _metric_headings())
+    if text or kind.folder not in ("methods", "metrics", "recipes"):
+        return text
+    return "Not measured there yet."
 
 
 @cache
-def _long() -> dict[str, str]:
-    """Metrics in people's words by what tables of results call them."""
+def _metric_headings() -> dict[str, str]:
+    """Return the full names of metrics, by their short names in tables of results."""
     return {short: cards()[name].heading for short, name in scores.METRICS.items()}
 
 
-def _title(kind: Kind, name: str) -> str:
-    """What tables call a method or a metric."""
+def _card_title(kind: Kind, name: str) -> str:
+    """Return the title on the card of a method or a metric, which tables of results use, too; empty for others."""
     if kind.folder == "methods":
         return kind.registry.cards(MethodCard)[name].title
     return cards()[name].heading if kind.folder == "metrics" else ""
 
 
 def _equation(latex: str) -> str:
-    """MathML; the sign of a difference of sets is in few fonts as LaTeX has it."""
+    """Return MathML. Few fonts have the set difference sign that LaTeX's becomes, so it is replaced by a common one."""
     return convert(latex, display="block").replace("&#x02216;", "∖").replace("&#x029F5;", "∖")
 
 
-def _idea(kind: Kind, name: str) -> list[str]:
+def _summary(kind: Kind, name: str) -> str:
+    """Return the first paragraph of a part's docstring, on one line."""
     if name not in kind.registry.native:
-        return ["Measured beside every comparison: what an explanation costs."]
-    return [_first(docstring(kind, name))]
+        return ""
+    return " ".join(docstring(kind, name).split("\n\n", maxsplit=1)[0].split())
 
 
 def _reference(kind: Kind, name: str) -> str:
@@ -257,10 +356,6 @@ def _reference(kind: Kind, name: str) -> str:
     point = kind.registry.native[name]
     options = "heading_level: 3, show_source: false, show_bases: false"
     return f"::: {point.module}.{point.attr}\n    options: {{{options}}}"
-
-
-def _first(text: str) -> str:
-    return " ".join(text.split("\n\n", maxsplit=1)[0].split())
 
 
 def _code(text: str) -> str:

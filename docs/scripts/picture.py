@@ -11,21 +11,21 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 WIDTH, HEIGHT, COLOURS = 1000, 1080, 256
-LEFT_OUT = "#curves, fieldset { display: none }"
+HIDE_CURVES = "#curves, fieldset { display: none }"
 PICTURE = Path(__file__).parents[1] / "pictures" / "report.png"
 
 
-def photographed(report: Path) -> Image.Image:
-    """The top of a report, as Chromium shows it, without its curves."""
+def take_screenshot(report: Path) -> Image.Image:
+    """Return a screenshot of the top of a report, without its curves."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(report.resolve().as_uri())
-        page.add_style_tag(content=LEFT_OUT)
-        shown = page.screenshot()
+        page.add_style_tag(content=HIDE_CURVES)
+        png = page.screenshot()
         browser.close()
-    return Image.open(BytesIO(shown))
+    return Image.open(BytesIO(png))
 
 
 if __name__ == "__main__":
-    photographed(Path(sys.argv[1]) / "report.html").quantize(COLOURS).save(PICTURE, optimize=True)
+    take_screenshot(Path(sys.argv[1]) / "report.html").quantize(COLOURS).save(PICTURE, optimize=True)

@@ -1,4 +1,4 @@
-"""What the pages of parts show: a text explained and judged by a small model trained here, short runs, sample rows."""
+"""Pictures on the pages of parts: a text explained and judged with a small model trained here, short runs, samples."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from exegete.studies.compare.comparison import Comparison
 
 COMPARED = ("decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random")
 WIDTH = "100"
-"""Columns of the terminal that tables are drawn for."""
+"""Width of the terminal that tables are printed for."""
 
 
-def made(command: str) -> None:
-    """Runs a command of the pages here, in the present folder; a finished training is not done again."""
+def run_command(command: str) -> None:
+    """Run a command of the pages in the current folder. A finished training is not repeated."""
     app([*shlex.split(command)[1:], "--device", "cpu", "--quiet"], standalone_mode=False)
 
 
-def trained(folder: Path) -> ExplainedModel:
-    """The model `baseline` of the pages and the copy that F-fidelity needs, both made by the commands on pages."""
+def train_models(folder: Path) -> ExplainedModel:
+    """Train and return the model `baseline`, with the commands on the pages; also train the copy for F-fidelity."""
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder):
-        made(examples.TRAINING)
-        made(examples.COPY)
+        run_command(examples.TRAINING)
+        run_command(examples.COPY)
     return exegete.load(folder / "baseline", device="cpu")
 
 
 def methods(model: ExplainedModel) -> dict[str, str]:
-    """What the command of each method's page shows, as HTML; nothing of those that need another model."""
-    return {name: _tried(partial(_picture, model, examples.spec(name))) for name in EXPLAINERS.native}
+    """Return the explanation of each method as HTML; empty for methods that need another model."""
+    return {name: _draw_or_empty(partial(_picture, model, examples.spec(name))) for name in EXPLAINERS.native}
 
 
-def _tried(draw: Callable[[], str]) -> str:
-    """The picture; none where a part needs more than a classifier, as a masking model that is not trained."""
+def _draw_or_empty(draw: Callable[[], str]) -> str:
+    """Return the picture, or an empty string if the method cannot explain this model."""
     try:
         return draw()
     except ExegeteError:
@@ -62,32 +62,32 @@ def _picture(model: ExplainedModel, spec: str) -> str:
 
 
 def metrics(model: ExplainedModel, folder: Path) -> dict[str, str]:
-    """What the command of each metric's page prints, as HTML. All are judged at once: none sees the others."""
+    """Return the table of each metric as HTML. All metrics are computed in one comparison, which saves time."""
     os.environ["COLUMNS"] = WIDTH
     rows = exegete.load_data("generated", "test", limit=examples.LIMIT)
     with chdir(folder):
         table = exegete.compare(model, rows, examples.JUDGED, list(map(examples.spec, METRICS.native)))
-    shown = {name: _alone(table, [name]) for name in METRICS.native}
-    return shown | dict.fromkeys(("seconds", "peak_memory"), _alone(table, ["aopc_comprehensiveness"]))
+    shown = {name: _render_metrics(table, [name]) for name in METRICS.native}
+    return shown | dict.fromkeys(("seconds", "peak_memory"), _render_metrics(table, ["aopc_comprehensiveness"]))
 
 
-def _alone(table: Comparison, names: Sequence[str]) -> str:
-    """The verdict and the table as if these metrics alone had been asked for."""
+def _render_metrics(table: Comparison, names: Sequence[str]) -> str:
+    """Return the verdict and the table as if only these metrics had been computed."""
     cards = [card for card in table.cards if card.name in names or card.family == "cost"]
     return f'<pre class="output">{escape(repr(replace(table, cards=cards)))}</pre>'
 
 
 def write(folder: Path) -> None:
-    """Draws everything into `pictures.json` of the folder, and the gallery's pages into `gallery/`."""
+    """Write all pictures to `pictures.json` in the folder, and the pages of the gallery to `gallery/`."""
     work, gallery = folder / "work", folder / "gallery"
-    model = trained(work)
+    model = train_models(work)
     gallery.mkdir(parents=True, exist_ok=True)
     shown = {
         "methods": methods(model),
         "metrics": metrics(model, work),
         "objectives": runs.objectives(work / "baseline", work / "objectives"),
         "recipes": runs.recipes(work / "baseline", work / "recipes"),
-        "datasets": first_rows.drawn(work / "datasets"),
+        "datasets": first_rows.draw_samples(work / "datasets"),
     }
     (folder / "pictures.json").write_text(json.dumps(shown), encoding="utf-8")
     rows = exegete.load_data("generated", "test", limit=40)

@@ -1,4 +1,4 @@
-"""What the pages of objectives and training methods show: short runs of each on made-up reviews."""
+"""Pictures on the pages of objectives and training methods: short runs on made-up reviews."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import curve
 
 import exegete
-from exegete.objectives import OBJECTIVES, CrossEntropy, Objective
-from exegete.objectives import objective as made
+from exegete.objectives import OBJECTIVES, CrossEntropy, Objective, objective
 from exegete.recipes import RECIPES
 from exegete.reports.highlighted.highlight import render_fragment
 from exegete.training import fine_tune
@@ -32,8 +31,8 @@ ARGUMENTS = {
     "use_cpu": True,
     "disable_tqdm": True,
 }
-"""Of every run here: 20 steps, judged on held-out reviews."""
-GIVEN: Mapping[str, Mapping[str, Any]] = {
+"""Arguments of every run: 20 steps, evaluated on held-out reviews."""
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "er_joint": {"guide": "attention", "weight": 10.0},
     "er_constrained": {"guide": "attention", "bound": 0.1},
     "er_bound": {"guide": "attention"},
@@ -44,7 +43,7 @@ GIVEN: Mapping[str, Mapping[str, Any]] = {
     "aml": {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5, "train_rows": ROWS},
     "custom": {"objectives": "cross_entropy,attribution_entropy"},
 }
-"""Values of recipes that need some, or that make their run short."""
+"""Parameters that recipes require, or that make their run short."""
 FITTED = {"max_steps": 200, "use_cpu": True, "disable_tqdm": True}
 METHODS = {
     **dict.fromkeys(("er_joint", "er_constrained", "er_bound", "regex"), "attention_last"),
@@ -54,32 +53,40 @@ METHODS = {
     "cite": "decompx_linear",
     "at2": "attention_to_source:{}",
 }
-"""What explains the review on a page; {} is the run's folder."""
-UNSHOWN = ("loss", "f1_macro", "feasible_cross_entropy", "criterion", "runtime", "per_second", "preparation_time")
+"""The method that explains the review on a page; {} is the run's folder."""
+HIDDEN_METRICS = (
+    "loss",
+    "f1_macro",
+    "feasible_cross_entropy",
+    "criterion",
+    "runtime",
+    "per_second",
+    "preparation_time",
+)
 
 
 def reviews() -> tuple[Any, Any]:
-    """Train and dev rows with rationales."""
+    """Return train and dev examples with rationales."""
     return exegete.load_data("generated", "train", limit=ROWS), exegete.load_data("generated", "dev", limit=DEV)
 
 
 def objectives(start: Path, folder: Path) -> dict[str, str]:
-    """A chart for each objective: its term on held-out rows while it is followed, and while it is only watched."""
-    others = [made(f"{name}?weight=0") for name in OBJECTIVES.native if name != "cross_entropy"]
-    watched = _evaluated(start, folder / "watched", others)
-    return {name: _followed(name, watched, start, folder / name) for name in OBJECTIVES.native}
+    """Return a chart per objective: its value on held-out reviews, trained with weight 1 and with weight 0."""
+    others = [objective(f"{name}?weight=0") for name in OBJECTIVES.native if name != "cross_entropy"]
+    watched = _train(start, folder / "watched", others)
+    return {name: _draw_objective(name, watched, start, folder / name) for name in OBJECTIVES.native}
 
 
-def _followed(name: str, watched: History, start: Path, folder: Path) -> str:
+def _draw_objective(name: str, watched: History, start: Path, folder: Path) -> str:
     if name == "cross_entropy":
-        return f"<p>{name} on held-out reviews:</p>" + curve.drawn({"": _values(watched, name)}, name)
-    followed = _evaluated(start, folder, [made(f"{name}?weight=1")])
-    lines = {"followed": _values(followed, name), "only watched": _values(watched, name)}
-    return f"<p>{name} on held-out reviews, with weight 1 and with weight 0:</p>" + curve.drawn(lines, name)
+        return f"<p>{name} on held-out reviews:</p>" + curve.draw_chart({"": _values(watched, name)}, name)
+    trained = _train(start, folder, [objective(f"{name}?weight=1")])
+    lines = {"weight 1": _values(trained, name), "weight 0": _values(watched, name)}
+    return f"<p>{name} on held-out reviews, with weight 1 and with weight 0:</p>" + curve.draw_chart(lines, name)
 
 
-def _evaluated(start: Path, folder: Path, terms: Sequence[Objective]) -> History:
-    """What is logged of a run with these terms beside cross-entropy."""
+def _train(start: Path, folder: Path, terms: Sequence[Objective]) -> History:
+    """Return the log of a run with these terms added to cross-entropy."""
     run = fine_tune(start, *reviews(), folder, objectives=lambda _: [CrossEntropy(), *terms], arguments=ARGUMENTS)
     return run.history
 
@@ -89,24 +96,24 @@ def _values(entries: History, name: str) -> list[tuple[float, float]]:
 
 
 def recipes(start: Path, folder: Path) -> dict[str, str]:
-    """For each training method the course of a short run, and a review explained before and after it."""
-    return {name: _trained(name, start, folder / name) for name in RECIPES.native}
+    """Return the curves of a short run per training method, and a review explained before and after it."""
+    return {name: _draw_recipe(name, start, folder / name) for name in RECIPES.native}
 
 
-def _trained(name: str, start: Path, folder: Path) -> str:
-    given = {key: str(start) if value is START else value for key, value in GIVEN.get(name, {}).items()}
-    source, arguments = ("tiny" if "teacher" in given else start), FITTED if name == "at2" else ARGUMENTS
-    result = RECIPES[name](**given).train(source, *reviews(), folder, arguments=arguments, processing_class=start)
+def _draw_recipe(name: str, start: Path, folder: Path) -> str:
+    params = {key: str(start) if value is START else value for key, value in PARAMETERS.get(name, {}).items()}
+    source, arguments = ("tiny" if "teacher" in params else start), FITTED if name == "at2" else ARGUMENTS
+    result = RECIPES[name](**params).train(source, *reviews(), folder, arguments=arguments, processing_class=start)
     terms = [key.removeprefix("eval_") for key in result.history[-1] if key.startswith("eval_")]
-    charts = [(term, _values(result.history, term)) for term in terms if not term.endswith(UNSHOWN)]
-    drawn = "".join(f"<p>{term}</p>{curve.drawn({'': values}, term)}" for term, values in charts)
+    charts = [(term, _values(result.history, term)) for term in terms if not term.endswith(HIDDEN_METRICS)]
+    curves = "".join(f"<p>{term}</p>{curve.draw_chart({'': values}, term)}" for term, values in charts)
     figures = ", ".join(f"{key} <strong>{value:.3f}</strong>" for key, value in result.metrics.items())
-    told = "<p>On held-out reviews, along the run:</p>" if drawn else f"<p>{figures}</p>"
-    return told + drawn + (_explained(METHODS[name], start, folder) if name in METHODS else "")
+    heading = "<p>On held-out reviews, during training:</p>" if curves else f"<p>{figures}</p>"
+    return heading + curves + (_draw_explanations(METHODS[name], start, folder) if name in METHODS else "")
 
 
-def _explained(method: str, start: Path, folder: Path) -> str:
-    """One review as the run's explainer sees it; where it is one of the trained model, also as it was before."""
+def _draw_explanations(method: str, start: Path, folder: Path) -> str:
+    """Return one review explained by the run's explainer; a trained model is also shown before training."""
     row, before = exegete.load_data("generated", "test", limit=1, seed=3), exegete.load(start, device="cpu")
     if "{}" in method:
         return render_fragment(exegete.attribute(before, row, method=method.format(folder)))

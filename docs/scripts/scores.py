@@ -1,4 +1,4 @@
-"""What parts scored, as the tables of docs/results have it."""
+"""Figures of single parts, read from the tables in docs/results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 RESULTS = Path(__file__).parents[1] / "results"
 SHOWN = 5
-"""Columns of a row."""
+"""Number of columns of a row that are repeated."""
 NAMED = 4
-"""Methods that are named as the best of a column."""
+"""Number of methods that are named as the best of a column."""
 TABLE = re.compile(r"(?:^\*\*(?P<caption>[^*\n]+)\*\*\n\n)?(?P<rows>(?:^\|.*\n)+)", re.MULTILINE)
-INTERVALS = "Means, with 95 % intervals where there are brackets; bold: best, or not told apart from the best."
+INTERVALS = "Means; brackets hold 95 % intervals. Bold: the best, or not distinguishable from the best."
 SHORT = {"Comp": "Comprehensiveness", "Suff": "Sufficiency", "LO": "Log-odds"}
-"""What a paper's tables call a metric."""
+"""Full names of metrics, by their names in tables of papers."""
 METRICS = {
     "A-C": "aopc_comprehensiveness",
     "A-S": "aopc_sufficiency",
@@ -29,49 +29,56 @@ METRICS = {
 
 
 class Section(NamedTuple):
-    """A section of a results page: its page's title, what that was judged on, its own title, where it is, its text."""
+    """A section of a results page: the page's title and data, the section's title, address and text."""
 
     page: str
     judged: str
     title: str
-    where: str
+    address: str
     body: str
 
 
-def told(names: Collection[str], page: str | None, long: Mapping[str, str]) -> str:
-    """Markdown: for each results page the figures of the part (names in lower case), then where else it is named.
+def figures_of(names: Collection[str], page: str | None, full_names: Mapping[str, str]) -> str:
+    """Return Markdown with a part's figures on each results page, then links to other sections that name the part.
 
-    `page`: the results page of a training method. `long`: names of metrics in full, by what tables call them.
+    Args:
+        names: what tables call the part, in lower case.
+        page: the results page of a training method.
+        full_names: full names of metrics, by their short names in tables.
     """
-    shown: dict[tuple[str, str], list[str]] = {}
+    figures_by_page: dict[tuple[str, str], list[str]] = {}
     others = [f"[{title}](../results/{page}.md)" for title in [_title_of(page)] if page]
     for section in sections():
-        figures = next(_figures(section.body, names, SHORT | dict(long)), "")
+        figures = next(_figures(section.body, names, SHORT | dict(full_names)), "")
         if figures:
-            line = f"- [{section.title}](../results/{section.where}): {figures}"
-            shown.setdefault((section.page, section.judged), []).append(line)
+            line = f"- [{section.title}](../results/{section.address}): {figures}"
+            figures_by_page.setdefault((section.page, section.judged), []).append(line)
         elif any(f"`{name}`" in section.body for name in names):
-            others.append(f"[{section.title}](../results/{section.where})")
-    parts = [INTERVALS] if shown else []
-    for (title, judged), lines in shown.items():
+            others.append(f"[{section.title}](../results/{section.address})")
+    parts = [INTERVALS] if figures_by_page else []
+    for (title, judged), lines in figures_by_page.items():
         parts += [f"**{title}**" + (f" (texts: {judged})" if judged else ""), "\n".join(lines)]
-    return "\n\n".join([*parts, f"{'Also named' if shown else 'Named'} in: {', '.join(others)}."] if others else parts)
+    return "\n\n".join(
+        [*parts, f"{'Also named' if figures_by_page else 'Named'} in: {', '.join(others)}."] if others else parts
+    )
 
 
 def _title_of(page: str | None) -> str:
-    return next((each.page for each in sections() if each.where.startswith(f"{page}.md")), "")
+    return next((section.page for section in sections() if section.address.startswith(f"{page}.md")), "")
 
 
-def _figures(body: str, names: Collection[str], long: Mapping[str, str]) -> Iterator[str]:
-    """The part's row in a table of the section, or the best of the column that is the part's."""
+def _figures(body: str, names: Collection[str], full_names: Mapping[str, str]) -> Iterator[str]:
+    """Yield the part's row of each table, and the best methods of the part's column."""
     for table in TABLE.finditer(body):
         lines = table["rows"].splitlines()
         head, _, *rows = ([cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in lines)
-        head = [_spoken(cell, long) for cell in head]
+        head = [_expand_heading(cell, full_names) for cell in head]
         for row in rows:
             if row[0].strip("`* ").lower() in names:
-                said = ", ".join(f"{above} {cell}" for above, cell in list(zip(head, row, strict=False))[1 : SHOWN + 1])
-                yield f"{table['caption']}: {said}" if table["caption"] and "τ" in table["caption"] else said
+                values = ", ".join(
+                    f"{above} {cell}" for above, cell in list(zip(head, row, strict=False))[1 : SHOWN + 1]
+                )
+                yield f"{table['caption']}: {values}" if table["caption"] and "τ" in table["caption"] else values
         for at, above in enumerate(head):
             best = [row[0].strip("`") for row in rows if len(row) > at and row[at].startswith("**")]
             if above.strip("↑↓ `").lower() in names and best:
@@ -79,19 +86,19 @@ def _figures(body: str, names: Collection[str], long: Mapping[str, str]) -> Iter
                 yield f"best or tied with it: {', '.join(best[:NAMED])}{more}"
 
 
-def _spoken(cell: str, long: Mapping[str, str]) -> str:
-    """A column's heading with the metric's name in full."""
+def _expand_heading(cell: str, full_names: Mapping[str, str]) -> str:
+    """Return a column's heading with the metric's full name."""
     *before, last = cell.split(" / ")
     name, arrow = re.fullmatch(r"(.*?)( [↑↓])?", last).groups(default="")  # type: ignore[union-attr]  # always matches
-    return " / ".join([*before, long.get(name, name) + arrow])
+    return " / ".join([*before, full_names.get(name, name) + arrow])
 
 
 @cache
 def sections() -> list[Section]:
-    """Every section of the results pages."""
+    """Return every section of the results pages."""
     from markdown.extensions.toc import slugify
 
-    made = []
+    all_sections = []
     for file in sorted(RESULTS.glob("*.md")):
         text = file.read_text(encoding="utf-8")
         name, *parts = re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]
@@ -104,5 +111,5 @@ def sections() -> list[Section]:
             anchor = slugify(title, "-")
             used[anchor] = used.get(anchor, -1) + 1
             anchor += f"_{used[anchor]}" if used[anchor] else ""
-            made.append(Section(page, judged[1] if judged else "", title, f"{file.name}#{anchor}", body))
-    return made
+            all_sections.append(Section(page, judged[1] if judged else "", title, f"{file.name}#{anchor}", body))
+    return all_sections

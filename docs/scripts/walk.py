@@ -1,4 +1,4 @@
-"""Opens every page of the built site in Chromium, as wide as a desktop and as a phone, and says what is wrong there."""
+"""Open every page of the built site in Chromium, at desktop and phone width, and report problems."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and prints nothing."""
+    """Serve files without logging."""
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def main() -> int:
-    """Writes a line for each trouble; the exit code says whether there was any."""
+    """Print a line per problem. The exit code is 1 if there is one."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
     Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        found = [line for width in WIDTHS for line in troubles(browser, server.server_port, width)]
+        found = [line for width in WIDTHS for line in find_problems(browser, server.server_port, width)]
         browser.close()
-    sys.stdout.write("\n".join([*found, f"{len(found)} troubles"]) + "\n")
+    sys.stdout.write("\n".join([*found, f"{len(found)} problems"]) + "\n")
     return bool(found)
 
 
-def troubles(browser: Browser, port: int, width: int) -> Iterator[str]:
-    """Errors of scripts, files that are missing, requests to other servers, pages that are wider than the window."""
-    address, here = f"http://127.0.0.1:{port}/", list[str]()
+def find_problems(browser: Browser, port: int, width: int) -> Iterator[str]:
+    """Yield script errors, missing files, requests to other servers, and pages wider than the window."""
+    address, problems = f"http://127.0.0.1:{port}/", list[str]()
     page = browser.new_page(viewport={"width": width, "height": 900})
-    page.on("pageerror", lambda error: here.append(str(error)))
-    page.on("response", lambda answer: here.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
-    page.on("request", lambda sent: here.append(sent.url) if not sent.url.startswith((address, "data:")) else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "response", lambda answer: problems.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
+    )
+    page.on("request", lambda sent: problems.append(sent.url) if not sent.url.startswith((address, "data:")) else None)
     for name in sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html")):
-        here.clear()
+        problems.clear()
         page.goto(address + name)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            here.append("wider than the window")
-        yield from (f"{name} at {width} pixels: {each}" for each in here if "favicon" not in each)
+            problems.append("wider than the window")
+        yield from (f"{name} at {width} pixels: {each}" for each in problems if "favicon" not in each)
     page.close()
 
 

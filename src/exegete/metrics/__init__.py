@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from exegete.metrics.presets import PRESETS
     from exegete.metrics.ranking import top_fraction
     from exegete.metrics.registry import METRICS, cards, list_metrics, metric, preset
+    from exegete.metrics.robustness import model_consistency
+    from exegete.metrics.sensitivity import input_consistency, max_sensitivity
     from exegete.metrics.sides import SideAuc
 else:
     __getattr__, __dir__ = lazy(__name__)
@@ -75,9 +77,12 @@ __all__ = [
     "UnitSufficiency",
     "average_relative_gain",
     "cards",
+    "input_consistency",
     "list_metrics",
+    "max_sensitivity",
     "measure_cost",
     "metric",
+    "model_consistency",
     "preset",
     "top_fraction",
 ]

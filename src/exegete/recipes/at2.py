@@ -79,7 +79,7 @@ def at2(
         Learner, "Explainer that is fitted: AT2's attention of all heads, or a probe of hidden states as a baseline."
     ] = "attention_to_source",
 ) -> Recipe:
-    """FitOptions attention to the effects of ablations: one pass then attributes an answer to its sources (AT2).
+    """Fit attention to the effects of ablations: one pass then attributes an answer to its sources (AT2).
 
     --model is the model that is explained; it is not changed. --set max_steps=1000, --learning-rate and --batch-size
     are those of the fit. The result is an explainer: exegete explain --methods attention_to_source:OUTPUT,
