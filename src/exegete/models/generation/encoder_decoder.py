@@ -91,7 +91,7 @@ class EncoderDecoderModel(GeneratingModel):
         return encoder + layout.decoder.scatter(parts[1], batch.length)
 
     def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
-        """Run one forward pass; `attentions` are cross- and self-attention of each decoder layer in one map.
+        """Run one forward pass; `attentions` join cross- and self-attention per decoder layer, [B, H, L, L].
 
         Raises:
             ExegeteError: hidden states or heads are asked for.
