@@ -170,6 +170,17 @@ def test_missing_weights_of_the_head(tmp_path):
         exegete.load(tmp_path)
 
 
+def test_a_classifier_loaded_as_a_language_model_is_named_and_not_called_incomplete(tmp_path):
+    saved(tmp_path, "gpt2")
+    with pytest.raises(
+        ExegeteError, match=r"a classifier, .* without --task generation \(task='generation'\)"
+    ) as error:
+        exegete.load(tmp_path, task="generation")
+    assert "incomplete" not in str(error.value)
+    with pytest.raises(ExegeteError, match=r"a classifier, .* without --template and --labels"):
+        exegete.load(tmp_path, task="prompt", template="{text} :", labels=["a", "b"])
+
+
 def test_weights_of_another_shape(tmp_path):
     saved(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

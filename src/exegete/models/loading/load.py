@@ -303,6 +303,14 @@ def _load_pretrained(
             f"{name} holds {architecture:.80}, an encoder with a decoder: those are explained in what they say "
             "(task='generation'), by a language modelling head"
         )
+    # transformers would load a classifier as a language model whose head has no weights.
+    if task in CAUSAL and architecture.endswith(tuple(set(HEADS) - {"ForMaskedLM"})):
+        own_head = "a classifier" if architecture.endswith("Classification") else "a model with a head of its own"
+        option = "--task generation" if task == "generation" else "--template and --labels"
+        raise ExegeteError(
+            f"{name} holds {architecture:.80}, {own_head}, which generates no text: explain it without {option} "
+            f"(task={task!r})"
+        )
     with describe_load_errors(name, "weights"):
         loaders = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
         if config.is_encoder_decoder:
