@@ -84,6 +84,8 @@ def test_recipes_and_objectives_take_explainers_as_objects():
     guide = IntegratedGradients(n_steps=4)
     _, term = exegete.recipe("er_joint", guide=guide, weight=3.0).objectives
     assert (term.explainer, term.weight) == (guide, 3.0)
+    with pytest.raises(exegete.ExegeteError, match="baseline takes no parameter"):
+        exegete.recipe("baseline", explainer=guide)
     assert exegete.recipe("er_joint", explainer=guide).objectives[1].explainer == guide
     assert exegete.recipe("regex", explainer=guide).objectives[-1].explainer == guide
     assert exegete.recipe("fresh", explainer=guide).explainer == guide

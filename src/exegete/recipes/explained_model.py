@@ -21,7 +21,7 @@ def load_explained_model(
     Args:
         name: the recipe's id, for error messages.
         model: the fine-tuned model.
-        options: options of the run, of which the tokenizer, `max_length` and the device apply.
+        options: options of the run; only the tokenizer, `max_length` and the device apply.
         task: see `exegete.load`.
 
     Raises:

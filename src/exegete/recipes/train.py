@@ -12,6 +12,7 @@ from datasets import Dataset
 from transformers import Pipeline, TrainingArguments
 
 from exegete.data import load_data
+from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError, unknown
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
@@ -69,13 +70,13 @@ def train(
     """
     for_recipe, for_run, arguments = _sort_params(recipe, params)
     method = make_recipe(recipe, **for_recipe)
-    train_data, dev_data = _find_splits(data, dev, seed=for_run.get("seed", options.seed if options else 0))
+    options = options or RunOptions()
+    train_data, dev_data = _find_splits(data, dev, seed=for_run.get("seed", options.seed))
     start, processor = _unwrap_model(model, method)
     if processor is not None:
         for_run.setdefault("processing_class", processor)
     if arguments:
-        given = options.arguments if options else {}
-        for_run["arguments"] = {**given, **for_run.get("arguments", {}), **arguments}
+        for_run["arguments"] = {**options.arguments, **for_run.get("arguments", {}), **arguments}
     return method.train(start, train_data, dev_data, output_dir, options, **for_run)
 
 
@@ -83,9 +84,10 @@ def _sort_params(
     recipe: str | Recipe, params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the parameters of the recipe, of the run and of transformers' Trainer, each by name."""
-    of_recipe = (
-        [] if isinstance(recipe, Recipe) else list(inspect.signature(RECIPES[recipe.partition("?")[0]]).parameters)
-    )
+    of_recipe: list[str] = []
+    if isinstance(recipe, str):
+        # `exegete.recipe` accepts explainer for the recipe's own name of it
+        of_recipe = [*inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters, "explainer"]
     of_run = [field.name for field in fields(RunOptions)]
     of_trainer = [field.name for field in fields(TrainingArguments) if field.name not in ("output_dir", *of_run)]
     groups: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] = ({}, {}, {})
@@ -101,16 +103,18 @@ def _sort_params(
 
 def _find_splits(data: Any, dev: str | Dataset | None, seed: int) -> tuple[Dataset, Dataset]:
     """Return the data to train on and the data to choose the best checkpoint on."""
-    train = data
+    train, own_dev = data, None
     if isinstance(data, str):
-        train, dev = load_data(data, "train", seed=seed), data if dev is None else dev
+        train, own_dev = load_data(data, "train", seed=seed), data
     elif isinstance(data, tuple) and len(data) == 2:
-        train, dev = data[0], data[1] if dev is None else dev
+        train, own_dev = data
     elif isinstance(data, Mapping):
         names = [name for name in DEV_NAMES if name in data]
         if "train" not in data or not (names or dev is not None):
             raise ExegeteError(f"expected the splits train and dev, got {', '.join(map(str, data)) or 'none'}")
-        train, dev = data["train"], data[names[0]] if dev is None else dev
+        train, own_dev = data["train"], next((data[name] for name in names), None)
+    if dev is None:
+        dev = own_dev
     if isinstance(dev, str):
         dev = load_data(dev, "dev", seed=seed)
     if dev is None:
