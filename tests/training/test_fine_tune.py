@@ -116,14 +116,31 @@ def test_classes_that_a_model_does_not_know_take_the_places_of_those_it_knows(tm
     assert result.model.labels == ("no", "yes", "perhaps")
 
 
-def test_a_pretrained_body_keeps_its_weights_and_gets_the_head_that_the_data_needs(tmp_path):
+def test_a_pretrained_body_keeps_its_weights_and_gets_the_head_that_the_data_needs(tmp_path, caplog):
     families.tiny("bert", num_labels=5).save_pretrained(tmp_path / "body")
     families.tokenizer("bert").save_pretrained(tmp_path / "body")
     run(tmp_path / "run", model=str(tmp_path / "body"), arguments={"learning_rate": 1e-12})
+    assert "the head is new, because the model has 5 classes and the data 3" in caplog.text
+    caplog.clear()
+    run(tmp_path / "again", model=str(tmp_path / "run"))
+    assert "the head is new" not in caplog.text
     before, after = weights(tmp_path / "body"), weights(tmp_path / "run")
     assert after["classifier.weight"].shape == (3, 32)
     body = [name for name in before if not name.startswith("classifier")]
     assert difference({n: before[n] for n in body}, {n: after[n] for n in body}) < 1e-6
+
+
+def test_a_model_that_learned_nothing_is_told_from_one_that_did(tmp_path, caplog):
+    data = sentences(32)
+    stuck = run(tmp_path / "stuck", data=data, arguments={"learning_rate": 0.0})
+    majority = max(np.bincount(data["label"][:])) / len(data)
+    assert stuck.metrics["accuracy"] <= majority
+    assert "the model learned nothing" in caplog.text
+    caplog.clear()
+    options = ARGUMENTS | {"num_train_epochs": 5, "learning_rate": 3e-3}
+    learned = train_baseline("tiny", pairs(192), pairs(24), tmp_path / "learned", arguments=options)
+    assert learned.metrics["accuracy"] > 1 / 3
+    assert "the model learned nothing" not in caplog.text
 
 
 def test_a_model_object_a_configuration_file_and_a_tokenizer_folder_are_starting_points_too(tmp_path):

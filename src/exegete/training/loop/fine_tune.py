@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ from exegete.training.loop.starting_model import (
     require_labels,
 )
 from exegete.training.loop.trainer import ObjectiveTrainer
+
+logger = logging.getLogger(__name__)
 
 
 def train_baseline(model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
@@ -105,7 +109,25 @@ def fine_tune(
         return trainer(start, args, terms, options=options, callbacks=[stop], **data)
 
     with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
-        return execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))
+        result = execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))
+    if args.should_save:
+        _warn_if_nothing_learned(result, dev)
+    return result
+
+
+def _warn_if_nothing_learned(result: TrainResult, dev: Dataset) -> None:
+    """Warn of a classifier that is right no more often than the most frequent class of the dev split."""
+    if result.model.task.name != "classification" or "accuracy" not in result.metrics:
+        return
+    labels = Counter(dev["label"][:])
+    share = max(labels.values()) / len(dev)
+    # With a single class there is nothing to tell apart.
+    if len(labels) > 1 and result.metrics["accuracy"] <= share:
+        logger.warning(
+            "the model learned nothing: its accuracy on the dev split, %.4f, is no higher than the share of the most "
+            "frequent class, %.4f. Try more epochs (--epochs) or a higher learning rate (--learning-rate)",
+            result.metrics["accuracy"], share,
+        )  # fmt: skip
 
 
 def _record_options(options: RunOptions) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,8 @@ from exegete.models.loading.checkpoint import check_config, check_files, describ
 from exegete.models.loading.load import HEADS, load
 from exegete.training.loop.data import is_generation_data
 from exegete.training.loop.options import SIZES, names_new_model
+
+logger = logging.getLogger(__name__)
 
 Source: TypeAlias = str | Path | PretrainedConfig | PreTrainedModel
 
@@ -188,10 +191,20 @@ def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length
     with describe_load_errors(name, "model to fine-tune"):
         config = AutoConfig.from_pretrained(name)
         check_config(name, config)
+        own_count = config.num_labels
         _set_labels(config, data)
         # A head for another number of classes is replaced by a new one.
         options = {"config": config, "ignore_mismatched_sizes": True, "use_safetensors": True}
-        model = restore_head_activation(_head_class(data).from_pretrained(name, **options))
+        model, info = _head_class(data).from_pretrained(name, output_loading_info=True, **options)
+        restore_head_activation(model)
+        # A body without a head has no weights of other sizes.
+        if info.get("mismatched_keys") and own_count != config.num_labels:
+            # A regression has one output and no classes.
+            outputs = "classes" if min(own_count, config.num_labels) > 1 else "outputs"
+            logger.warning(
+                "%s: the head is new, because the model has %d %s and the data %d",
+                name, own_count, outputs, config.num_labels,
+            )  # fmt: skip
         processor = _load_processor(processing_class or name, data)
     return ExplainedModel(model, processor, max_length=max_length)
 
