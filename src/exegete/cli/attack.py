@@ -60,7 +60,7 @@ def attack(
     the success rate, the more robust the model.
 
     Success rate: share of the correct predictions that change. Perturbed words: share of the words of a text whose
-    prediction changed. Queries: texts given to the model per example. Many texts contain nothing to swap, so compare
+    prediction changed. Queries: texts given to the model per example. Many texts contain no swap, so compare
     models on the same data.
 
     Example: exegete attack --model my-model --data sst:data/sst --limit 200

@@ -39,7 +39,7 @@ METRIC_TERMS = {
 
 
 def display_name(name: str, label: str = "") -> str:
-    """Return the label of a part, or its id as words if it has none."""
+    """Return the label of a part, or its id as words by default."""
     words = name.replace("_", " ")
     return label or words[:1].upper() + words[1:]
 

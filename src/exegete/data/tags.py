@@ -6,6 +6,6 @@ OUTSIDE, PREFIXES = "O", "BIESLUM"
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Return a tag's prefix, empty if it has none, and its kind."""
+    """Return a tag's prefix, which can be empty, and its kind."""
     prefix, dash, kind = tag.partition("-")
     return (prefix, kind) if dash and kind and prefix in tuple(PREFIXES) else ("", tag)

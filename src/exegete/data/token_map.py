@@ -12,7 +12,7 @@ def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
     """Return for every token of `target` the tokens of `source` that share a character with it, in order.
 
     A token without a shared character (white space, a dropped accent) gets the tokens of its nearest neighbours on both
-    sides. Special tokens, and tokens of text that was truncated in `source`, get none. Equal tokenizations map each
+    sides. Special tokens, and tokens of text that was truncated in `source`, are left out. Equal tokenizations map each
     token to itself.
 
     Raises:

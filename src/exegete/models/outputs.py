@@ -19,7 +19,7 @@ class Capture:
         heads: queries, keys and values [B, H, L, d_h] (after rotary embedding, keys and values repeated under grouped
             queries), and the factor that q·k is multiplied by.
         hidden_states: hidden states [B, L, d], the output of the embeddings first.
-        differentiable_twice: use attention that has a second derivative; fused kernels have none.
+        differentiable_twice: use attention that has a second derivative; fused kernels lack it.
         last_only: only the last layer's attentions are needed, so that fused kernels can compute the others.
         heads_only: the pass may end without logits once all `heads` are recorded.
         distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].

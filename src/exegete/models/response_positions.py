@@ -38,7 +38,7 @@ def require_response(batch: Batch) -> Tensor:
     """Return the response's mask [B, L].
 
     Raises:
-        ExegeteError: the batch has none.
+        ExegeteError: the batch has no responses.
     """
     if batch.response is None:
         raise _missing_mask_error("generated text", "where the response is", "response=mask")
@@ -49,7 +49,7 @@ def require_decoder_mask(batch: Batch) -> Tensor:
     """Return the mask [B, L] of what the decoder of an encoder-decoder reads.
 
     Raises:
-        ExegeteError: the batch has none.
+        ExegeteError: the batch has no responses.
     """
     if batch.decoder_mask is None:
         raise _missing_mask_error(

@@ -45,5 +45,5 @@ class ClusteringConsistencyLoss(Criterion):
 
 
 def _row_mean(values: Tensor, selected: Tensor) -> Tensor:
-    """Return the mean of the selected entries of each row [B]; 0 if a row has none."""
+    """Return the mean of the selected entries of each row [B]; 0 for rows without any."""
     return (values * selected).sum(1) / selected.sum(1).clamp(min=1)

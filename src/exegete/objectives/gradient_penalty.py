@@ -34,7 +34,7 @@ class GradientPenalty(LabelledObjective):
 
     @property
     def capture(self) -> Capture:
-        """Attention kernels with a second derivative: fused kernels have none."""
+        """Attention kernels with a second derivative, which fused kernels lack."""
         return Capture(differentiable_twice=True)
 
     @property

@@ -38,7 +38,7 @@ class Attribution:
         words: [W]; empty if the task has no words.
         word_scores: [W].
         word_spans: [W] (side, start, end): side 0 or 1, in characters of `texts[side]`.
-        texts: the one or two texts; an image has none.
+        texts: the one or two texts; empty for an image.
         target: the output that is explained, `target_label` its name.
         prediction: what the model predicts, `prediction_label` its name.
         probability: of the target.

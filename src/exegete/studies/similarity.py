@@ -40,7 +40,7 @@ def get_measure(spec: str) -> Measure:
 
 
 def mean_defined(values: Iterator[float] | Sequence[float]) -> float:
-    """The mean of those that are defined; NaN where none is."""
+    """Return the mean of the defined values, NaN if all are undefined."""
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")
 

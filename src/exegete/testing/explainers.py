@@ -55,7 +55,7 @@ class ExplainerContract(NoSideEffectsContract):
     def test_a_differentiable_explainer_has_gradients_except_under_no_grad(
         self, explainer: Explainer, model: ExplainedModel
     ) -> None:
-        """Scores of a differentiable explainer have a gradient at some weight; under `no_grad` none has a graph."""
+        """Scores of a differentiable explainer have a gradient at some weight; under `no_grad` scores have no graph."""
         batch = model.encode(make_examples(2))
         target = torch.tensor([0, 1])
         with torch.no_grad():

@@ -67,7 +67,7 @@ class NoSideEffectsContract:
     def test_threads_give_the_scores_of_one_thread(
         self, explainer: Explainer, model: ExplainedModel, examples: list[Any]
     ) -> None:
-        """Two threads share one Hugging Face model, each through its own `ExplainedModel`; nothing is changed."""
+        """Two threads share one Hugging Face model, each through its own `ExplainedModel`; the model is unchanged."""
         simulate_use(model)
         batch, other = model.encode(examples), copy.copy(model)
         before = snapshot(model)

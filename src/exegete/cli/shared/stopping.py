@@ -46,7 +46,7 @@ def handle_signals() -> Iterator[None]:
 
 
 def last_signal() -> int | None:
-    """Return the last signal that was received, None if there was none."""
+    """Return the last signal that was received, None without a signal."""
     return _signals[-1] if _signals else None
 
 

@@ -102,7 +102,7 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
 
 
 def _interpolate_position(start: Tensor, end: Tensor, rows: Tensor, positions: Tensor, alphas: Tensor) -> Tensor:
-    """Return E of the rows [m, L, d], with one position of each at b + α(E − b); position -1: none."""
+    """Return E of the rows [m, L, d], with one position of each at b + α(E − b); position -1 changes no position."""
     here = torch.arange(end.shape[1], device=end.device) == positions[:, None]
     away = (here * (1 - alphas[:, None])).to(end.dtype)[..., None]
     return end[rows] - away * (end - start)[rows]

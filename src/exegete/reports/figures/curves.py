@@ -107,7 +107,7 @@ def make_charts(
 
 
 def spread_labels(lines: Sequence[ChartLine]) -> list[ChartLine]:
-    """Return the lines with the labels of shown lines moved apart, none below the frame."""
+    """Return the lines with the labels of shown lines moved apart and kept inside the frame."""
     order = sorted((at for at, line in enumerate(lines) if line.shown), key=lambda at: lines[at].label_y)
     places = [lines[at].label_y for at in order]
     # Labels are pushed down where they overlap, then the lowest ones back up into the frame.

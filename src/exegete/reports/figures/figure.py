@@ -1,4 +1,4 @@
-"""Curves as matplotlib figures, without pyplot: nothing is shown, and no global state changes."""
+"""Curves as matplotlib figures, without pyplot, so that no window opens and no global state changes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Leaderboard:
         rows: [R] the methods' names, as files and commands use them; best by the first metric first.
         titles: [R] the methods' names for people.
         cards: [C] the metrics.
-        mean: [R, C] over the examples for which a metric is defined; NaN if there is none.
+        mean: [R, C] over the examples for which a metric is defined; NaN without such examples.
         low: [R, C] lower end of the 95 % bootstrap interval; NaN for costs.
         high: [R, C] its upper end.
         count: [R, C] the number of examples for which a metric is defined.

@@ -45,7 +45,7 @@ def find_leaders(board: Leaderboard) -> list[int]:
 
 
 def format_disagreements(board: Leaderboard) -> list[str]:
-    """Return a sentence for each other metric whose best methods share none with the first metric's."""
+    """Return a sentence for each other metric whose best methods all differ from the first metric's."""
     if not board.cards:
         return []
     leaders, lines = find_leaders(board), []

@@ -244,7 +244,7 @@ def list_native_methods() -> list[str]:
 def _make_methods(
     methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: Granularity | None
 ) -> dict[str, Explainer]:
-    """Return explainers by the name that the table shows; `seed` is for those whose spec names none."""
+    """Return explainers by the name that the table shows; `seed` is for specs without a seed."""
     if methods is not None and not methods:
         raise ExegeteError("there is nothing to compare: no method was given")
     if methods is None:

@@ -136,7 +136,7 @@ def set_undefined(rows: Sequence[int], values: Tensor) -> Tensor:
 def _curve_rows(
     metric: str, keys: pd.DataFrame, points: Mapping[float, Tensor], broken: Sequence[int] = ()
 ) -> pd.DataFrame:
-    """Return one row per example, method and budget; none for a single budget, which is no curve."""
+    """Return one row per example, method and budget; empty for a single budget."""
     if len(points) < 2:
         return keys.iloc[:0].assign(metric="", x=0.0, value=0.0)
     parts = []
@@ -148,7 +148,7 @@ def _curve_rows(
 def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: Explanation, keys: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the plausibility of every layer's scores; none without scores per layer or without rationales."""
+    """Return the plausibility of every layer's scores; empty without scores per layer or rationales."""
     layers = () if explanation.layers is None or batch.rationale_mask is None else explanation.layers.unbind(1)
     auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
     points = dict[float, Tensor]()

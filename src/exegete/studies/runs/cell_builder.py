@@ -160,7 +160,7 @@ class CellBuilder:
         return values, needs, parts
 
     def _required_cell(self, part: RunPart, ref: RunRef, place: Place) -> Cell:
-        """Return the training cell that `part` names for the run `ref`. Raises ExegeteError if there is none."""
+        """Return the training cell that `part` names for the run `ref`. Raises ExegeteError if it does not exist."""
         try:
             needed = resolve_run(self.file, part, ref)
         except ExegeteError as error:

@@ -92,7 +92,7 @@ class Store:
         return text.splitlines()[-1] if text else "its reason could not be written"
 
     def read_record(self, key: str) -> Mapping[str, Any] | None:
-        """Return the record of a finished cell; None if there is none, or if its files are incomplete."""
+        """Return the record of a finished cell; None if it is missing or its files are incomplete."""
         folder = self.cell_folder(key)
         try:
             record: Mapping[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ name). Placeholders in the text:
 
 - `{{facts}}`: a table of dates, versions, machines, data and cost of all runs;
 - `{{NAME:TABLE}}`: a table of a study; `{{NAME}}`: all its tables; `{{NAME:FIGURE}}`: an agreement figure;
-- `{{NAME:TABLE | ROW | COLUMN}}`: a cell (of the first table if none is named);
+- `{{NAME:TABLE | ROW | COLUMN}}`: a cell (of the first table by default);
 - `{{NAME:TABLE | ROW minus OTHER | COLUMN}}`: the difference of two rows, paired by seed.
 
 A fourth field selects the `center` alone, the `spread` of differences, the number of `runs`, or the `wins` of a row

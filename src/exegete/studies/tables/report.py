@@ -64,7 +64,7 @@ def write_report(results: Results, folder: Path) -> Path:
 
 
 def _make_figure(results: Results, name: str) -> Figure | None:
-    """Return the figure; None, with a warning, if none of its runs is finished."""
+    """Return the figure; None, with a warning, if no run of it is finished."""
     # Importing matplotlib takes a second, which studies without figures do not need.
     from exegete.studies.tables.figures import make_study_figure
 

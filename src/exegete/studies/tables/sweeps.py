@@ -71,7 +71,7 @@ def _make_curves(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Cur
 
 
 def _axis_value(results: Results, over: str, row: Any) -> float:
-    """Return the position of a figure on the horizontal axis; NaN if it has none."""
+    """Return the position of a figure on the horizontal axis; NaN if it is missing."""
     field, _, name = over.partition(".")
     if field in RUN_IN_SPEC:
         number = NUMBER.search(row[field])

@@ -174,7 +174,7 @@ def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
 
 
 def restore_gold(data: Dataset) -> Dataset | None:
-    """Return a student's data with people's labels restored, or None if it has none."""
+    """Return a student's data with people's labels restored, or None without such labels."""
     column = "answer" if "answer" in data.column_names else "label"
     if GOLD not in data.column_names:
         return None

@@ -28,7 +28,7 @@ PROMPT_COLUMNS = ("prompt", "messages", "sources")
 def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
     """Return probabilities [B, C], a regression's values [B, 1], or the characters of answers in the context [B, 2].
 
-    An answer of (0, 0) means that there is none. For generated text: the mean log-probability of the response's
+    An answer of (0, 0) means that there is no answer. For generated text: the mean log-probability of the response's
     tokens [B, 1].
     """
     if model.task.name == "span":
@@ -50,7 +50,7 @@ def predict_answer_positions(model: ExplainedModel, batch: Batch, logits: Tensor
 
 
 def find_answer_characters(batch: Batch, positions: Tensor) -> Tensor:
-    """Return the answers' start and end in the characters of the context [B, 2]; (0, 0) for none."""
+    """Return the answers' start and end in the characters of the context [B, 2]; (0, 0) for no answer."""
     # Alignments count tokens without padding: subtract the padding of tokenizers that pad on the left.
     padding = (batch.length - batch.attended.sum(1)) * ~batch.attended[:, 0]
     unpadded = (positions - padding[:, None]).tolist()
