@@ -126,7 +126,7 @@ class Objective(ABC):
 
     @property
     def learned(self) -> nn.Module | None:
-        """A module whose parameters are trained and saved with the model, the same one at each access; None by default."""
+        """A module whose parameters are trained and saved with the model, always the same one; None by default."""
         return None
 
     @property

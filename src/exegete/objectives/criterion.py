@@ -142,7 +142,7 @@ def select_top(
     Args:
         scores: r [B, L], at least 0.
         candidates: [B, L] bool, the positions to choose from.
-        fractions: [B], of each example's n candidates: max(1, ⌈fraction · n⌉) are chosen, but never one with a score of 0.
+        fractions: [B], of each example's n candidates: max(1, ⌈fraction · n⌉) are chosen, never one with score 0.
             Of equal scores the first is chosen.
         temperature: at 0.1 only scores next to the border have a gradient, at 1 nearly all have.
     """

@@ -30,7 +30,7 @@ class ExplanationLoss(AttributionObjective):
     """The distance of normalised attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
 
     The sum of the distances over all positions but padding is divided by the number of positions of the examples that
-    count, with `kl` by the number of these examples; it is 0 without such examples. Special tokens are positions without
+    count, with `kl` by the number of these examples; otherwise 0. Special tokens are positions without
     rationale. A `SinglePass` explainer uses the step's own forward pass, with its dropout; other explainers run their
     own passes, without dropout.
 
