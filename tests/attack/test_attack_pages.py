@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import select
 
 from attacked import noted, times
-from exegete.web.guard import ANNOTATOR, admin_cookie
+from exegete.web.authentication import ANNOTATOR_COOKIE, make_admin_cookie_name
 from exegete.web.human_study.projects import digest_token, find_project
 from exegete.web.human_study.results import load_answers
 from exegete.web.human_study.storage import Storage
 from exegete.web.human_study.tables import Annotator
-from exegete.web.patience import PatientProtocol
+from exegete.web.timeouts import TimeoutProtocol
 from serving import listening
 from sites import HERE, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
 
@@ -54,7 +54,7 @@ def wait_for(address, token):
 
 @pytest.mark.parametrize("how", SLOW)
 def test_slow_clients_keep_nobody_waiting_and_are_let_go(how, tmp_path, monkeypatch):
-    monkeypatch.setattr(PatientProtocol, "head", 2.0), monkeypatch.setattr(PatientProtocol, "body", 3.0)
+    monkeypatch.setattr(TimeoutProtocol, "head", 2.0), monkeypatch.setattr(TimeoutProtocol, "body", 3.0)
     made = site(tmp_path, with_model=False)
     tokens = project(made)
     with noted("slow clients", how) as seen, listening(made) as address:
@@ -87,7 +87,7 @@ def received(client):
 
 
 def test_a_request_in_time_and_a_second_one_on_its_connection_are_answered(made, monkeypatch):
-    monkeypatch.setattr(PatientProtocol, "head", 0.5)
+    monkeypatch.setattr(TimeoutProtocol, "head", 0.5)
     with listening(made) as address, httpx.Client(base_url=address) as client:
         for _ in range(4):
             assert client.get("/sign-in").status_code == 200
@@ -115,23 +115,23 @@ def test_the_time_of_a_refusal_tells_nothing_about_the_token(made, kind):
 def test_a_cookie_that_somebody_planted_opens_nothing_after_signing_in(made, kind):
     tokens = project(made, people=["Ada", "Eve"])
     with noted("session fixation", kind) as seen:
-        planted = {admin_cookie(TOKEN): "planted", ANNOTATOR: tokens["Eve"], "session": "planted"}
+        planted = {make_admin_cookie_name(TOKEN): "planted", ANNOTATOR_COOKIE: tokens["Eve"], "session": "planted"}
         victim = stranger(made)
         victim.cookies.update(planted)
         assert victim.get("/studies", follow_redirects=False).status_code == 303
         victim.get("/sign-in", params={"token": TOKEN})
-        assert victim.cookies.get(admin_cookie(TOKEN), domain="127.0.0.1") != "planted"
+        assert victim.cookies.get(make_admin_cookie_name(TOKEN), domain="127.0.0.1") != "planted"
         attacker = stranger(made)
         attacker.cookies.update(planted)
         assert attacker.get("/studies", follow_redirects=False).status_code == 303
         page = victim.get(f"/join/{tokens['Ada']}")
-        victim.cookies.delete(ANNOTATOR)
+        victim.cookies.delete(ANNOTATOR_COOKIE)
         assert victim.post(f"/join/{tokens['Ada']}", data={"csrf": csrf(page)}).status_code == 200
-        assert victim.cookies[ANNOTATOR] == tokens["Ada"]
+        assert victim.cookies[ANNOTATOR_COOKIE] == tokens["Ada"]
         forged = {"csrf": csrf(stranger(made).get(f"/join/{tokens['Eve']}"))}
         foreign = {"origin": "https://evil.example"}
         assert victim.post(f"/join/{tokens['Eve']}", data=forged, headers=foreign).status_code == 403
-        assert victim.cookies[ANNOTATOR] == tokens["Ada"]
+        assert victim.cookies[ANNOTATOR_COOKIE] == tokens["Ada"]
         seen |= {"cases": 5}
 
 
@@ -197,7 +197,7 @@ def test_a_form_that_is_sent_again_is_one_answer_and_dies_with_the_invitation(ma
         revoked = {"csrf": csrf(chief.get("/studies/first"))}
         assert chief.post(f"/studies/first/invitations/{number}/revoke", data=revoked).status_code == 200
         before = kept(made)
-        stolen.cookies.set(ANNOTATOR, tokens["Ada"])
+        stolen.cookies.set(ANNOTATOR_COOKIE, tokens["Ada"])
         for client in (ada, stolen):
             assert client.post("/annotate/1", data=form, headers={"origin": HERE}).status_code == 403
             seen["cases"] += 1

@@ -8,7 +8,7 @@ from threading import Thread
 import uvicorn
 from playwright.sync_api import expect, sync_playwright
 
-from exegete.web.server import configuration
+from exegete.web.server import make_server_config
 from sites import TOKEN
 
 FLAGS = [
@@ -38,7 +38,7 @@ def chromium(path):
 @contextmanager
 def served(made):
     """The address at which a site is served, by a thread of this process."""
-    config = configuration(made, "127.0.0.1", 0)
+    config = make_server_config(made, "127.0.0.1", 0)
     config.timeout_graceful_shutdown = 1
     socket, server = config.bind_socket(), uvicorn.Server(config)
     thread = Thread(target=server.run, args=([socket],), daemon=True)

@@ -9,12 +9,12 @@ import torch
 from chats import SOURCES
 from chats import chatting as tiny
 from exegete.web import Limits, Site
-from exegete.web.chat.question import Question
-from exegete.web.chat.service import Chats
+from exegete.web.chat.question import ChatQuestion
+from exegete.web.chat.service import ChatService
 from sites import TOKEN
 
 ANSWER = " the town . Two women laugh at it ."
-ASKED = Question("tiny", "occlusion", "what is small ?", tuple(SOURCES.items()), response=ANSWER)
+ASKED = ChatQuestion("tiny", "occlusion", "what is small ?", tuple(SOURCES.items()), response=ANSWER)
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def model():
 
 def chats(**options):
     """It behind the pages."""
-    return Chats({"tiny": model()}, **options)
+    return ChatService({"tiny": model()}, **options)
 
 
 def site(room=None, limits=Limits()):  # noqa: B008  (frozen)

@@ -18,14 +18,14 @@ import uvicorn
 from sqlalchemy import create_engine, make_url, text
 
 from exegete.web.human_study.storage import Storage
-from exegete.web.server import configuration
+from exegete.web.server import make_server_config
 from exegete.web.site import Site
 from forks import Forge
 from sites import TOKEN
 
 
 def _serve(url, port):
-    config = configuration(Site(TOKEN, storage=Storage(url)), "127.0.0.1", port)
+    config = make_server_config(Site(TOKEN, storage=Storage(url)), "127.0.0.1", port)
     uvicorn.Server(config).run()
 
 
@@ -62,7 +62,7 @@ def listening(made):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = uvicorn.Server(configuration(made, "127.0.0.1", port))
+    server = uvicorn.Server(make_server_config(made, "127.0.0.1", port))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from exegete.cli.serve.command import _public_address, _url_host
 from exegete.web import create_app
-from exegete.web.shield import HOST
+from exegete.web.security_headers import HOST_PATTERN
 from sites import HERE, admin, annotator, csrf, project, site, stranger
 
 STRANGE = [
@@ -53,8 +53,8 @@ def test_known_hosts_with_a_port_are_let_in(whole, host):
 
 
 def test_a_host_that_matches_has_a_name_and_a_port_and_nothing_else():
-    assert HOST.fullmatch("a.b:80").groupdict() == {"name": "a.b", "port": "80"}
-    assert not HOST.fullmatch("a.b:80\n")
+    assert HOST_PATTERN.fullmatch("a.b:80").groupdict() == {"name": "a.b", "port": "80"}
+    assert not HOST_PATTERN.fullmatch("a.b:80\n")
 
 
 def test_invitations_begin_with_the_address_that_was_configured(tmp_path):

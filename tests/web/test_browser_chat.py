@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 from browsing import fits, served, tab_to, visitor
 from chats import SOURCES
 from chatting import ASKED, chats, site
-from exegete.web.chat.drawing import drawing
-from exegete.web.chat.question import Question
+from exegete.web.chat.answer_view import build_answer_view
+from exegete.web.chat.question import ChatQuestion
 from test_browser_access import both
 
 pytestmark = pytest.mark.browser
@@ -62,13 +62,13 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
         page.get_by_label("Text").nth(number).fill(text)
     page.get_by_role("button", name="Remove this document").nth(1).click()
     expect(page.get_by_label("Text")).to_have_count(2)
-    page.get_by_label("Question", exact=True).fill("what is small ?")
+    page.get_by_label("ChatQuestion", exact=True).fill("what is small ?")
     page.locator("summary", has_text="Instructions, and an answer to explain").click()
     page.get_by_label("Tokens of the model's own answer").fill("6")
     with page.expect_navigation():
         page.get_by_role("button", name="Explain").click()
     there(page)
-    asked = Question(
+    asked = ChatQuestion(
         "tiny", "occlusion", "what is small ?", (("doc 1", SOURCES["doc 1"]), ("doc 2", "two women")), tokens=6
     )
     item = room.explain(asked).attribution
@@ -80,22 +80,22 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
 
 
 def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
-    drawn = drawing(room.explain(WORDS).attribution)
+    drawn = build_answer_view(room.explain(WORDS).attribution)
     page = opened(f"/chat?{WORDS.query}", admin=True)
     there(page)
-    assert shades(page) == drawn.lit.levels[0]
+    assert shades(page) == drawn.highlighted.levels[0]
     word = page.locator("[data-row]").get_by_text("town", exact=True)
     row = int(word.get_attribute("data-row"))
-    assert drawn.lit.levels[row] != drawn.lit.levels[0]
+    assert drawn.highlighted.levels[row] != drawn.highlighted.levels[0]
     word.hover()
-    assert shades(page) == drawn.lit.levels[row]
+    assert shades(page) == drawn.highlighted.levels[row]
     page.mouse.move(0, 0)
-    assert shades(page) == drawn.lit.levels[0]
+    assert shades(page) == drawn.highlighted.levels[0]
     word.click()
     page.mouse.move(0, 0)
     expect(word).to_have_attribute("aria-pressed", "true")
-    assert shades(page) == drawn.lit.levels[row]
-    expect(page.locator("#best")).to_have_text(drawn.lit.best[row])
+    assert shades(page) == drawn.highlighted.levels[row]
+    expect(page.locator("#best")).to_have_text(drawn.highlighted.best[row])
     sums = [float(text) for text in page.locator("[data-sum]").all_inner_texts()]
     assert sums == pytest.approx(drawn.sums[row], rel=6e-3)
     assert shown(page) == pytest.approx([drawn.log_probs[0], drawn.log_probs[row]], abs=6e-3)

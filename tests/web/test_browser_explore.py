@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from browsing import PHONE, fits, served, tab_to, visitor
-from exegete.web.explore.service import Answer, Explorer
+from exegete.web.explore.service import Explorer, LabelScore
 from sites import MARKUP, METHODS, SCRIPT, TEXTS, model, site
 from small import shared
 
@@ -85,7 +85,7 @@ def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
 def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch):
     def answers(_, asked, removed=(), stop=None):
         likely = 11 if removed else 0
-        return [Answer(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
+        return [LabelScore(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
 
     monkeypatch.setattr(Explorer, "answers", answers)
     page = opened(FILM, admin=True)

@@ -12,9 +12,9 @@ from scipy.stats import kendalltau
 
 import exegete
 from exegete.errors import ExegeteError
-from exegete.web.browse.listing import PER_PAGE, View, listing, values_at, view_of
+from exegete.web.browse.listing import PER_PAGE, View, get_example_values, list_examples, parse_view
 from exegete.web.browse.stored import open_results
-from exegete.web.cells import grid, layer_map
+from exegete.web.heatmaps import make_heatmap, make_layer_heatmap
 from exegete.web.human_study.items import select_comparison_items
 from exegete.web.human_study.projects import create_project
 from sites import METHODS, TEXTS, admin, model, site
@@ -38,38 +38,40 @@ def test_disagreement_is_one_minus_kendalls_tau(result):
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_examples_are_sorted_by_the_metric_of_the_method(result, order):
-    view = view_of(result, {"method": "globenc", "metric": "aopc_sufficiency", "sort": "metric", "order": order})
+    view = parse_view(result, {"method": "globenc", "metric": "aopc_sufficiency", "sort": "metric", "order": order})
     frame = result.comparison.results.query("method == 'globenc'").sort_values("aopc_sufficiency")
     expected = frame["example"].tolist()
-    assert [line.example for line in listing(result, view).lines] == expected[:: 1 if order == "ascending" else -1]
+    assert [line.example for line in list_examples(result, view).lines] == expected[
+        :: 1 if order == "ascending" else -1
+    ]
 
 
 def test_filters_leave_what_fits(result):
-    found = listing(result, View("saliency", "aopc_sufficiency", text="FILM"))
+    found = list_examples(result, View("saliency", "aopc_sufficiency", text="FILM"))
     assert [TEXTS[line.example] for line in found.lines] == [text for text in TEXTS if "film" in text]
-    predictions = {line.prediction for line in listing(result, View("saliency", "aopc_sufficiency")).lines}
+    predictions = {line.prediction for line in list_examples(result, View("saliency", "aopc_sufficiency")).lines}
     one = sorted(predictions)[0]
-    chosen = listing(result, View("saliency", "aopc_sufficiency", prediction=one)).lines
+    chosen = list_examples(result, View("saliency", "aopc_sufficiency", prediction=one)).lines
     assert {line.prediction for line in chosen} == {one}
 
 
 def test_pages_cut_the_list_and_none_is_empty(result, monkeypatch):
     monkeypatch.setattr("exegete.web.browse.listing.PER_PAGE", 3)
-    pages = [listing(result, View("saliency", "aopc_sufficiency", page=page)) for page in (1, 2)]
+    pages = [list_examples(result, View("saliency", "aopc_sufficiency", page=page)) for page in (1, 2)]
     assert [len(page.lines) for page in pages] == [3, 1]
     assert [(page.count, page.pages) for page in pages] == [(4, 2)] * 2
     assert PER_PAGE == 20
 
 
 def test_an_examples_figures_carry_their_titles(result):
-    table = values_at(result, 2)
+    table = get_example_values(result, 2)
     row = result.comparison.results.query("example == 2 and method == 'saliency'")
     assert table.loc["saliency", "Sufficiency (AOPC) ↓"] == row["aopc_sufficiency"].item()
 
 
 def test_layers_come_last_first_each_in_its_own_shades(result):
     item = result.attributions[1]["globenc"]
-    drawn = layer_map(item)
+    drawn = make_layer_heatmap(item)
     kept = ~np.asarray(item.special, dtype=bool)
     assert [name for name, _ in drawn.rows] == [str(n) for n in range(len(item.layers), 0, -1)]
     assert [cell.value for cell in drawn.rows[0][1]] == pytest.approx(item.layers[-1][kept].tolist())
@@ -77,7 +79,7 @@ def test_layers_come_last_first_each_in_its_own_shades(result):
 
 
 def test_the_strongest_of_all_has_the_strongest_shade():
-    drawn = grid(["a", "b"], ["x", "y"], [[1.0, -4.0], [float("nan"), 0.0]], signed=True)
+    drawn = make_heatmap(["a", "b"], ["x", "y"], [[1.0, -4.0], [float("nan"), 0.0]], signed=True)
     assert [[cell.color for cell in cells] for _, cells in drawn.rows] == [["p2", "n8"], ["", ""]]
 
 

@@ -16,10 +16,10 @@ from playwright.sync_api import expect
 from sqlalchemy import select
 
 from browsing import served
-from exegete.web import busy
-from exegete.web.busy import BusyError, written
+from exegete.web import write_limit
 from exegete.web.human_study import storage as storing
 from exegete.web.human_study.tables import AnnotatorAnswer
+from exegete.web.write_limit import BusyError, run_write
 from sites import admin, annotator, csrf, project, site
 
 
@@ -96,30 +96,30 @@ def test_writers_wait_without_holding_the_threads_of_pages():
         inside.pop()
 
     async def crowd():
-        waiting = [asyncio.create_task(written(write)) for _ in range(30)]
-        while len(inside) < busy.WRITERS:
+        waiting = [asyncio.create_task(run_write(write)) for _ in range(30)]
+        while len(inside) < write_limit.MAX_WRITERS:
             await asyncio.sleep(0.01)
         assert await asyncio.to_thread(lambda: 7) == 7
         go.set()
         await asyncio.gather(*waiting)
 
     in_a_loop_of_its_own(crowd())
-    assert max(most) == busy.WRITERS
+    assert max(most) == write_limit.MAX_WRITERS
     assert len(most) == 30
 
 
 def test_who_waits_too_long_for_a_writer_is_told(monkeypatch):
-    monkeypatch.setattr(busy, "PATIENCE", 0.1)
+    monkeypatch.setattr(write_limit, "WRITE_TIMEOUT", 0.1)
     go = threading.Event()
 
     async def crowd():
-        first = [asyncio.create_task(written(lambda: go.wait(10))) for _ in range(busy.WRITERS)]
+        first = [asyncio.create_task(run_write(lambda: go.wait(10))) for _ in range(write_limit.MAX_WRITERS)]
         await asyncio.sleep(0.05)
         with pytest.raises(BusyError):
-            await written(lambda: None)
+            await run_write(lambda: None)
         go.set()
         await asyncio.gather(*first)
-        return await written(lambda: 7)
+        return await run_write(lambda: 7)
 
     assert in_a_loop_of_its_own(crowd()) == 7
 

@@ -18,8 +18,8 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.web import Limits
-from exegete.web.chat.question import question
-from exegete.web.chat.service import Chats
+from exegete.web.chat.question import parse_chat_question
+from exegete.web.chat.service import ChatService
 from exegete.web.explore.progress import StoppedError
 from sites import admin, csrf
 
@@ -33,7 +33,9 @@ def room():
 
 
 def read(text, limits=Limits()):  # noqa: B008  (frozen)
-    return question(parse_qs(text, keep_blank_values=True), ["tiny"], METHODS, lambda name: "occlusion", limits)
+    return parse_chat_question(
+        parse_qs(text, keep_blank_values=True), ["tiny"], METHODS, lambda name: "occlusion", limits
+    )
 
 
 def log_probs(ids, said):
@@ -46,12 +48,12 @@ def log_probs(ids, said):
 def test_an_answer_loses_what_occlusion_says_and_as_much_as_without_the_tokens(room):
     item = room.explain(ASKED).attribution
     assert item.units == tuple(SOURCES)
-    clean = room.without(ASKED, [])
+    clean = room.score_without(ASKED, [])
     assert clean == pytest.approx([item.log_probs.sum(), *item.log_probs], abs=1e-4)
-    batch = model().encode([room.example(ASKED)])
+    batch = model().encode([room.make_example(ASKED)])
     ids, said = batch.inputs["input_ids"][0], batch.inputs["input_ids"][0, batch.response[0]].tolist()
     for number in range(2):
-        found = room.without(ASKED, [number])
+        found = room.score_without(ASKED, [number])
         assert [one - other for one, other in zip(clean[1:], found[1:], strict=True)] == pytest.approx(
             item.scores[:, number], abs=1e-5
         )
@@ -66,15 +68,15 @@ def test_a_document_whose_words_are_all_gone_is_gone_with_what_is_between_them(r
     by_word = replace(by_source, unit="word", method="random")
     item = room.explain(by_word).attribution
     words = [unit for unit, (text, _, _) in enumerate(item.unit_spans) if item.exchange.names[text] == "letter"]
-    assert room.without(by_word, words) == pytest.approx(room.without(by_source, [0]), abs=1e-9)
-    assert room.without(by_word, words[1:]) != pytest.approx(room.without(by_source, [0]), abs=1e-3)
+    assert room.score_without(by_word, words) == pytest.approx(room.score_without(by_source, [0]), abs=1e-9)
+    assert room.score_without(by_word, words[1:]) != pytest.approx(room.score_without(by_source, [0]), abs=1e-3)
 
 
 def test_without_an_answer_the_model_answers_and_that_is_kept_for_all_methods(room, monkeypatch):
     asked = replace(ASKED, response="", tokens=5)
     found = room.explain(asked)
     assert found.own
-    (row,) = model().respond([room.example(asked)], 5)
+    (row,) = model().respond([room.make_example(asked)], 5)
     assert found.attribution == exegete.attribute(model(), [row], "occlusion", "sentences", unit="source")[0]
     monkeypatch.setattr(model().model, "generate", None)
     assert room.explain(replace(asked, method="input_x_gradient")).attribution.response == found.attribution.response
@@ -82,18 +84,22 @@ def test_without_an_answer_the_model_answers_and_that_is_kept_for_all_methods(ro
 
 def test_documents_stand_where_the_question_says_else_before_it(room):
     said = [
-        room.example(replace(ASKED, question=text))["messages"][-1]["content"] for text in ("why ?", "{doc 1} why ?")
+        room.make_example(replace(ASKED, question=text))["messages"][-1]["content"]
+        for text in ("why ?", "{doc 1} why ?")
     ]
     assert said == ["{sources}\n\nwhy ?", "{doc 1} why ?"]
     assert "no place for the source 'doc 2'" in room.explain(replace(ASKED, question="{doc 1} why ?")).problem
-    assert room.example(replace(ASKED, system="be brief"))["messages"][0] == {"role": "system", "content": "be brief"}
+    assert room.make_example(replace(ASKED, system="be brief"))["messages"][0] == {
+        "role": "system",
+        "content": "be brief",
+    }
 
 
 def test_an_answer_typed_after_a_plain_prompt_begins_with_a_space(monkeypatch):
     room = chats()
     monkeypatch.setattr(model().tokenizer, "chat_template", None)
     asked = replace(ASKED, response="the town .")
-    assert room.example(asked)["response"] == " the town ."
+    assert room.make_example(asked)["response"] == " the town ."
     assert room.explain(asked).attribution.response == " the town ."
 
 
@@ -117,7 +123,7 @@ def test_a_method_that_cannot_says_why(room):
     found = room.explain(replace(ASKED, method="decompx_classifier"))
     assert found.attribution is None
     assert found.problem
-    assert room.without(replace(ASKED, method="decompx_classifier"), [0]) == []
+    assert room.score_without(replace(ASKED, method="decompx_classifier"), [0]) == []
 
 
 def test_a_question_stands_in_its_address():
@@ -143,7 +149,7 @@ def test_a_question_stands_in_its_address():
 )
 def test_what_the_server_does_not_have_is_refused(text, told):
     with pytest.raises(ExegeteError, match=told):
-        read(text, Limits(text=10))
+        read(text, Limits(text_length=10))
 
 
 def test_the_method_that_a_model_was_trained_for_comes_first_with_its_units_and_bounds(tmp_path):
@@ -152,12 +158,14 @@ def test_the_method_that_a_model_was_trained_for_comes_first_with_its_units_and_
         tmp_path, "input_x_gradient"
     )
     own = f"citation:{tmp_path}"
-    room = Chats({"tiny": model()}, ["saliency"], own={"tiny": own})
-    asked = question({"question": [ASKED.question]}, ["tiny"], list(room.methods), room.usual, Limits())
+    room = ChatService({"tiny": model()}, ["saliency"], trained_methods={"tiny": own})
+    asked = parse_chat_question(
+        {"question": [ASKED.question]}, ["tiny"], list(room.methods), room.get_default_method, Limits()
+    )
     assert room.methods[asked.method] == own
     item = room.explain(replace(asked, sources=ASKED.sources, response=ANSWER)).attribution
     assert item.unit == "source"
-    assert item == exegete.attribute(model(), [room.example(ASKED)], own, "sentences", unit="source")[0]
+    assert item == exegete.attribute(model(), [room.make_example(ASKED)], own, "sentences", unit="source")[0]
     page = admin(site(room)).get(f"/chat?{replace(ASKED, method=asked.method).query}&whole=1").text
     assert "[≥ x]: without this unit the log-probability falls by at least x in 80% of cases" in page
     assert "doc 1 +0.109 [\\u2265 0.5]" in page
@@ -177,7 +185,9 @@ def test_the_answer_without_parts_is_asked_for_by_a_page_of_ours(room):
     form = parse_qs(ASKED.query) | {"removed": "0"}
     assert chief.post("/chat/without", data=form).status_code == 403
     headers = {"x-csrf-token": csrf(chief.get("/chat")), "accept": "application/json"}
-    assert chief.post("/chat/without", data=form, headers=headers).json() == pytest.approx(room.without(ASKED, [0]))
+    assert chief.post("/chat/without", data=form, headers=headers).json() == pytest.approx(
+        room.score_without(ASKED, [0])
+    )
     assert chief.post("/chat/without", data=form | {"removed": "x"}, headers=headers).status_code == 422
 
 

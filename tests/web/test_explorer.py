@@ -12,12 +12,12 @@ import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.web.explore.progress import StoppedError
-from exegete.web.explore.question import Question
+from exegete.web.explore.question import TextQuestion
 from exegete.web.explore.service import Explorer
 from sites import METHODS, admin, model, site
 from small import shared, uneven
 
-FILM = Question("tiny", text="an unbelievably moving film", method=("saliency",))
+FILM = TextQuestion("tiny", text="an unbelievably moving film", method=("saliency",))
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +30,20 @@ def probabilities(*example):
 
 
 def test_the_answer_is_the_models_own(explorer):
-    assert [answer.value for answer in explorer.answers(FILM)] == pytest.approx(probabilities(FILM.text), abs=1e-6)
-    pair = Question("tiny", text="a film", pair="it moves")
-    assert [a.value for a in explorer.answers(pair)] == pytest.approx(probabilities("a film", "it moves"), abs=1e-6)
+    assert [answer.value for answer in explorer.predict_labels(FILM)] == pytest.approx(
+        probabilities(FILM.text), abs=1e-6
+    )
+    pair = TextQuestion("tiny", text="a film", pair="it moves")
+    assert [a.value for a in explorer.predict_labels(pair)] == pytest.approx(
+        probabilities("a film", "it moves"), abs=1e-6
+    )
 
 
 def test_without_a_word_is_the_text_without_it(explorer):
-    found = [answer.value for answer in explorer.answers(FILM, [2])]
+    found = [answer.value for answer in explorer.predict_labels(FILM, [2])]
     assert found == pytest.approx(probabilities("an unbelievably film"), abs=1e-6)
-    pair = Question("tiny", text="a small film", pair="it moves")
-    assert [a.value for a in explorer.answers(pair, [1, 3])] == pytest.approx(
+    pair = TextQuestion("tiny", text="a small film", pair="it moves")
+    assert [a.value for a in explorer.predict_labels(pair, [1, 3])] == pytest.approx(
         probabilities("a film", "moves"), abs=1e-6
     )
 
@@ -49,10 +53,10 @@ def test_numbers_on_the_page_are_those_that_are_taken_away(explorer):
     words = int(batch.word_of.max()) + 1
     tokens = int(batch.content.sum())
     assert words == 4 < tokens
-    word = [a.value for a in explorer.answers(FILM, [1])]
+    word = [a.value for a in explorer.predict_labels(FILM, [1])]
     of_word = (batch.word_of[0, batch.content[0]] == 1).nonzero().flatten().tolist()
-    by_token = Question("tiny", text=FILM.text, level="token")
-    assert [a.value for a in explorer.answers(by_token, of_word)] == pytest.approx(word, abs=1e-6)
+    by_token = TextQuestion("tiny", text=FILM.text, level="token")
+    assert [a.value for a in explorer.predict_labels(by_token, of_word)] == pytest.approx(word, abs=1e-6)
 
 
 def test_scores_are_those_of_the_method_and_figures_those_of_the_metric(explorer):
@@ -65,7 +69,7 @@ def test_scores_are_those_of_the_method_and_figures_those_of_the_metric(explorer
 
 def test_a_target_is_explained_whatever_is_predicted(explorer):
     for label in ("good", "bad"):
-        asked = Question("tiny", text=FILM.text, target=label)
+        asked = TextQuestion("tiny", text=FILM.text, target=label)
         item = exegete.attribute(model(), FILM.text, "input_x_gradient", label)[0]
         assert explorer.explain(asked, "input_x_gradient").attribution.scores == pytest.approx(item.scores)
 
@@ -73,7 +77,7 @@ def test_a_target_is_explained_whatever_is_predicted(explorer):
 def test_a_method_that_cannot_says_why_and_the_others_go_on(tmp_path):
     EXPLAINERS["parameterised_attention"](9, 9).save_pretrained(tmp_path / "learned")
     both = Explorer({"tiny": model()}, [f"parameterised_attention:{tmp_path}/learned", "saliency"])
-    wrong, right = (both.explain(FILM, name) for name in both.chosen)
+    wrong, right = (both.explain(FILM, name) for name in both.configured_methods)
     assert "9 layers" in wrong.problem
     assert wrong.attribution is None
     assert right.attribution is not None
@@ -87,30 +91,30 @@ def test_two_learned_methods_of_one_folder_name_are_two(tmp_path):
         learned.save_pretrained(tmp_path / f"seed{scale:.0f}" / "teacher_explainer")
         specs.append(f"parameterised_attention:{tmp_path}/seed{scale:.0f}/teacher_explainer")
     both = Explorer({"tiny": model()}, specs)
-    assert both.chosen == [f"parameterised_attention:seed{seed}/teacher_explainer" for seed in (1, 5)]
-    scales = [both.methods[name].coefficients[0, 0].item() for name in both.chosen]
+    assert both.configured_methods == [f"parameterised_attention:seed{seed}/teacher_explainer" for seed in (1, 5)]
+    scales = [both.methods[name].coefficients[0, 0].item() for name in both.configured_methods]
     assert scales == [1.0, 5.0]
-    assert admin(site(tmp_path, explorer=both)).get(f"/explore/heads/{both.chosen[1]}").status_code == 200
+    assert admin(site(tmp_path, explorer=both)).get(f"/explore/heads/{both.configured_methods[1]}").status_code == 200
 
 
 def test_a_question_is_answered_by_a_span_of_the_context():
-    asked = Question("qa", text="who laughs", pair="nobody laughs at the film")
+    asked = TextQuestion("qa", text="who laughs", pair="nobody laughs at the film")
     spans = Explorer({"qa": shared("bert", "QuestionAnswering")})
     item = exegete.attribute(spans.models["qa"], (asked.text, asked.pair), "saliency")[0]
-    answer = spans.answers(asked)[0]
+    answer = spans.predict_labels(asked)[0]
     assert (answer.label, answer.value) == (item.prediction_label, pytest.approx(item.probability))
-    assert spans.labels(asked) == []
+    assert spans.list_target_labels(asked) == []
 
 
 def test_progress_is_told_and_a_stop_ends_the_work(explorer):
     seen, stop = [], Event()
-    explorer.explain(Question("tiny", text="a town in the rain"), "kernel_shap", seen.append)
+    explorer.explain(TextQuestion("tiny", text="a town in the rain"), "kernel_shap", seen.append)
     assert seen == sorted(seen)
     assert seen[-1] > 0
     stop.set()
     with pytest.raises(StoppedError):
-        explorer.explain(Question("tiny", text="another town in the rain"), "kernel_shap", stop=stop)
-    assert explorer.explain(Question("tiny", text="another town in the rain"), "saliency").attribution is not None
+        explorer.explain(TextQuestion("tiny", text="another town in the rain"), "kernel_shap", stop=stop)
+    assert explorer.explain(TextQuestion("tiny", text="another town in the rain"), "saliency").attribution is not None
 
 
 def test_only_methods_that_need_nothing_but_the_model_are_offered(explorer):

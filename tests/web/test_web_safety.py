@@ -239,7 +239,7 @@ def test_pages_allow_only_their_own_scripts(whole, chief):
 
 
 def test_texts_beyond_the_limit_are_refused(tmp_path):
-    chief = admin(site(tmp_path, limits=Limits(text=50)))
+    chief = admin(site(tmp_path, limits=Limits(text_length=50)))
     assert chief.get("/explore", params={"text": "a " * 25}).status_code == 200
     refused = chief.get("/explore", params={"text": "a " * 26})
     assert (refused.status_code, "may have 50 characters" in refused.text) == (422, True)
@@ -247,7 +247,7 @@ def test_texts_beyond_the_limit_are_refused(tmp_path):
 
 
 def test_bodies_beyond_the_limits_are_refused_also_when_their_size_is_not_told(tmp_path):
-    chief = admin(site(tmp_path, limits=Limits(form=2000, upload=5000)))
+    chief = admin(site(tmp_path, limits=Limits(form_bytes=2000, upload_bytes=5000)))
     token = csrf(chief.get("/studies"))
     assert chief.post("/studies", data={"csrf": token, "name": "x" * 2000}).status_code == 413
 
@@ -262,7 +262,7 @@ def test_bodies_beyond_the_limits_are_refused_also_when_their_size_is_not_told(t
 
 
 def test_forms_of_too_many_fields_are_refused(tmp_path):
-    chief = admin(site(tmp_path, limits=Limits(fields=20)))
+    chief = admin(site(tmp_path, limits=Limits(form_fields=20)))
     data = {"csrf": csrf(chief.get("/studies")), **{f"f{number}": "x" for number in range(30)}}
     assert chief.post("/studies", data=data, files={"file": b"x"}).status_code == 400
 
@@ -274,7 +274,7 @@ def png_bytes(width, height, form="PNG"):
 
 
 def test_only_pictures_of_a_known_kind_and_size_are_taken(tmp_path):
-    chief = admin(site(tmp_path, limits=Limits(pixels=10_000)))
+    chief = admin(site(tmp_path, limits=Limits(picture_pixels=10_000)))
     token = csrf(chief.get("/explore"))
 
     def sent(content):

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from exegete.web import Limits
-from exegete.web.busy import BusyError
 from exegete.web.explore.progress import StoppedError
 from exegete.web.explore.queue import WorkQueue
+from exegete.web.write_limit import BusyError
 from serving import listening
 from sites import TEXTS, TOKEN, admin, csrf, project, site
 
@@ -55,13 +55,13 @@ def until(condition, seconds=10):
 
 def test_it_is_bounded_and_has_room_again():
     queue, go = WorkQueue(3, 60), Event()
-    first = [queue.put(lambda stop: go.wait(10)) for _ in range(3)]
+    first = [queue.submit(lambda stop: go.wait(10)) for _ in range(3)]
     with pytest.raises(BusyError, match="3 explanations are waiting"):
-        queue.put(lambda stop: None)
+        queue.submit(lambda stop: None)
     go.set()
     assert all(outcome.result(10) for outcome, _ in first)
     until(lambda: queue._room._value == 3)
-    assert queue.put(lambda stop: 7)[0].result(10) == 7
+    assert queue.submit(lambda stop: 7)[0].result(10) == 7
     queue.close()
 
 
@@ -74,7 +74,7 @@ def test_one_piece_at_a_time_in_the_order_of_asking():
         time.sleep(0.002)
         inside.remove(number)
 
-    outcomes = [queue.put(lambda stop, n=n: work(n, stop))[0] for n in range(20)]
+    outcomes = [queue.submit(lambda stop, n=n: work(n, stop))[0] for n in range(20)]
     [outcome.result(10) for outcome in outcomes]
     assert seen == [(n, 1) for n in range(20)]
     queue.close()
@@ -88,8 +88,8 @@ def test_what_takes_too_long_is_stopped():
         raise StoppedError
 
     with pytest.raises(BusyError, match=r"more than 0\.2 seconds"):
-        queue.put(endless)[0].result(10)
-    assert queue.put(lambda stop: 1)[0].result(10) == 1
+        queue.submit(endless)[0].result(10)
+    assert queue.submit(lambda stop: 1)[0].result(10) == 1
     queue.close()
 
 
@@ -100,7 +100,7 @@ def test_closing_it_ends_all_of_it():
         stop.wait(10)
         raise StoppedError
 
-    outcomes = [queue.put(endless)[0] for _ in range(3)]
+    outcomes = [queue.submit(endless)[0] for _ in range(3)]
     until(outcomes[0].running)
     queue.close()
     assert isinstance(outcomes[0].exception(5), StoppedError)
@@ -108,9 +108,9 @@ def test_closing_it_ends_all_of_it():
 
 
 def test_beyond_the_queue_it_is_said_when_to_come_again(tmp_path, monkeypatch):
-    made = site(tmp_path, limits=Limits(waiting=2))
+    made = site(tmp_path, limits=Limits(queue_size=2))
     chief, go = admin(made), Event()
-    held = [made.explorer.work.put(lambda stop: go.wait(20)) for _ in range(2)]
+    held = [made.explorer.work.submit(lambda stop: go.wait(20)) for _ in range(2)]
     asked = {"text": TEXTS[0], "method": "saliency"}
     for path in ("/explore", "/explore/export/json", "/explore/stream"):
         reply = chief.get(path, params=asked)
@@ -128,7 +128,7 @@ def test_beyond_the_queue_it_is_said_when_to_come_again(tmp_path, monkeypatch):
 
 
 def test_the_deadline_answers_503(tmp_path, monkeypatch):
-    made = site(tmp_path, limits=Limits(seconds=0.3))
+    made = site(tmp_path, limits=Limits(work_seconds=0.3))
     slow(made.explorer, monkeypatch, 30)
     reply = admin(made).get("/explore/export/json", params={"text": TEXTS[0], "method": "saliency"})
     assert reply.status_code == 503
@@ -144,7 +144,7 @@ def test_whoever_leaves_is_not_worked_for(tmp_path, monkeypatch):
             with pytest.raises(httpx.ReadTimeout):
                 chief.get(path, params={"text": TEXTS[0], "method": "saliency", "whole": "1"}, timeout=0.7)
             until(lambda: len(begun) == len(ended) > 0)
-            until(lambda: made.explorer.work._room._value == made.limits.waiting)
+            until(lambda: made.explorer.work._room._value == made.limits.queue_size)
         assert len(begun) == 3
     made.studies.close()
 
@@ -173,7 +173,7 @@ def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
             )
             for n in range(WAITING)
         ]
-        until(lambda: made.explorer.work._room._value <= made.limits.waiting - WAITING + 1)
+        until(lambda: made.explorer.work._room._value <= made.limits.queue_size - WAITING + 1)
         with client(address, follow_redirects=False) as ada:
             page = ada.get(f"/join/{token}")
             form = {"csrf": csrf(page)}

@@ -12,18 +12,18 @@ from starlette.exceptions import HTTPException as AnyHttpError
 from starlette.requests import ClientDisconnect
 
 from exegete.errors import ExegeteError
-from exegete.web import guard
+from exegete.web import authentication
 from exegete.web.browse.routes import router as browse
-from exegete.web.busy import BusyError
 from exegete.web.chat.routes import router as chat
 from exegete.web.explore.routes import router as explore
 from exegete.web.human_study.annotate import router as annotate
 from exegete.web.human_study.manage import router as manage
 from exegete.web.human_study.protocol.routes import router as take
 from exegete.web.human_study.protocol.step_pages import WrongStageError
-from exegete.web.pages import assets, page
-from exegete.web.shield import Shield
-from exegete.web.site import Site, site_of
+from exegete.web.pages import load_assets, render_page
+from exegete.web.security_headers import SecurityMiddleware
+from exegete.web.site import Site, get_site
+from exegete.web.write_limit import BusyError
 
 RETRY = 2
 """Seconds after which what was refused for now may be tried again."""
@@ -39,7 +39,7 @@ def create_app(site: Site) -> FastAPI:
     app = FastAPI(title="exegete", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_life)
     app.state.site = site
     app.include_router(public)
-    admin = [Depends(guard.need_admin)]
+    admin = [Depends(authentication.require_admin)]
     if site.explorer is not None:
         app.include_router(explore, dependencies=admin)
     if site.chats is not None:
@@ -53,12 +53,12 @@ def create_app(site: Site) -> FastAPI:
     app.add_exception_handler(ExegeteError, _bad_input)
     app.add_exception_handler(AnyHttpError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(guard.SignInNeededError, _stranger)
+    app.add_exception_handler(authentication.SignInRequiredError, _stranger)
     app.add_exception_handler(BusyError, _busy)
     app.add_exception_handler(WrongStageError, _elsewhere)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _broken)
-    app.add_middleware(Shield, hosts=site.hosts, limits=site.limits)
+    app.add_middleware(SecurityMiddleware, hosts=site.hosts, limits=site.limits)
     return app
 
 
@@ -74,9 +74,9 @@ async def _life(app: FastAPI) -> AsyncIterator[None]:
 @public.get("/static/{name}")
 def asset(name: str) -> Response:
     """The style sheet, or a script."""
-    if name not in assets():
+    if name not in load_assets():
         raise HTTPException(404, "There is no such file.")
-    content, media = assets()[name]
+    content, media = load_assets()[name]
     return Response(content, media_type=media, headers={"cache-control": "no-cache"})
 
 
@@ -89,31 +89,37 @@ def icon() -> Response:
 @public.get("/sign-in")
 def sign_in_page(request: Request, token: str = "", next: str = "/") -> Response:
     """The page that asks for the admin's token; with the right one in the address it opens the door at once."""
-    if token and guard.same(token, site_of(request).token):
+    if token and authentication.is_equal_secret(token, get_site(request).token):
         return _let_in(request, next)
-    return page(request, "sign_in", next=guard.local(next), wrong=bool(token), status=403 if token else 200)
+    return render_page(
+        request,
+        "sign_in",
+        next=authentication.make_local_address(next),
+        wrong=bool(token),
+        status=403 if token else 200,
+    )
 
 
 @public.post("/sign-in")
-def sign_in(request: Request, form: guard.AnyForm) -> Response:
+def sign_in(request: Request, form: authentication.UncheckedForm) -> Response:
     """Opens the door to whoever knows the token."""
-    after = guard.one(form, "next", "/")
-    if guard.same(guard.one(form, "token").strip(), site_of(request).token):
+    after = authentication.get_field(form, "next", "/")
+    if authentication.is_equal_secret(authentication.get_field(form, "token").strip(), get_site(request).token):
         return _let_in(request, after)
-    return page(request, "sign_in", next=guard.local(after), wrong=True, status=403)
+    return render_page(request, "sign_in", next=authentication.make_local_address(after), wrong=True, status=403)
 
 
-@public.get("/", dependencies=[Depends(guard.need_admin)])
+@public.get("/", dependencies=[Depends(authentication.require_admin)])
 def home(request: Request) -> Response:
     """The first room that is open."""
-    site = site_of(request)
+    site = get_site(request)
     rooms = (("/explore", site.explorer), ("/chat", site.chats), ("/browse", site.results), ("/studies", site.storage))
     return RedirectResponse(next(address for address, room in rooms if room), 303)
 
 
 def _let_in(request: Request, after: str) -> Response:
-    response = RedirectResponse(guard.local(after), 303)
-    guard.sign_in(request, response)
+    response = RedirectResponse(authentication.make_local_address(after), 303)
+    authentication.set_admin_cookie(request, response)
     return response
 
 
@@ -137,7 +143,7 @@ def _broken(request: Request, error: Exception) -> Response:
 def _stranger(request: Request, error: Exception) -> Response:
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
         return _told(request, 401, "Sign in with the token that the server printed.")
-    return RedirectResponse(guard.sign_in_address(request), 303)
+    return RedirectResponse(authentication.make_sign_in_address(request), 303)
 
 
 def _busy(request: Request, error: Exception) -> Response:
@@ -145,7 +151,7 @@ def _busy(request: Request, error: Exception) -> Response:
     if request.method == "GET" or not form or request.state.files or not _wants_page(request):
         response = _told(request, 503, f"Not now: {error}. Try again in a moment.")
     else:
-        response = page(request, "again", form=form, status=503)
+        response = render_page(request, "again", form=form, status=503)
     response.headers["retry-after"] = str(RETRY)
     return response
 
@@ -165,4 +171,4 @@ def _wants_page(request: Request) -> bool:
 def _told(request: Request, status: int, message: str) -> Response:
     if not _wants_page(request):
         return JSONResponse({"error": message}, status)
-    return page(request, "message", message=message, status=status)
+    return render_page(request, "message", message=message, status=status)

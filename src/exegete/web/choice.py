@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from exegete.errors import unknown
 
 
-def one_of(what: str, given: str, valid: Sequence[str]) -> str:
+def validate_choice(what: str, given: str, valid: Sequence[str]) -> str:
     """The given name, or the first of the valid ones where none is given. Raises ExegeteError for another name."""
     if not given:
         return valid[0]

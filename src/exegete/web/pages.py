@@ -13,9 +13,9 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
 from exegete.reports.highlighted import highlight
-from exegete.web.guard import csrf_token, is_admin
+from exegete.web.authentication import is_admin, make_csrf_token
 from exegete.web.human_study.texts import make_admin_translator, make_translator
-from exegete.web.site import site_of
+from exegete.web.site import get_site
 
 ROOM = Path(str(files("exegete.web")))
 SCRIPTS = {
@@ -34,29 +34,29 @@ def templates() -> Environment:
     return base.overlay(loader=ChoiceLoader(loaders))
 
 
-def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page. Templates also see `site`, `admin` (whether the admin asks), `csrf`, `here` (the path), `lang`, `t`."""
     lang = values.pop("lang", "en")
     told = {"lang": lang, "t": make_translator(lang), "say": make_admin_translator(lang)}
-    shared = {"site": site_of(request), "admin": is_admin(request), "here": request.url.path} | told
-    csrf = values.pop("csrf", None) or csrf_token(request)
+    shared = {"site": get_site(request), "admin": is_admin(request), "here": request.url.path} | told
+    csrf = values.pop("csrf", None) or make_csrf_token(request)
     text = templates().get_template(f"{template}.html.j2").render(**shared, csrf=csrf, **values)
     return HTMLResponse(text, status)
 
 
-def fragment(template: str, **values: Any) -> str:
+def render_fragment(template: str, **values: Any) -> str:
     """A part of a page."""
     return templates().get_template(f"{template}.html.j2").render(**values)
 
 
-def download(content: bytes, name: str, media: str) -> Response:
+def make_download(content: bytes, name: str, media: str) -> Response:
     """A response that the browser saves as a file, under a safe name."""
     safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in name)
     return Response(content, media_type=media, headers={"content-disposition": f'attachment; filename="{safe}"'})
 
 
 @cache
-def assets() -> Mapping[str, tuple[bytes, str]]:
+def load_assets() -> Mapping[str, tuple[bytes, str]]:
     """The style sheet and scripts by name, with their media types: all there is, so that no path is ever looked up."""
     found = {name: (path.read_bytes(), "text/javascript; charset=utf-8") for name, path in SCRIPTS.items()}
     style = templates().get_template("site.css.j2").render()

@@ -17,7 +17,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 KEPT = 64
 
 
-class Pictures:
+class PictureStore:
     """The last pictures that were uploaded, in memory, by a digest of what they show."""
 
     def __init__(self, limits: Limits) -> None:
@@ -27,7 +27,7 @@ class Pictures:
 
     def add(self, content: bytes) -> str:
         """Keeps a picture and gives its digest. Raises ExegeteError for what is none, or is too large."""
-        picture = png(opened(content, self.limits))
+        picture = encode_png(open_picture(content, self.limits))
         digest = sha256(picture).hexdigest()[:32]
         with self._lock:
             self._kept[digest] = picture
@@ -44,22 +44,22 @@ class Pictures:
             return self._kept[digest]
 
 
-def opened(content: bytes, limits: Limits) -> Image.Image:
-    """The picture, in colour and at most `limits.side` wide and high. Its size is looked at before it is decoded."""
+def open_picture(content: bytes, limits: Limits) -> Image.Image:
+    """The picture, at most `limits.picture_side` wide and high; its size is read before decoding."""
     try:
         with Image.open(BytesIO(content), formats=FORMATS) as picture:
-            if picture.width * picture.height > limits.pixels:
-                raise ExegeteError(f"a picture may have {limits.pixels:,} pixels, this one is larger")
+            if picture.width * picture.height > limits.picture_pixels:
+                raise ExegeteError(f"a picture may have {limits.picture_pixels:,} pixels, this one is larger")
             found = picture.convert("RGB")
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, ExegeteError):
             raise
         raise ExegeteError(f"expected a picture ({', '.join(FORMATS)})") from None
-    found.thumbnail((limits.side, limits.side))
+    found.thumbnail((limits.picture_side, limits.picture_side))
     return found
 
 
-def png(picture: Any) -> bytes:
+def encode_png(picture: Any) -> bytes:
     """A PIL image as a PNG."""
     buffer = BytesIO()
     picture.convert("RGB").save(buffer, format="PNG")

@@ -14,21 +14,21 @@ class Limits:
     `waiting`: pieces of work with models; `seconds`: that each may wait, and then take.
     """
 
-    text: int = 20_000
-    form: int = 1 << 20
-    upload: int = 16 << 20
-    fields: int = 20_000
-    pixels: int = 40_000_000
-    side: int = 1024
+    text_length: int = 20_000
+    form_bytes: int = 1 << 20
+    upload_bytes: int = 16 << 20
+    form_fields: int = 20_000
+    picture_pixels: int = 40_000_000
+    picture_side: int = 1024
     methods: int = 48
-    examples: int = 20_000
-    waiting: int = 64
-    seconds: float = 120.0
+    file_examples: int = 20_000
+    queue_size: int = 64
+    work_seconds: float = 120.0
 
 
-UPLOADS = frozenset({"/picture", "/studies/import"})
+UPLOAD_PATHS = frozenset({"/picture", "/studies/import"})
 """The addresses to which files go."""
-DIGITS = 18
+MAX_DIGITS = 18
 """Digits of a number that is read: more have no meaning anywhere here, and thousands cannot be read at all."""
-EVENTS = 256 << 10
+MAX_HEADER_BYTES = 256 << 10
 """Bytes that a request's first line and headers may have: a text travels in a permalink."""

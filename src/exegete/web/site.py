@@ -13,7 +13,7 @@ from exegete.web.settings import Limits
 
 if TYPE_CHECKING:
     from exegete.web.browse.stored import Result
-    from exegete.web.chat.service import Chats
+    from exegete.web.chat.service import ChatService
     from exegete.web.explore.service import Explorer
     from exegete.web.human_study.storage import Storage
 
@@ -34,7 +34,7 @@ class Site:
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     address: str = ""
-    chats: Chats | None = None
+    chats: ChatService | None = None
 
     def __post_init__(self) -> None:
         if len(self.token) < 20:
@@ -52,7 +52,7 @@ class Site:
         return self.storage
 
 
-def site_of(request: Request) -> Site:
+def get_site(request: Request) -> Site:
     """The site that a request is for."""
     site: Site = request.app.state.site
     return site

@@ -127,7 +127,7 @@ def serve(
     from exegete.studies.compare.compare import list_native_methods
     from exegete.web import Site
     from exegete.web.browse.stored import open_results
-    from exegete.web.server import configuration
+    from exegete.web.server import make_server_config
 
     silence_libraries()
     sources = _name_models(model or [])
@@ -152,7 +152,7 @@ def serve(
     address = _public_address(names[0], socket.getsockname()[1])
     services = _make_services(explained, sources, specs, rows, seed, task)
     site = Site(token, results=results, storage=studies, hosts=hosts, address=address, **services)
-    config = configuration(site, host, port)
+    config = make_server_config(site, host, port)
     if host in EVERYWHERE and not name:
         say("other machines are refused: give the host name or address that their browsers use with --name")
     if plan is not None:
@@ -225,11 +225,11 @@ def _make_services(
     task: str | None,
 ) -> dict[str, Any]:
     """Return the service that explains the models; language models have their own, with trained citations."""
-    from exegete.web.chat.service import Chats
+    from exegete.web.chat.service import ChatService
     from exegete.web.explore.service import Explorer
 
     if task != "generation":
         return {"explorer": Explorer(models, methods, rows, seed=seed) if models else None}
     trained = {name: source for name, source in sources.items() if (Path(source) / "citation").is_dir()}
     own = {name: f"citation:{source}" for name, source in trained.items()}
-    return {"chats": Chats(cast(Any, models), methods, rows, seed=seed, own=own)}
+    return {"chats": ChatService(cast(Any, models), methods, rows, seed=seed, trained_methods=own)}

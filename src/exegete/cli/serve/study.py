@@ -160,7 +160,7 @@ def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Se
         select_saved_items,
     )
 
-    result = next((result for result in material.results.values() if result.explained), None)
+    result = next((result for result in material.results.values() if result.has_attributions), None)
     if result is not None:
         return select_comparison_items(result.comparison, material.limit), result.comparison.config.get("labels", ())
     if material.saved:

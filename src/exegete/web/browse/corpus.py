@@ -15,8 +15,8 @@ from exegete.reports.attributions import Attribution
 from exegete.studies.corpus.parts import CorpusParts
 from exegete.studies.corpus.summary import CorpusSummary, summarise
 from exegete.web.browse.stored import Result
-from exegete.web.pages import page
-from exegete.web.site import site_of
+from exegete.web.pages import render_page
+from exegete.web.site import get_site
 
 PER_PAGE, TOP = 20, 10
 
@@ -27,7 +27,7 @@ def corpus_page(request: Request, found: Result) -> Response:
     Raises:
         ExegeteError: a corpus that is not explained to its end; another one that there is not.
     """
-    others = {name: each for name, each in site_of(request).results.items() if each.is_corpus and name != found.name}
+    others = {name: each for name, each in get_site(request).results.items() if each.is_corpus and name != found.name}
     chosen = request.query_params.get("against", "")
     if chosen and chosen not in others:
         raise unknown("corpus", chosen, others)
@@ -36,7 +36,7 @@ def corpus_page(request: Request, found: Result) -> Response:
     asked = request.query_params.get("page", "1")
     number = min(pages, max(1, int(asked))) if asked.isdecimal() and len(asked) < 9 else 1
     rows = CorpusParts(found.folder).read_slice((number - 1) * PER_PAGE, PER_PAGE)
-    return page(
+    return render_page(
         request,
         "browse_corpus",
         result=found,

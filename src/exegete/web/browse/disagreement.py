@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from exegete.reports.attributions import Attribution
 
 
-def correlations(items: Sequence[Attribution]) -> NDArray[np.float64]:
+def compute_correlations(items: Sequence[Attribution]) -> NDArray[np.float64]:
     """[M, M] Kendall's τ-b between the scores of every two methods, over positions that are not special.
 
     Signed scores count by their magnitude, as everywhere that signed and unsigned methods meet. NaN where a method

@@ -12,7 +12,7 @@ import pandas as pd
 
 from exegete.reports.attributions import Attribution
 from exegete.web.browse.stored import Result
-from exegete.web.choice import one_of
+from exegete.web.choice import validate_choice
 
 ONLY = ("all", "right", "wrong", "truncated")
 SORTS = ("example", "metric", "disagreement", "probability", "tokens")
@@ -36,14 +36,14 @@ class View:
     only: str = "all"
     page: int = 1
 
-    def link(self, **changes: Any) -> str:
+    def build_link(self, **changes: Any) -> str:
         """The query of this view with changes; the first page unless one is named."""
         values = vars(replace(self, **({"page": 1} | changes)))
         return "?" + urlencode({name: value for name, value in values.items() if value not in ("", 1)})
 
 
 @dataclass(frozen=True)
-class Line:
+class ExampleRow:
     """An example in the list.
 
     `probability`: of the target; `value`: of the chosen metric; `item`: explained by the chosen method, where kept.
@@ -62,31 +62,31 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ExamplePage:
     """One page of a view: its lines, how many there are in all, and the number of pages."""
 
-    lines: Sequence[Line]
+    lines: Sequence[ExampleRow]
     count: int
     pages: int
 
 
-def view_of(result: Result, query: Mapping[str, str]) -> View:
+def parse_view(result: Result, query: Mapping[str, str]) -> View:
     """The view that an address asks for. Raises ExegeteError for names that the result does not have."""
     metrics = [card.name for card in result.comparison.cards]
     page = query.get("page", "1")
     return View(
-        method=one_of("method", query.get("method", ""), result.board.rows),
-        metric=one_of("metric", query.get("metric", ""), metrics),
-        sort=one_of("sorting", query.get("sort", ""), SORTS),
-        order=one_of("order", query.get("order", ""), ORDERS),
-        only=one_of("choice", query.get("only", ""), ONLY),
+        method=validate_choice("method", query.get("method", ""), result.leaderboard.rows),
+        metric=validate_choice("metric", query.get("metric", ""), metrics),
+        sort=validate_choice("sorting", query.get("sort", ""), SORTS),
+        order=validate_choice("order", query.get("order", ""), ORDERS),
+        only=validate_choice("choice", query.get("only", ""), ONLY),
         text=query.get("text", "")[:200],
         prediction=query.get("prediction", "")[:200],
         page=max(1, int(page)) if page.isdecimal() and len(page) < 9 else 1,
     )
 
 
-def listing(result: Result, view: View) -> Listing:
+def list_examples(result: Result, view: View) -> ExamplePage:
     """The lines of a view's page; examples without a value come last in either order."""
     frame = result.comparison.results
     mine = frame[frame["method"] == view.method]
@@ -95,10 +95,10 @@ def listing(result: Result, view: View) -> Listing:
     known.sort(key=lambda line: _key(line, view.sort), reverse=view.order == "descending")
     known += [line for line in lines if math.isnan(_key(line, view.sort))]
     start = (view.page - 1) * PER_PAGE
-    return Listing(known[start : start + PER_PAGE], len(known), max(1, math.ceil(len(known) / PER_PAGE)))
+    return ExamplePage(known[start : start + PER_PAGE], len(known), max(1, math.ceil(len(known) / PER_PAGE)))
 
 
-def values_at(result: Result, example: int) -> pd.DataFrame:
+def get_example_values(result: Result, example: int) -> pd.DataFrame:
     """Methods × metrics of one example."""
     frame = result.comparison.results
     titles = {card.name: card.title for card in result.comparison.cards}
@@ -106,13 +106,13 @@ def values_at(result: Result, example: int) -> pd.DataFrame:
     return found.rename(columns=titles)
 
 
-def _line(result: Result, view: View, row: Mapping[Any, Any]) -> Line:
+def _line(result: Result, view: View, row: Mapping[Any, Any]) -> ExampleRow:
     example = int(row["example"])
     item = result.attributions.get(example, {}).get(view.method)
     rows = result.comparison.examples
     given = rows[example] if example < len(rows) else {}
     texts = item.texts if item is not None else [given[name] for name in ("text", "text_pair") if name in given]
-    return Line(
+    return ExampleRow(
         example,
         " / ".join(texts),
         str(row["target"]),
@@ -126,7 +126,7 @@ def _line(result: Result, view: View, row: Mapping[Any, Any]) -> Line:
     )
 
 
-def _fits(line: Line, view: View) -> bool:
+def _fits(line: ExampleRow, view: View) -> bool:
     if view.text.lower() not in line.text.lower() or view.prediction not in ("", line.prediction):
         return False
     if view.only in ("right", "wrong"):
@@ -134,5 +134,5 @@ def _fits(line: Line, view: View) -> bool:
     return view.only == "all" or (line.item is not None and line.item.truncated)
 
 
-def _key(line: Line, sort: str) -> float:
+def _key(line: ExampleRow, sort: str) -> float:
     return float(line.value if sort == "metric" else getattr(line, sort))

@@ -26,7 +26,7 @@ from exegete.studies.corpus.parts import HEAD as CORPUS
 from exegete.studies.runs.execution import judge_model, load_learned_explainer
 from exegete.studies.runs.run_files import ATTRIBUTIONS, CURVES, RESULTS
 from exegete.studies.runs.store import Cell, Store
-from exegete.web.browse.disagreement import correlations
+from exegete.web.browse.disagreement import compute_correlations
 
 RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"
 DEPTH = 3
@@ -41,12 +41,12 @@ class Result:
     folder: Path
 
     @property
-    def explained(self) -> bool:
+    def has_attributions(self) -> bool:
         """Whether its attributions were kept."""
         return (self.folder / ATTRIBUTIONS).is_dir()
 
     @property
-    def report(self) -> Path | None:
+    def report_path(self) -> Path | None:
         """The page that was written with it."""
         path = self.folder / REPORT
         return path if path.is_file() else None
@@ -72,7 +72,7 @@ class Result:
         return Comparison.load(self.folder) if (self.folder / RUN).is_file() else _run(self.folder)
 
     @cached_property
-    def board(self) -> Leaderboard:
+    def leaderboard(self) -> Leaderboard:
         """The table of methods and metrics, the best by the first metric first."""
         return self.comparison.leaderboard
 
@@ -87,7 +87,7 @@ class Result:
         return list(dict.fromkeys(self.comparison.results["method"]))
 
     @cached_property
-    def learned(self) -> list[str]:
+    def learned_methods(self) -> list[str]:
         """The methods that were read from a folder and have coefficients to show."""
         config = self.comparison.config
         if "explainers" in config:
@@ -95,7 +95,7 @@ class Result:
         methods = config.get("methods", {})
         return [name for name, made in methods.items() if ":" in name and EXPLAINERS[made["method"]].card.learned]
 
-    def explainer(self, name: str) -> Explainer:
+    def load_explainer(self, name: str) -> Explainer:
         """One of the learned methods. Raises ExegeteError when its folder is not there any more."""
         config = self.comparison.config
         if "explainers" not in config:
@@ -116,7 +116,7 @@ class Result:
     @cached_property
     def correlations(self) -> dict[int, NDArray[np.float64]]:
         """By example: Kendall's τ between every two methods."""
-        return {example: correlations(list(items.values())) for example, items in self.attributions.items()}
+        return {example: compute_correlations(list(items.values())) for example, items in self.attributions.items()}
 
     @cached_property
     def disagreement(self) -> dict[int, float]:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.web.choice import one_of
+from exegete.web.choice import validate_choice
 from exegete.web.settings import Limits
 
 ROWS = ("sentences", "words", "tokens")
@@ -20,10 +20,10 @@ TOKENS, MOST_TOKENS = 64, 512
 
 
 @dataclass(frozen=True)
-class Question:
+class ChatQuestion:
     """A question on named documents, the answer to explain (none: the model's own), and how.
 
-    `model` and `method` are names that the server gave; `unit` "" is the usual one, see `Chats.unit`; `rows` are the
+    `model` and `method` are names that the server gave; `unit` "" is the usual one; `rows` are the
     parts of the answer that are explained; `tokens`: of an answer at most.
     """
 
@@ -44,18 +44,18 @@ class Question:
         documents = [pair for name, text in self.sources for pair in (("name", name), ("text", text))]
         return urlencode([(name, value) for name, value in plain if value] + documents)
 
-    def link(self, **changes: Any) -> str:
+    def build_query(self, **changes: Any) -> str:
         """The query of this question with changes."""
         return replace(self, **changes).query
 
 
-def question(
+def parse_chat_question(
     query: Mapping[str, Sequence[str]],
     models: Sequence[str],
     methods: Sequence[str],
     usual: Callable[[str], str],
     limits: Limits,
-) -> Question:
+) -> ChatQuestion:
     """The question of an address or form; `usual`: the method of a model where none is named.
 
     Raises:
@@ -65,20 +65,20 @@ def question(
     pairs = zip_longest(query.get("name", ()), query.get("text", ()), fillvalue="")
     sources = [(name.strip(), text.replace("\r\n", "\n")) for name, text in pairs if name.strip() or text.strip()]
     texts = [first.get(name, "") for name in ("question", "system", "response")]
-    if (size := sum(map(len, [*texts, *(part for pair in sources for part in pair)]))) > limits.text:
-        raise ExegeteError(f"all texts together may have {limits.text:,} characters, these have {size:,}")
+    if (size := sum(map(len, [*texts, *(part for pair in sources for part in pair)]))) > limits.text_length:
+        raise ExegeteError(f"all texts together may have {limits.text_length:,} characters, these have {size:,}")
     tokens = first.get("tokens", str(TOKENS))
     if not (tokens.isdecimal() and len(tokens) < 5 and 1 <= int(tokens) <= MOST_TOKENS):
         raise ExegeteError(f"an answer may have 1 to {MOST_TOKENS} tokens, not {tokens[:20]!r}")
-    model = one_of("model", first.get("model", ""), models)
-    return Question(
+    model = validate_choice("model", first.get("model", ""), models)
+    return ChatQuestion(
         model=model,
-        method=one_of("method", first.get("method", "") or usual(model), methods),
+        method=validate_choice("method", first.get("method", "") or usual(model), methods),
         question=texts[0],
         sources=tuple(sources),
         system=texts[1],
         response=texts[2],
-        unit=one_of("unit", first.get("unit", ""), ("", *UNITS)),
-        rows=one_of("rows of a response", first.get("rows", ""), ROWS),
+        unit=validate_choice("unit", first.get("unit", ""), ("", *UNITS)),
+        rows=validate_choice("rows of a response", first.get("rows", ""), ROWS),
         tokens=int(tokens),
     )

@@ -13,14 +13,14 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response, Streamin
 
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attributions
-from exegete.web import guard
-from exegete.web.chat.drawing import drawing
-from exegete.web.chat.question import MOST_TOKENS, ROWS, UNITS, Question, question
-from exegete.web.chat.service import Answered, Chats
+from exegete.web import authentication
+from exegete.web.chat.answer_view import build_answer_view
+from exegete.web.chat.question import MOST_TOKENS, ROWS, UNITS, ChatQuestion, parse_chat_question
+from exegete.web.chat.service import AnswerExplanation, ChatService
 from exegete.web.explore.routes import numbers
-from exegete.web.explore.stream import Put, events, in_steps
-from exegete.web.pages import download, fragment, page
-from exegete.web.site import site_of
+from exegete.web.explore.stream import Put, stream_events, throttle_progress
+from exegete.web.pages import make_download, render_fragment, render_page
+from exegete.web.site import get_site
 
 router = APIRouter()
 
@@ -28,83 +28,85 @@ router = APIRouter()
 @router.get("/chat")
 async def chat(request: Request) -> Response:
     """The form, and a card that waits for its answer; with `whole` the answer is there at once."""
-    chats, asked = _asked(request)
-    if not asked.question.strip() or "whole" not in request.query_params:
-        return await run_in_threadpool(_page, request, chats, asked, "")
-    answered = await chats.work.answer(request, lambda stop: chats.explain(asked, stop=stop))
-    return await run_in_threadpool(_page, request, chats, asked, _card(answered))
+    chats, question = _asked(request)
+    if not question.question.strip() or "whole" not in request.query_params:
+        return await run_in_threadpool(_page, request, chats, question, "")
+    answered = await chats.work.run(request, lambda stop: chats.explain(question, stop=stop))
+    return await run_in_threadpool(_page, request, chats, question, _card(answered))
 
 
-def _page(request: Request, chats: Chats, asked: Question, card: str) -> Response:
-    return page(
+def _page(request: Request, chats: ChatService, question: ChatQuestion, card: str) -> Response:
+    return render_page(
         request,
         "chat",
         chats=chats,
-        asked=asked,
+        question=question,
         card=card,
         units=UNITS,
         rows=ROWS,
         most=MOST_TOKENS,
-        waits=bool(asked.question.strip()) and not card,
+        waits=bool(question.question.strip()) and not card,
     )
 
 
 @router.get("/chat/example")
 def some_example(request: Request) -> Response:
     """Another of the server's examples."""
-    chats, asked = _asked(request)
+    chats, question = _asked(request)
     if not chats.examples:
         raise ExegeteError("this server has no examples: start it with --data")
     found = choice(chats.examples)  # noqa: S311  (no secret)
     texts = {name: getattr(found, name) for name in ("question", "sources", "system", "response")}
-    return RedirectResponse(f"/chat?{asked.link(**texts)}", 303)
+    return RedirectResponse(f"/chat?{question.build_query(**texts)}", 303)
 
 
 @router.get("/chat/stream")
 async def stream(request: Request) -> Response:
     """The answer when it is there: `progress` (share), then `card` (HTML)."""
-    chats, asked = _asked(request)
-    lines = events(chats.work, partial(_tell, chats, asked))
+    chats, question = _asked(request)
+    lines = stream_events(chats.work, partial(_tell, chats, question))
     return StreamingResponse(lines, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-def _tell(chats: Chats, asked: Question, put: Put, stop: Event) -> None:
-    put("card", {"html": _card(chats.explain(asked, in_steps(put), stop))})
+def _tell(chats: ChatService, question: ChatQuestion, put: Put, stop: Event) -> None:
+    put("card", {"html": _card(chats.explain(question, throttle_progress(put), stop))})
 
 
 @router.post("/chat/without")
-async def without(request: Request, form: guard.CheckedForm) -> Response:
+async def without(request: Request, form: authentication.CheckedForm) -> Response:
     """Log-probabilities of the answer and its parts without some units, as JSON."""
-    chats, asked = _asked(request, form)
-    removed = numbers(guard.one(form, "removed"))
-    return JSONResponse(await chats.work.answer(request, lambda stop: chats.without(asked, removed, stop)))
+    chats, question = _asked(request, form)
+    removed = numbers(authentication.get_field(form, "removed"))
+    return JSONResponse(await chats.work.run(request, lambda stop: chats.score_without(question, removed, stop)))
 
 
 @router.get("/chat/export/{kind}")
 async def export(request: Request, kind: str) -> Response:
     """The attribution as a page or as JSON."""
-    chats, asked = _asked(request)
+    chats, question = _asked(request)
     if kind not in ("html", "json"):
         raise HTTPException(404, "There are exports as html and json.")
-    answered = await chats.work.answer(request, lambda stop: chats.explain(asked, stop=stop))
+    answered = await chats.work.run(request, lambda stop: chats.explain(question, stop=stop))
     if answered.attribution is None:
         raise ExegeteError(f"there is nothing to export: {answered.problem}")
     found: Attributions[Any] = Attributions([answered.attribution])
     if kind == "html":
-        return download(found.to_html().encode(), "answer.html", "text/html; charset=utf-8")
-    return download(found.to_json().encode(), "answer.json", "application/json")
+        return make_download(found.to_html().encode(), "answer.html", "text/html; charset=utf-8")
+    return make_download(found.to_json().encode(), "answer.json", "application/json")
 
 
-def _card(answered: Answered) -> str:
-    drawn = None if answered.attribution is None else drawing(answered.attribution)
-    return fragment("chat_card", answered=answered, drawing=drawn)
+def _card(answered: AnswerExplanation) -> str:
+    view = None if answered.attribution is None else build_answer_view(answered.attribution)
+    return render_fragment("chat_card", answered=answered, view=view)
 
 
-def _asked(request: Request, form: guard.Form | None = None) -> tuple[Chats, Question]:
-    site = site_of(request)
+def _asked(request: Request, form: authentication.Form | None = None) -> tuple[ChatService, ChatQuestion]:
+    site = get_site(request)
     chats = site.chats
     if chats is None:
         raise HTTPException(404)
     query = request.query_params
     given = {name: query.getlist(name) for name in query} if form is None else form
-    return chats, question(given, list(chats.models), list(chats.methods), chats.usual, site.limits)
+    return chats, parse_chat_question(
+        given, list(chats.models), list(chats.methods), chats.get_default_method, site.limits
+    )

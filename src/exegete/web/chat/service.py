@@ -23,20 +23,20 @@ from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.reports.generated import GeneratedAttribution
 from exegete.studies.compare.compare import list_native_methods
-from exegete.web.chat.question import Question
-from exegete.web.explore.progress import counted
+from exegete.web.chat.question import ChatQuestion
+from exegete.web.explore.progress import track_progress
 from exegete.web.explore.queue import WorkQueue
-from exegete.web.names import shown
+from exegete.web.method_names import make_display_names
 from exegete.web.settings import Limits
 
-REMEMBERED = 256
+CACHE_SIZE = 256
 ANSWERING = 0.3
 """The share of the progress that an answer takes, the explanation has the rest."""
 Report = Callable[[float], None]
 V = TypeVar("V")
 
 
-class Answered(NamedTuple):
+class AnswerExplanation(NamedTuple):
     """The attribution of an answer, or why there is none; `own`: whether the model gave the answer itself."""
 
     attribution: GeneratedAttribution | None = None
@@ -45,7 +45,7 @@ class Answered(NamedTuple):
     seconds: float = 0.0
 
 
-class Chats:
+class ChatService:
     """Explains what models by name say on documents; what pages ask goes through `work`, one piece after the other.
 
     Args:
@@ -55,7 +55,7 @@ class Chats:
         examples: rows of prompt or messages, sources and response to begin with.
         limits: see `Limits`.
         seed: of methods that have one.
-        own: by model the spec of the method that it was trained for.
+        trained_methods: by model the spec of the method that it was trained for.
     """
 
     def __init__(
@@ -65,110 +65,126 @@ class Chats:
         examples: Sequence[Mapping[str, Any]] = (),
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         seed: int = 0,
-        own: Mapping[str, str] | None = None,
+        trained_methods: Mapping[str, str] | None = None,
     ) -> None:
         if not models:
             raise ExegeteError("there is no model to explain: give one with --model")
         self.models, self.seed = dict(models), seed
-        names = shown((*(own or {}).values(), *methods, *list_native_methods()))
+        names = make_display_names((*(trained_methods or {}).values(), *methods, *list_native_methods()))
         for spec in names:
             explainer(spec)
         self.methods = {name: spec for spec, name in names.items()}
-        self.chosen = [names[spec] for spec in methods]
-        self.own = {model: names[spec] for model, spec in (own or {}).items()}
+        self.configured_methods = [names[spec] for spec in methods]
+        self.trained_methods = {model: names[spec] for model, spec in (trained_methods or {}).items()}
         self.titles = make_titles(self.methods)
         self.examples = [found for row in examples if (found := _asked(row)) is not None]
-        self.work = WorkQueue(limits.waiting, limits.seconds)
+        self.work = WorkQueue(limits.queue_size, limits.work_seconds)
         self._made = dict[tuple[str, str], tuple[Explainer, Granularity]]()
-        self._said = OrderedDict[Question, dict[str, Any]]()
-        self._kept = OrderedDict[Question, Answered]()
+        self._said = OrderedDict[ChatQuestion, dict[str, Any]]()
+        self._kept = OrderedDict[ChatQuestion, AnswerExplanation]()
 
-    def usual(self, model: str) -> str:
+    def get_default_method(self, model: str) -> str:
         """The method a page begins with: what the model was trained for, else the server's first, else the best."""
-        return self.own.get(model) or next(iter(self.chosen), default_method(self.models[model]))
+        return self.trained_methods.get(model) or next(
+            iter(self.configured_methods), default_method(self.models[model])
+        )
 
-    def takes_messages(self, model: str) -> bool:
+    def has_chat_template(self, model: str) -> bool:
         """Whether a model reads chats; the others go on with a text."""
         return bool(getattr(self.models[model].tokenizer, "chat_template", None))
 
-    def method(self, asked: Question) -> tuple[Explainer, Granularity]:
-        """The method and the units it scores: those asked for, else its own, else documents where there are some."""
-        spec = self.methods[asked.method]
-        unit = asked.unit or (explainer(spec).params.get("unit") if ":" in spec else None)
-        unit = unit or ("source" if asked.sources else "word")
+    def resolve_method(self, question: ChatQuestion) -> tuple[Explainer, Granularity]:
+        """The method and the units it scores: those question for, else its own, else documents where there are some."""
+        spec = self.methods[question.method]
+        unit = question.unit or (explainer(spec).params.get("unit") if ":" in spec else None)
+        unit = unit or ("source" if question.sources else "word")
         if (spec, unit) not in self._made:
             self._made[spec, unit] = resolve_unit(spec, cast(Granularity, unit), seed_params(spec, self.seed))
         return self._made[spec, unit]
 
-    def example(self, asked: Question) -> dict[str, Any]:
+    def make_example(self, question: ChatQuestion) -> dict[str, Any]:
         """The question as a row: messages where the model reads chats, else a prompt.
 
         Documents stand where the question says {sources} or {NAME} (or word for word), else where a chat template has a
         place for them, else before the question.
         """
-        text, model = asked.question, self.models[asked.model]
-        marks = ["{sources}", *(f"{{{name}}}" for name, _ in asked.sources if name), *(t for _, t in asked.sources)]
+        text, model = question.question, self.models[question.model]
+        marks = [
+            "{sources}",
+            *(f"{{{name}}}" for name, _ in question.sources if name),
+            *(t for _, t in question.sources),
+        ]
         template = str(getattr(model.tokenizer, "chat_template", None) or "")
-        if asked.sources and "documents" not in template and not any(mark and mark in text for mark in marks):
+        if question.sources and "documents" not in template and not any(mark and mark in text for mark in marks):
             text = f"{{sources}}\n\n{text}"
-        row: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in asked.sources]}
-        answer = asked.response
+        row: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in question.sources]}
+        answer = question.response
         if template:
-            said = [{"role": "system", "content": asked.system}] if asked.system.strip() else []
+            said = [{"role": "system", "content": question.system}] if question.system.strip() else []
             row["messages"] = [*said, {"role": "user", "content": text}]
         else:
             row["prompt"] = text
             answer = answer if model.is_encoder_decoder or text[-1:].isspace() or answer[:1].isspace() else f" {answer}"
-        return row | ({"response": answer} if asked.response.strip() else {})
+        return row | ({"response": answer} if question.response.strip() else {})
 
-    def explain(self, asked: Question, report: Report | None = None, stop: Event | None = None) -> Answered:
+    def explain(
+        self, question: ChatQuestion, report: Report | None = None, stop: Event | None = None
+    ) -> AnswerExplanation:
         """Where the answer comes from; what was answered lately is remembered.
 
         Raises:
             StoppedError: `stop` was set meanwhile.
         """
-        if asked not in self._kept:
-            _remember(self._kept, asked, self._explain(asked, report or (lambda share: None), stop or Event()))
-        return self._kept[asked]
+        if question not in self._kept:
+            _remember(self._kept, question, self._explain(question, report or (lambda share: None), stop or Event()))
+        return self._kept[question]
 
-    def without(self, asked: Question, removed: Iterable[int], stop: Event | None = None) -> list[float]:
+    def score_without(self, question: ChatQuestion, removed: Iterable[int], stop: Event | None = None) -> list[float]:
         """Log-probabilities of the whole answer and of its explained parts when the units of these numbers are gone.
 
         A text all of whose units are gone is removed as a whole.
         """
-        item, model = self.explain(asked, stop=stop).attribution, self.models[asked.model]
+        item, model = self.explain(question, stop=stop).attribution, self.models[question.model]
         if item is None:
             return []
-        row = self._answered(asked, lambda share: None, stop or Event())
-        with counted(model.embedding, lambda seen: None, stop or Event()):
+        row = self._answered(question, lambda share: None, stop or Event())
+        with track_progress(model.embedding, lambda seen: None, stop or Event()):
             batch = model.encode([row])
             keep = ~_gone(batch, item, set(removed))
             table = model.predict_perturbed(batch, keep[None, None].to(batch.device))[0]
         spans = torch.tensor([(0, len(item.exchange.tokens)), *item.spans], device=batch.device)[:, None]
         return [float(model.task.log_probability(table, span)) for span in spans]
 
-    def _explain(self, asked: Question, report: Report, stop: Event) -> Answered:
-        begun, model = time.perf_counter(), self.models[asked.model]
+    def _explain(self, question: ChatQuestion, report: Report, stop: Event) -> AnswerExplanation:
+        begun, model = time.perf_counter(), self.models[question.model]
         try:
-            method, unit = self.method(asked)
-            row = self._answered(asked, lambda share: report(ANSWERING * share), stop)
-            total = plan_work(model, row, method, asked.rows, unit, asked.tokens).forward
+            method, unit = self.resolve_method(question)
+            row = self._answered(question, lambda share: report(ANSWERING * share), stop)
+            total = plan_work(model, row, method, question.rows, unit, question.tokens).forward
             passes = partial(_in_all, report, total)
-            with counted(model.embedding, passes, stop):
-                (item,) = attribute_generated(model, [row], method, asked.rows, unit)
-            return Answered(item, "", "response" not in self.example(asked), time.perf_counter() - begun)
+            with track_progress(model.embedding, passes, stop):
+                (item,) = attribute_generated(model, [row], method, question.rows, unit)
+            return AnswerExplanation(
+                item, "", "response" not in self.make_example(question), time.perf_counter() - begun
+            )
         except ExegeteError as error:
-            return Answered(problem=str(error))
+            return AnswerExplanation(problem=str(error))
 
-    def _answered(self, asked: Question, report: Report, stop: Event) -> dict[str, Any]:
+    def _answered(self, question: ChatQuestion, report: Report, stop: Event) -> dict[str, Any]:
         """The row with an answer."""
-        model, row = self.models[asked.model], self.example(asked)
-        plain = Question(
-            asked.model, "", asked.question, asked.sources, asked.system, asked.response, tokens=asked.tokens
+        model, row = self.models[question.model], self.make_example(question)
+        plain = ChatQuestion(
+            question.model,
+            "",
+            question.question,
+            question.sources,
+            question.system,
+            question.response,
+            tokens=question.tokens,
         )
         if plain not in self._said:
-            with counted(model.embedding, lambda seen: report(min(1.0, seen / asked.tokens)), stop):
-                _remember(self._said, plain, model.respond([row], asked.tokens)[0])
+            with track_progress(model.embedding, lambda seen: report(min(1.0, seen / question.tokens)), stop):
+                _remember(self._said, plain, model.respond([row], question.tokens)[0])
         return self._said[plain]
 
 
@@ -189,7 +205,7 @@ def _gone(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor
     return torch.isin(number, of_units) | torch.isin(texts, of_texts)
 
 
-def _asked(row: Mapping[str, Any]) -> Question | None:
+def _asked(row: Mapping[str, Any]) -> ChatQuestion | None:
     """What a row asks, without model and method; None for chats of several turns, which the page has no place for."""
     example = prompt_to_row(row)
     messages = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
@@ -199,13 +215,13 @@ def _asked(row: Mapping[str, Any]) -> Question | None:
     sources = example.get("sources") or {}
     named = sources.items() if isinstance(sources, Mapping) else [(each["name"], each["text"]) for each in sources]
     answer = example.get("response")
-    return Question(
+    return ChatQuestion(
         "", "", str(last["content"]), tuple(named), str(before[0]["content"]) if before else "",
         answer if isinstance(answer, str) else "",
     )  # fmt: skip
 
 
-def _remember(kept: OrderedDict[Question, V], asked: Question, found: V) -> None:
-    kept[asked] = found
-    while len(kept) > REMEMBERED:
+def _remember(kept: OrderedDict[ChatQuestion, V], question: ChatQuestion, found: V) -> None:
+    kept[question] = found
+    while len(kept) > CACHE_SIZE:
         kept.popitem(last=False)

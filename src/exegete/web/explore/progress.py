@@ -17,7 +17,7 @@ class StoppedError(Exception):
 
 
 @contextmanager
-def counted(model: nn.Module, report: Report, stop: Event) -> Iterator[None]:
+def track_progress(model: nn.Module, report: Report, stop: Event) -> Iterator[None]:
     """Inside the block `report` is told, before each forward pass, how many inputs have gone through the model.
 
     Raises:

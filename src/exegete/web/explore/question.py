@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from exegete.errors import ExegeteError, unknown
-from exegete.web.choice import one_of
+from exegete.web.choice import validate_choice
 from exegete.web.settings import Limits
 
 LEVELS = ("word", "token")
@@ -16,7 +16,7 @@ PREDICTED = "predicted"
 
 
 @dataclass(frozen=True)
-class Question:
+class TextQuestion:
     """A text, a pair or a picture (its key), and how it shall be explained.
 
     `model` and `method` are names that the server gave, `target` a label or `predicted`.
@@ -37,18 +37,18 @@ class Question:
         pairs = [(name, each) for name, value in values for each in (value if isinstance(value, tuple) else (value,))]
         return urlencode([(name, each) for name, each in pairs if each])
 
-    def link(self, **changes: Any) -> str:
+    def build_query(self, **changes: Any) -> str:
         """The query of this question with changes."""
         return replace(self, **changes).query
 
 
-def question(
+def parse_text_question(
     query: Mapping[str, Sequence[str]],
     models: Sequence[str],
     methods: Sequence[str],
     usual: Callable[[str], Sequence[str]],
     limits: Limits,
-) -> Question:
+) -> TextQuestion:
     """The question of an address or form; `usual`: the methods of a model where none is named.
 
     Raises:
@@ -56,22 +56,22 @@ def question(
     """
     first = {name: values[0] for name, values in query.items() if values}
     for name in ("text", "pair"):
-        if len(first.get(name, "")) > limits.text:
-            raise ExegeteError(f"a text may have {limits.text:,} characters, this one has {len(first[name]):,}")
-    model = one_of("model", first.get("model", ""), models)
+        if len(first.get(name, "")) > limits.text_length:
+            raise ExegeteError(f"a text may have {limits.text_length:,} characters, this one has {len(first[name]):,}")
+    model = validate_choice("model", first.get("model", ""), models)
     chosen = tuple(dict.fromkeys(query.get("method", ()))) or tuple(usual(model))
     for name in chosen:
         if name not in methods:
             raise unknown("method", name, methods)
     if len(chosen) > limits.methods:
         raise ExegeteError(f"at most {limits.methods} methods at once, got {len(chosen)}")
-    return Question(
+    return TextQuestion(
         model=model,
         text=_lines(first.get("text", "")),
         pair=_lines(first.get("pair", "")),
         picture=first.get("picture", "")[:64],
         target=first.get("target", "")[:200] or PREDICTED,
-        level=one_of("level", first.get("level", ""), LEVELS),
+        level=validate_choice("level", first.get("level", ""), LEVELS),
         method=chosen,
     )
 

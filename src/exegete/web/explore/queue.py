@@ -11,8 +11,8 @@ from typing import TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from exegete.web.busy import BusyError
 from exegete.web.explore.progress import StoppedError
+from exegete.web.write_limit import BusyError
 
 T = TypeVar("T")
 Work = Callable[[Event], T]
@@ -29,7 +29,7 @@ class WorkQueue:
         self._room = BoundedSemaphore(size)
         self._thread, self._stops = ThreadPoolExecutor(1, "exegete-models"), set[Event]()
 
-    def put(self, work: Work[T]) -> tuple[Future[T], Event]:
+    def submit(self, work: Work[T]) -> tuple[Future[T], Event]:
         """The work's outcome, and the event that ends it: in the queue, or at its next pass through a model.
 
         Raises:
@@ -68,14 +68,14 @@ class WorkQueue:
         finally:
             timer.cancel()
 
-    async def answer(self, request: Request, work: Work[T]) -> T:
+    async def run(self, request: Request, work: Work[T]) -> T:
         """The result of the work for a request.
 
         Raises:
             BusyError: the queue is full, or the time is up.
             ClientDisconnect: the client has left; the work is given up.
         """
-        outcome, stop = self.put(work)
+        outcome, stop = self.submit(work)
         waited = asyncio.wrap_future(outcome)
         waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may look at it
         end = asyncio.get_running_loop().time() + self.seconds

@@ -17,7 +17,7 @@ STEPS = 50
 Put = Callable[[str, Any], None]
 
 
-def events(work: WorkQueue, tell: Callable[[Put, Event], None]) -> AsyncIterator[str]:
+def stream_events(work: WorkQueue, tell: Callable[[Put, Event], None]) -> AsyncIterator[str]:
     """What `tell` puts (kind, value) from the queue's thread, until it is done or its event is set; at last `end`.
 
     Raises:
@@ -29,12 +29,12 @@ def events(work: WorkQueue, tell: Callable[[Put, Event], None]) -> AsyncIterator
         with suppress(RuntimeError):  # the server has stopped
             loop.call_soon_threadsafe(queue.put_nowait, f"event: {kind}\ndata: {json.dumps(value)}\n\n")
 
-    outcome, stop = work.put(lambda stop: tell(put, stop))
+    outcome, stop = work.submit(lambda stop: tell(put, stop))
     outcome.add_done_callback(lambda _: put("end", {}))
     return _told(queue, outcome, stop)
 
 
-def in_steps(put: Put, **about: Any) -> Callable[[float], None]:
+def throttle_progress(put: Put, **about: Any) -> Callable[[float], None]:
     """A function that tells how much is done, from 0 to 1, in at most so many `progress` events as are worth it."""
     last = -1
 

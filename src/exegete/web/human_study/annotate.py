@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from exegete.data.marked import find_marked_units
 from exegete.errors import ExegeteError
-from exegete.web import guard
-from exegete.web.busy import written
+from exegete.web import authentication
 from exegete.web.human_study import answers
 from exegete.web.human_study.answers import AnnotatorProgress
 from exegete.web.human_study.kinds import BEFORE, AnnotationTask
@@ -25,8 +24,9 @@ from exegete.web.human_study.protocol.known_answers import has_passed
 from exegete.web.human_study.protocol.stages import MAIN, TRAINING
 from exegete.web.human_study.tables import Annotator, utc_now
 from exegete.web.human_study.texts import MissingError, translate_error
-from exegete.web.pages import page
-from exegete.web.site import site_of
+from exegete.web.pages import render_page
+from exegete.web.site import get_site
+from exegete.web.write_limit import run_write
 
 router = APIRouter()
 INVALID_INVITATION = "This invitation is not valid, or not any more. Ask whoever sent it for a new one."
@@ -35,24 +35,32 @@ INVALID_INVITATION = "This invitation is not valid, or not any more. Ask whoever
 @router.get("/join/{token}")
 def show_invitation(request: Request, token: str) -> Response:
     """The study's invitation page with a button; opening the link changes nothing, as mail programs open links too."""
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         progress = answers.load_progress(session, _require_annotator(session, token))
-        return page(request, "join", progress=progress, lang=progress.language, csrf=guard.csrf_token(request, token))
+        return render_page(
+            request,
+            "join",
+            progress=progress,
+            lang=progress.language,
+            csrf=authentication.make_csrf_token(request, token),
+        )
 
 
 @router.post("/join/{token}")
-async def accept_invitation(request: Request, token: str, form: guard.AnyForm) -> Response:
+async def accept_invitation(request: Request, token: str, form: authentication.UncheckedForm) -> Response:
     """Signs the annotator in by the invitation's token."""
-    if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, token)):
+    if not authentication.is_equal_secret(
+        authentication.get_field(form, "csrf"), authentication.make_csrf_token(request, token)
+    ):
         raise HTTPException(403, "Open the invitation again and press its button.")
-    await written(lambda: _mark_joined(request, token))
+    await run_write(lambda: _mark_joined(request, token))
     response = RedirectResponse("/annotate", 303)
-    guard.join(request, response, token)
+    authentication.set_annotator_cookie(request, response, token)
     return response
 
 
 def _mark_joined(request: Request, token: str) -> None:
-    with site_of(request).studies.write_session() as session:
+    with get_site(request).studies.write_session() as session:
         person = _require_annotator(session, token)
         person.joined = person.joined or utc_now()
 
@@ -63,7 +71,7 @@ def show_overview(request: Request) -> Response:
     with open_progress(request) as (session, progress):
         if progress.protocol is not None:
             return step_pages.show_current_stage(request, session, progress, progress.protocol)
-        return page(request, "annotate_home", progress=progress, lang=progress.language)
+        return render_page(request, "annotate_home", progress=progress, lang=progress.language)
 
 
 @router.get("/annotate/{place}")
@@ -75,12 +83,12 @@ def show_example(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/{place}")
-async def submit_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
+async def submit_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
     """Keeps an answer and goes on."""
-    return await written(lambda: _save_submission(request, place, form))
+    return await run_write(lambda: _save_submission(request, place, form))
 
 
-def _save_submission(request: Request, place: int, form: guard.Form) -> Response:
+def _save_submission(request: Request, place: int, form: authentication.Form) -> Response:
     with open_progress(request, writing=True) as (session, progress):
         step_pages.require_stage(session, progress, MAIN)
         problem = save_form(request, session, progress, place, form)
@@ -101,12 +109,12 @@ def show_training_example(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/training/{place}")
-async def submit_training_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
+async def submit_training_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
     """Keeps an answer of the training, and says whether it is the known one."""
-    return await written(lambda: _save_training_answer(request, place, form))
+    return await run_write(lambda: _save_training_answer(request, place, form))
 
 
-def _save_training_answer(request: Request, place: int, form: guard.Form) -> Response:
+def _save_training_answer(request: Request, place: int, form: authentication.Form) -> Response:
     with open_progress(request, role=TRAINING, writing=True) as (session, progress):
         step_pages.require_stage(session, progress, TRAINING)
         problem = save_form(request, session, progress, place, form)
@@ -127,7 +135,7 @@ def show_feedback(request: Request, place: int) -> Response:
             raise HTTPException(404, "There is no answer yet.")
         right = has_passed(progress.kind.name, item, said.content)
         translate_error = item.content["feedback"]
-        return page(
+        return render_page(
             request,
             "take_feedback",
             progress=progress,
@@ -139,11 +147,11 @@ def show_feedback(request: Request, place: int) -> Response:
 
 
 def save_form(
-    request: Request, session: Session, progress: AnnotatorProgress, place: int, form: guard.Form
+    request: Request, session: Session, progress: AnnotatorProgress, place: int, form: authentication.Form
 ) -> Response | None:
     """Keeps the answer of a form; the page that says what is wrong with it, if anything is."""
     item = answers.get_item(session, progress, place)
-    phase = guard.one(form, "phase")
+    phase = authentication.get_field(form, "phase")
     if phase not in progress.kind.phases:
         raise ExegeteError("this form is not one of this study's")
     try:
@@ -176,10 +184,10 @@ def get_training_picture(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/leave/now")
-def sign_out(form: guard.CheckedForm) -> Response:
+def sign_out(form: authentication.CheckedForm) -> Response:
     """Signs out; the invitation lets one in again."""
     response = RedirectResponse("/annotate", 303)
-    response.delete_cookie(guard.ANNOTATOR, path="/")
+    response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
     return response
 
 
@@ -188,11 +196,13 @@ def open_progress(
     request: Request, *, role: str = "", writing: bool = False
 ) -> Iterator[tuple[Session, AnnotatorProgress]]:
     """A session, and the progress of the annotator whose browser this is."""
-    studies = site_of(request).studies
+    studies = get_site(request).studies
     with studies.write_session() if writing else studies.read_session() as session:
         yield (
             session,
-            answers.load_progress(session, _require_annotator(session, request.cookies.get(guard.ANNOTATOR, "")), role),
+            answers.load_progress(
+                session, _require_annotator(session, request.cookies.get(authentication.ANNOTATOR_COOKIE, "")), role
+            ),
         )
 
 
@@ -209,7 +219,7 @@ def render_example(
     progress: AnnotatorProgress,
     place: int,
     problem: str = "",
-    form: guard.Form | None = None,
+    form: authentication.Form | None = None,
 ) -> Response:
     """The page of an example, with what was just sent or answered earlier filled in."""
     item = answers.get_item(session, progress, place)
@@ -218,7 +228,7 @@ def render_example(
     said = answers.find_answer(session, progress, item, phase)
     first = answers.find_answer(session, progress, item, BEFORE) if phase != BEFORE else None
     content = None if said is None else said.content
-    return page(
+    return render_page(
         request,
         f"annotate_{progress.project.kind}",
         status=422 if problem else 200,
@@ -238,12 +248,12 @@ def render_example(
 
 
 def _get_initial_values(
-    progress: AnnotatorProgress, content: dict[str, Any] | None, task: AnnotationTask, form: guard.Form | None
+    progress: AnnotatorProgress, content: dict[str, Any] | None, task: AnnotationTask, form: authentication.Form | None
 ) -> Any:
     """The form's initial values: those just sent, or those of an earlier answer."""
     if progress.project.kind == "rank":
         if form is not None:
-            return {each.letter: guard.one(form, f"rank-{each.letter}") for each in task.explanations}
+            return {each.letter: authentication.get_field(form, f"rank-{each.letter}") for each in task.explanations}
         return {each.letter: str((content or {}).get("ranks", {}).get(each.method, "")) for each in task.explanations}
     if progress.kind.is_simulation:
         return (content or {}).get("guess")
@@ -252,20 +262,20 @@ def _get_initial_values(
     return set(np.flatnonzero(find_marked_units(task.units, (content or {}).get("marks", []))).tolist())
 
 
-def _read_confidence(progress: AnnotatorProgress, form: guard.Form) -> dict[str, int]:
+def _read_confidence(progress: AnnotatorProgress, form: authentication.Form) -> dict[str, int]:
     """How sure a person is, from 1 to 5, where the protocol asks for it."""
     if progress.protocol is None or not progress.protocol.main.confidence:
         return {}
-    given = guard.one(form, "confidence")
+    given = authentication.get_field(form, "confidence")
     if given not in set("12345"):
         raise MissingError("needs_sure")
     return {"confidence": int(given)}
 
 
-def read_seconds(form: guard.Form) -> float | None:
+def read_seconds(form: authentication.Form) -> float | None:
     """The seconds that a form says it took; None where it says nothing usable."""
     try:
-        seconds = float(guard.one(form, "seconds", "nan"))
+        seconds = float(authentication.get_field(form, "seconds", "nan"))
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) else None

@@ -20,8 +20,8 @@ from exegete.studies.compare.comparison import Comparison
 from exegete.web.human_study.blinding import AnyAttribution
 from exegete.web.human_study.sources import get_prompt_texts
 from exegete.web.human_study.tables import Item, StoredExplanation
-from exegete.web.names import shown
-from exegete.web.pictures import png
+from exegete.web.method_names import make_display_names
+from exegete.web.pictures import encode_png
 
 # Fernandes et al. 2022, table 4, without their learned explainer, which needs a folder.
 DEFAULT_METHODS = ("input_x_gradient", "integrated_gradients", "attention_all")
@@ -71,7 +71,7 @@ def make_items(
     """Group (spec of the method, attribution) pairs by example; `rows` are the examples, if they are known."""
     by_example: dict[int, dict[str, AnyAttribution]] = {}
     pairs = list(explanations)
-    names = shown(dict.fromkeys(method for method, _ in pairs))
+    names = make_display_names(dict.fromkeys(method for method, _ in pairs))
     for method, item in pairs:
         by_example.setdefault(item.index, {})[names[method]] = item
     items = []
@@ -199,5 +199,5 @@ def _make_item(explanations: Mapping[str, AnyAttribution], row: Mapping[str, Any
         explanations,
         label=row.get("label_name"),
         prediction=first.prediction_label,
-        picture=None if picture is None else png(picture),
+        picture=None if picture is None else encode_png(picture),
     )

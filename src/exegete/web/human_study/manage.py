@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from exegete.data.argilla import read_records
 from exegete.data.label_studio import read_tasks
 from exegete.errors import ExegeteError, unknown
-from exegete.web import guard
+from exegete.web import authentication
 from exegete.web.human_study import projects
 from exegete.web.human_study.exports import get_exports, run_export
 from exegete.web.human_study.items import make_marked_items, select_comparison_items
@@ -27,9 +27,9 @@ from exegete.web.human_study.reporting import fit_effects
 from exegete.web.human_study.results import compute_findings, load_marked_examples
 from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Item, Project
 from exegete.web.human_study.texts import choose_language
-from exegete.web.pages import download, page
-from exegete.web.settings import DIGITS
-from exegete.web.site import Site, site_of
+from exegete.web.pages import make_download, render_page
+from exegete.web.settings import MAX_DIGITS
+from exegete.web.site import Site, get_site
 
 router = APIRouter(prefix="/studies")
 FORMATS = {"label-studio": read_tasks, "argilla": read_records}
@@ -39,7 +39,7 @@ MAX_EXAMPLES = 500
 @router.get("")
 def list_studies(request: Request) -> Response:
     """All studies, and forms for a new one."""
-    site = site_of(request)
+    site = get_site(request)
     with site.studies.read_session() as session:
         found = [(project, _count_progress(session, project)) for project in session.scalars(select(Project))]
         of_results = [kind for kind in KINDS.values() if not kind.has_changes]
@@ -49,15 +49,15 @@ def list_studies(request: Request) -> Response:
             "sources": _list_results(site),
             "formats": FORMATS,
         }
-        return page(request, "studies", lang=_get_language(request), projects=found, **values)
+        return render_page(request, "studies", lang=_get_language(request), projects=found, **values)
 
 
 @router.post("")
-def create_study(request: Request, form: guard.CheckedForm) -> Response:
+def create_study(request: Request, form: authentication.CheckedForm) -> Response:
     """A study of the examples of a result."""
-    site, name = site_of(request), guard.one(form, "name").strip()
+    site, name = get_site(request), authentication.get_field(form, "name").strip()
     sources = _list_results(site)
-    source = guard.one(form, "source")
+    source = authentication.get_field(form, "source")
     if source not in sources:
         raise unknown("result", source, sources)
     limit, seed = _read_count(form, "limit", 20, MAX_EXAMPLES), _read_count(form, "seed", 0, 2**31 - 1, least=0)
@@ -68,8 +68,8 @@ def create_study(request: Request, form: guard.CheckedForm) -> Response:
             session,
             name,
             chosen,
-            guard.one(form, "kind"),
-            question=guard.one(form, "question")[:2000],
+            authentication.get_field(form, "kind"),
+            question=authentication.get_field(form, "question")[:2000],
             labels=comparison.config.get("labels", ()),
             seed=seed,
         )
@@ -77,9 +77,13 @@ def create_study(request: Request, form: guard.CheckedForm) -> Response:
 
 
 @router.post("/import")
-def import_marks(request: Request, form: guard.CheckedForm, file: guard.Upload) -> Response:
+def import_marks(request: Request, form: authentication.CheckedForm, file: authentication.Upload) -> Response:
     """A study of texts that were marked elsewhere, with the marks."""
-    site, name, form_name = site_of(request), guard.one(form, "name").strip(), guard.one(form, "format")
+    site, name, form_name = (
+        get_site(request),
+        authentication.get_field(form, "name").strip(),
+        authentication.get_field(form, "format"),
+    )
     if form_name not in FORMATS:
         raise unknown("format", form_name, FORMATS)
     try:
@@ -87,8 +91,10 @@ def import_marks(request: Request, form: guard.CheckedForm, file: guard.Upload) 
     except (ValueError, RecursionError) as error:
         raise ExegeteError(f"the file is not JSON: {error}") from None
     examples = FORMATS[form_name](content, "the file")
-    if len(examples) > site.limits.examples or any(len(t) > site.limits.text for e in examples for t in e.texts):
-        bounds = f"{site.limits.examples} examples of {site.limits.text} characters"
+    if len(examples) > site.limits.file_examples or any(
+        len(t) > site.limits.text_length for e in examples for t in e.texts
+    ):
+        bounds = f"{site.limits.file_examples} examples of {site.limits.text_length} characters"
         raise ExegeteError(f"the file has more than {bounds}")
     with site.studies.write_session() as session:
         projects.create_project(session, name, make_marked_items(examples), "highlight")
@@ -102,20 +108,20 @@ def show_study(request: Request, name: str) -> Response:
 
 
 @router.post("/{name}/invitations")
-def invite_annotators(request: Request, name: str, form: guard.CheckedForm) -> Response:
+def invite_annotators(request: Request, name: str, form: authentication.CheckedForm) -> Response:
     """New invitations; their links are shown once."""
-    with site_of(request).studies.write_session() as session:
+    with get_site(request).studies.write_session() as session:
         project = projects.find_project(session, name)
-        given = [line.strip() for line in guard.one(form, "names").splitlines() if line.strip()]
+        given = [line.strip() for line in authentication.get_field(form, "names").splitlines() if line.strip()]
         tokens = projects.invite_annotators(session, project, given)
-    base = site_of(request).address_of(request)
+    base = get_site(request).address_of(request)
     return _render_study(request, name, links={person: f"{base}/join/{token}" for person, token in tokens.items()})
 
 
 @router.post("/{name}/invitations/{annotator}/revoke")
-def revoke_invitation(request: Request, name: str, annotator: int, form: guard.CheckedForm) -> Response:
+def revoke_invitation(request: Request, name: str, annotator: int, form: authentication.CheckedForm) -> Response:
     """Revokes an annotator's invitation, so that its link no longer works."""
-    with site_of(request).studies.write_session() as session:
+    with get_site(request).studies.write_session() as session:
         projects.revoke_invitation(session, projects.find_project(session, name), annotator)
     return RedirectResponse(f"/studies/{name}", 303)
 
@@ -123,12 +129,12 @@ def revoke_invitation(request: Request, name: str, annotator: int, form: guard.C
 @router.get("/{name}/results")
 def show_results(request: Request, name: str) -> Response:
     """The page with the study's results so far."""
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         project = projects.find_project(session, name)
         findings = compute_findings(session, project, find_excluded(session, project))
         model = fit_effects(session, project) if project.kind != "highlight" else None
         people = count_by_status(load_participations(session, project))
-        return page(
+        return render_page(
             request,
             "study_results",
             lang=_get_language(request),
@@ -143,15 +149,15 @@ def show_results(request: Request, name: str) -> Response:
 @router.get("/{name}/export/{file}")
 def export_answers(request: Request, name: str, file: str) -> Response:
     """The answers as a file."""
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         made, content = run_export(session, projects.find_project(session, name), file)
-    return download(content, f"{name}-{file}", made.media)
+    return make_download(content, f"{name}-{file}", made.media)
 
 
 def _render_study(request: Request, name: str, links: dict[str, str] | None = None) -> Response:
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         project = projects.find_project(session, name)
-        return page(
+        return render_page(
             request,
             "study",
             lang=_get_language(request),
@@ -161,11 +167,11 @@ def _render_study(request: Request, name: str, links: dict[str, str] | None = No
             progress=_count_progress(session, project),
             methods=sorted({each.method for item in project.items[:1] for each in item.explanations}),
             exports=get_exports(project),
-            loop=make_follow_up_commands(site_of(request).studies.engine.url, name, project.origin),
+            loop=make_follow_up_commands(get_site(request).studies.engine.url, name, project.origin),
             marked=sum(bool(each.marks) for each in load_marked_examples(session, project)),
             links=links or {},
             participations={each.person.id: each for each in load_participations(session, project)},
-            take=f"{site_of(request).address_of(request)}/take/{quote(name)}" if project.protocol else "",
+            take=f"{get_site(request).address_of(request)}/take/{quote(name)}" if project.protocol else "",
             digest=digest_protocol(project.protocol or ""),
         )
 
@@ -203,11 +209,11 @@ def _get_language(request: Request) -> str:
 
 def _list_results(site: Site) -> list[str]:
     """The results that have attributions to make a study of."""
-    return [name for name, result in site.results.items() if result.explained]
+    return [name for name, result in site.results.items() if result.has_attributions]
 
 
-def _read_count(form: guard.Form, name: str, default: int, most: int, least: int = 1) -> int:
-    text: Any = guard.one(form, name, str(default)) or str(default)
-    if not text.isdecimal() or len(text) > DIGITS or not least <= int(text) <= most:
+def _read_count(form: authentication.Form, name: str, default: int, most: int, least: int = 1) -> int:
+    text: Any = authentication.get_field(form, name, str(default)) or str(default)
+    if not text.isdecimal() or len(text) > MAX_DIGITS or not least <= int(text) <= most:
         raise ExegeteError(f"expected a number from {least} to {most} as {name}, got {text!r:.40}")
     return int(text)

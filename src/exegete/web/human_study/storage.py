@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
-from exegete.web.busy import BusyError
+from exegete.web.write_limit import BusyError
 
 logger = logging.getLogger(__name__)
 

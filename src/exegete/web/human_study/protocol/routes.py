@@ -7,8 +7,7 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
-from exegete.web import guard
-from exegete.web.busy import written
+from exegete.web import authentication
 from exegete.web.human_study.annotate import open_progress, read_seconds
 from exegete.web.human_study.projects import find_annotator, find_project
 from exegete.web.human_study.protocol import stages, step_pages
@@ -16,8 +15,9 @@ from exegete.web.human_study.protocol.admission import StudyFullError, Visitor, 
 from exegete.web.human_study.protocol.file import ExitPart, Protocol, digest_protocol, parse_protocol
 from exegete.web.human_study.tables import Annotator, Project
 from exegete.web.human_study.texts import make_translator, translate_error
-from exegete.web.pages import page
-from exegete.web.site import site_of
+from exegete.web.pages import render_page
+from exegete.web.site import get_site
+from exegete.web.write_limit import run_write
 
 router = APIRouter()
 
@@ -25,55 +25,59 @@ router = APIRouter()
 @router.get("/take/{name}")
 def show_start(request: Request, name: str) -> Response:
     """The study's first page; whoever has begun on this device goes on."""
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         project, protocol = _load_study(session, name)
         who = read_visitor(protocol, request.query_params)
         if _find_returning_annotator(request, session, project, who) is not None:
             return RedirectResponse("/annotate", 303)
-        return page(
+        return render_page(
             request,
             "take",
             lang=protocol.language,
             protocol=protocol,
             preview=who.preview,
             digest=digest_protocol(project.protocol or ""),
-            csrf=guard.csrf_token(request, _get_address(request)),
+            csrf=authentication.make_csrf_token(request, _get_address(request)),
         )
 
 
 @router.post("/take/{name}")
-async def begin_study(request: Request, name: str, form: guard.AnyForm) -> Response:
+async def begin_study(request: Request, name: str, form: authentication.UncheckedForm) -> Response:
     """Lets a person in, if one more is wanted."""
-    return await written(lambda: _admit_visitor(request, name, form))
+    return await run_write(lambda: _admit_visitor(request, name, form))
 
 
-def _admit_visitor(request: Request, name: str, form: guard.Form) -> Response:
-    with site_of(request).studies.write_session() as session:
+def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Response:
+    with get_site(request).studies.write_session() as session:
         project, protocol = _load_study(session, name)
         text = make_translator(protocol.language)
-        if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, _get_address(request))):
+        if not authentication.is_equal_secret(
+            authentication.get_field(form, "csrf"), authentication.make_csrf_token(request, _get_address(request))
+        ):
             raise HTTPException(403, text("not_begun"))
         who = read_visitor(protocol, request.query_params)
-        token = request.cookies.get(guard.ANNOTATOR, "")
+        token = request.cookies.get(authentication.ANNOTATOR_COOKIE, "")
         if _find_returning_annotator(request, session, project, who) is None:
             try:
                 token = "" if who.preview else admit(session, project, protocol, who)
             except StudyFullError:
                 token = ""
         if not token:
-            return page(request, "take_end", lang=protocol.language, told=[text("full")], out=ExitPart(), progress=None)
+            return render_page(
+                request, "take_end", lang=protocol.language, told=[text("full")], out=ExitPart(), progress=None
+            )
     response = RedirectResponse("/annotate", 303)
-    guard.join(request, response, token)
+    authentication.set_annotator_cookie(request, response, token)
     return response
 
 
 @router.post("/annotate/step/{step}")
-async def submit_step(request: Request, step: str, form: guard.CheckedForm) -> Response:
+async def submit_step(request: Request, step: str, form: authentication.CheckedForm) -> Response:
     """Keeps what a person says of a step."""
-    return await written(lambda: _save_submission(request, step, form))
+    return await run_write(lambda: _save_submission(request, step, form))
 
 
-def _save_submission(request: Request, step: str, form: guard.Form) -> Response:
+def _save_submission(request: Request, step: str, form: authentication.Form) -> Response:
     with open_progress(request, writing=True) as (session, progress):
         protocol = progress.protocol
         if protocol is None or step not in stages.STEP_READERS:
@@ -101,9 +105,9 @@ def get_picture(request: Request) -> Response:
 
 
 @router.post("/annotate/withdraw")
-async def withdraw_annotator(request: Request, form: guard.CheckedForm) -> Response:
+async def withdraw_annotator(request: Request, form: authentication.CheckedForm) -> Response:
     """Deletes all that a person said."""
-    return await written(lambda: _delete_annotator(request))
+    return await run_write(lambda: _delete_annotator(request))
 
 
 def _delete_annotator(request: Request) -> Response:
@@ -112,8 +116,10 @@ def _delete_annotator(request: Request) -> Response:
             raise HTTPException(404, "Ask whoever invited you to delete your answers.")
         translate_error = [make_translator(progress.language)("withdrawn")]
         stages.withdraw(session, progress.annotator)
-    response = page(request, "take_end", lang=progress.language, told=translate_error, out=ExitPart(), progress=None)
-    response.delete_cookie(guard.ANNOTATOR, path="/")
+    response = render_page(
+        request, "take_end", lang=progress.language, told=translate_error, out=ExitPart(), progress=None
+    )
+    response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
     return response
 
 
@@ -126,7 +132,7 @@ def _load_study(session: Session, name: str) -> tuple[Project, Protocol]:
 
 def _find_returning_annotator(request: Request, session: Session, project: Project, who: Visitor) -> Annotator | None:
     """The person whose browser this is, in this study and, on a platform, of these parameters."""
-    person = find_annotator(session, request.cookies.get(guard.ANNOTATOR, ""))
+    person = find_annotator(session, request.cookies.get(authentication.ANNOTATOR_COOKIE, ""))
     if person is None or person.project_id != project.id:
         return None
     return person if not who.source or person.source == dict(who.source) else None

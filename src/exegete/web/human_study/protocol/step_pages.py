@@ -16,7 +16,7 @@ from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, S
 from exegete.web.human_study.protocol.file import ExitPart, KnownPart, Protocol
 from exegete.web.human_study.protocol.known_answers import PLANTED, make_planted_example
 from exegete.web.human_study.texts import make_translator
-from exegete.web.pages import page
+from exegete.web.pages import render_page
 
 
 class WrongStageError(Exception):
@@ -72,7 +72,7 @@ def render_step(
         each.name == step for each in stages.load_steps(session, progress.annotator)
     )
     part = protocol.instructions.example if step in (stages.INSTRUCTIONS, stages.COMPREHENSION) else None
-    return page(
+    return render_page(
         request,
         "take_step",
         status=422 if problem else 200,
@@ -104,6 +104,6 @@ def _render_end(request: Request, progress: AnnotatorProgress, protocol: Protoco
     status = LATE if is_late(progress.annotator, protocol) else progress.annotator.status or COMPLETE
     text = make_translator(progress.language)
     told = protocol.thanks if status == COMPLETE else [text(status.replace(" ", "_"))]
-    return page(
+    return render_page(
         request, "take_end", progress=progress, lang=progress.language, told=told, out=ways.get(status, ExitPart())
     )

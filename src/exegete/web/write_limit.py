@@ -9,7 +9,7 @@ from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
 
 T = TypeVar("T")
-WRITERS, PATIENCE = 4, 20.0
+MAX_WRITERS, WRITE_TIMEOUT = 4, 20.0
 """Threads that write answers at a time; seconds that an answer waits for one of them."""
 _writers = RunVar[CapacityLimiter]("exegete_writers")
 
@@ -18,7 +18,7 @@ class BusyError(Exception):
     """Not now: the same request succeeds later."""
 
 
-async def written(function: Callable[[], T]) -> T:
+async def run_write(function: Callable[[], T]) -> T:
     """The result of a function that writes. It runs on a thread of its own kind; whoever waits for one holds none.
 
     Raises:
@@ -26,11 +26,11 @@ async def written(function: Callable[[], T]) -> T:
     """
     limiter = _writers.get(None)
     if limiter is None:
-        limiter = CapacityLimiter(WRITERS)
+        limiter = CapacityLimiter(MAX_WRITERS)
         _writers.set(limiter)
     waiting = object()
     try:
-        with fail_after(PATIENCE):
+        with fail_after(WRITE_TIMEOUT):
             await limiter.acquire_on_behalf_of(waiting)
     except TimeoutError:
         raise BusyError("the answers of others are being saved") from None

@@ -12,9 +12,9 @@ from fastapi import Depends, HTTPException, Request, Response
 from starlette.datastructures import UploadFile
 
 from exegete.errors import ExegeteError
-from exegete.web.site import site_of
+from exegete.web.site import get_site
 
-ANNOTATOR = "exegete-annotator"
+ANNOTATOR_COOKIE = "exegete-annotator"
 HEADER = "x-csrf-token"
 MONTH = 30 * 24 * 3600
 
@@ -22,69 +22,69 @@ Form = Mapping[str, list[str]]
 """The text fields of a form, each with its values."""
 
 
-class SignInNeededError(Exception):
+class SignInRequiredError(Exception):
     """Nobody is signed in where an admin is needed."""
 
 
-def admin_cookie(token: str) -> str:
+def make_admin_cookie_name(token: str) -> str:
     """The name of the admin's cookie: servers on other ports of a machine have other ones."""
     return f"exegete-admin-{sha256(token.encode()).hexdigest()[:8]}"
 
 
-def proof(secret: str, what: str) -> str:
+def compute_hmac(secret: str, what: str) -> str:
     """A keyed digest (HMAC-SHA256) of a text, which only holders of the secret can compute."""
     return hmac.new(secret.encode(), what.encode(), sha256).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
+def is_equal_secret(one: str, other: str) -> bool:
     """Whether two secrets are equal, in a time that tells nothing."""
     return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
 
 
 def is_admin(request: Request) -> bool:
     """Whether the request comes with the admin's cookie."""
-    token = site_of(request).token
-    return same(request.cookies.get(admin_cookie(token), ""), proof(token, "admin"))
+    token = get_site(request).token
+    return is_equal_secret(request.cookies.get(make_admin_cookie_name(token), ""), compute_hmac(token, "admin"))
 
 
-def need_admin(request: Request) -> None:
+def require_admin(request: Request) -> None:
     """For pages of the admin: lets nobody else in."""
     if not is_admin(request):
-        raise SignInNeededError
+        raise SignInRequiredError
 
 
-def sign_in(request: Request, response: Response) -> None:
+def set_admin_cookie(request: Request, response: Response) -> None:
     """Makes the browser the admin's."""
-    token = site_of(request).token
-    _set(request, response, admin_cookie(token), proof(token, "admin"), "strict")
+    token = get_site(request).token
+    _set(request, response, make_admin_cookie_name(token), compute_hmac(token, "admin"), "strict")
 
 
-def join(request: Request, response: Response, token: str) -> None:
+def set_annotator_cookie(request: Request, response: Response, token: str) -> None:
     """Makes the browser that of an annotator who was invited with this token."""
-    _set(request, response, ANNOTATOR, token, "lax")
+    _set(request, response, ANNOTATOR_COOKIE, token, "lax")
 
 
-def csrf_token(request: Request, token: str | None = None) -> str:
+def make_csrf_token(request: Request, token: str | None = None) -> str:
     """The token that a form of this page has to send back: made from a cookie that no other site can read.
 
     `token`: an annotator's, where the cookie is not set yet.
     """
-    return proof(token or _secret(request), "csrf")
+    return compute_hmac(token or _secret(request), "csrf")
 
 
-async def checked_form(request: Request) -> Form:
+async def read_checked_form(request: Request) -> Form:
     """The form of a request that changes something, if it comes from a page of ours."""
     content = await read_form(request)
     given = request.headers.get(HEADER) or "".join(content.get("csrf", [])[:1])
-    if not same(given, csrf_token(request)):
+    if not is_equal_secret(given, make_csrf_token(request)):
         raise HTTPException(403, "This form is too old or comes from somewhere else. Load its page again.")
     return content
 
 
 async def read_form(request: Request) -> Form:
     """The text fields of a form, unchecked; files are kept in `request.state.files`."""
-    limits = site_of(request).limits
-    form = await request.form(max_files=1, max_fields=limits.fields, max_part_size=limits.form)
+    limits = get_site(request).limits
+    form = await request.form(max_files=1, max_fields=limits.form_fields, max_part_size=limits.form_bytes)
     fields: dict[str, list[str]] = {}
     files: dict[str, UploadFile] = {}
     for name, value in form.multi_items():
@@ -96,13 +96,13 @@ async def read_form(request: Request) -> Form:
     return fields
 
 
-CheckedForm = Annotated[Form, Depends(checked_form)]
+CheckedForm = Annotated[Form, Depends(read_checked_form)]
 """A form that comes from a page of ours."""
-AnyForm = Annotated[Form, Depends(read_form)]
+UncheckedForm = Annotated[Form, Depends(read_form)]
 """A form that may come from anywhere."""
 
 
-async def uploaded(request: Request, form: CheckedForm) -> bytes:
+async def read_upload(request: Request, form: CheckedForm) -> bytes:
     """The content of the form's file."""
     file = request.state.files.get("file")
     content: bytes = b"" if file is None else await file.read()
@@ -111,22 +111,22 @@ async def uploaded(request: Request, form: CheckedForm) -> bytes:
     return content
 
 
-Upload = Annotated[bytes, Depends(uploaded)]
+Upload = Annotated[bytes, Depends(read_upload)]
 """The content of a form's file."""
 
 
-def one(form: Form, name: str, default: str = "") -> str:
+def get_field(form: Form, name: str, default: str = "") -> str:
     """The first value of a field."""
     return form.get(name, [default])[0]
 
 
-def sign_in_address(request: Request) -> str:
+def make_sign_in_address(request: Request) -> str:
     """The sign-in page, which leads back to this one."""
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     return f"/sign-in?next={quote(here if request.method == 'GET' else '/', safe='')}"
 
 
-def local(address: str) -> str:
+def make_local_address(address: str) -> str:
     """The address if it is on this site, else the first page."""
     outside = not address.startswith("/") or address.startswith(("//", "/\\")) or any(ord(c) < 33 for c in address)
     return "/" if outside else address
@@ -134,9 +134,9 @@ def local(address: str) -> str:
 
 def _secret(request: Request) -> str:
     """The cookie that a form's token is made of: an annotator's pages stay the annotator's, whoever else is here."""
-    token = site_of(request).token
+    token = get_site(request).token
     annotating = request.url.path.startswith(("/annotate", "/join"))
-    return request.cookies.get(ANNOTATOR if annotating else admin_cookie(token), "")
+    return request.cookies.get(ANNOTATOR_COOKIE if annotating else make_admin_cookie_name(token), "")
 
 
 def _set(request: Request, response: Response, name: str, value: str, same_site: str) -> None:
@@ -145,7 +145,7 @@ def _set(request: Request, response: Response, name: str, value: str, same_site:
         value,
         max_age=MONTH,
         httponly=True,
-        secure=site_of(request).address_of(request).startswith("https:"),
+        secure=get_site(request).address_of(request).startswith("https:"),
         samesite=same_site,  # type: ignore[arg-type]  # starlette wants the literal
         path="/",
     )

@@ -22,37 +22,37 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """What `lit` has, with the prompt by `sections` [S].
+class AnswerView:
+    """What `highlighted` has, with the prompt by `sections` [S].
 
     `sums` [T + 1, S]: the scores of each text, of all rows together and of each; `log_probs` and `tokens` [T + 1]: of
     the whole answer and each row.
     """
 
-    lit: HighlightedText
+    highlighted: HighlightedText
     sections: list[Section]
     sums: list[list[float]]
     log_probs: list[float]
     tokens: list[int]
 
     @property
-    def shares(self) -> list[float]:
+    def mean_probabilities(self) -> list[float]:
         """[T + 1] The mean probability of a token (geometric), in per cent."""
         return [100 * exp(value / count) for value, count in zip(self.log_probs, self.tokens, strict=True)]
 
     @property
-    def values(self) -> dict[str, Any]:
+    def script_data(self) -> dict[str, Any]:
         """What a script needs, as JSON can hold it."""
         return {
-            "levels": self.lit.levels,
-            "best": self.lit.best,
+            "levels": self.highlighted.levels,
+            "best": self.highlighted.best,
             "sums": self.sums,
             "logProbs": self.log_probs,
             "tokens": self.tokens,
         }
 
 
-def drawing(item: GeneratedAttribution) -> Drawing:
+def build_answer_view(item: GeneratedAttribution) -> AnswerView:
     """The drawing of one attribution."""
     texts = [number for number, _, _ in item.unit_spans]
     names, places = item.exchange.names, item.exchange.places
@@ -64,4 +64,4 @@ def drawing(item: GeneratedAttribution) -> Drawing:
     rows = np.concatenate([item.scores.sum(0, keepdims=True), item.scores]).astype(np.float64)
     log_probs = [float(item.log_probs.sum()), *item.log_probs.tolist()]
     tokens = [len(item.exchange.tokens), *(end - start for start, end in item.spans)]
-    return Drawing(highlight_generated(item), sections, (rows @ inside).tolist(), log_probs, tokens)
+    return AnswerView(highlight_generated(item), sections, (rows @ inside).tolist(), log_probs, tokens)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 
-def shown(specs: Iterable[str]) -> dict[str, str]:
+def make_display_names(specs: Iterable[str]) -> dict[str, str]:
     """By spec, the name on pages: of a learned method's folder as few last parts as no other spec ends in."""
     ends = {spec: _ends(spec) for spec in specs}
     count = Counter(end for every in ends.values() for end in every)

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from exegete.web.settings import DIGITS, UPLOADS, Limits
+from exegete.web.settings import MAX_DIGITS, UPLOAD_PATHS, Limits
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -26,11 +26,11 @@ HEADERS = {
     "cache-control": "no-store",
 }
 SAFE = frozenset({"GET", "HEAD"})
-HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+HOST_PATTERN = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 PORTS = range(1, 1 << 16)
 
 
-class Shield:
+class SecurityMiddleware:
     """The outermost middleware of the server, which refuses unsafe requests and adds security headers.
 
     Refuses: hosts the server is not known by (a page elsewhere could have its name resolved to this machine); requests
@@ -47,7 +47,7 @@ class Shield:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        limit = self.limits.upload if scope["path"] in UPLOADS else self.limits.form
+        limit = self.limits.upload_bytes if scope["path"] in UPLOAD_PATHS else self.limits.form_bytes
         refusal = self._refusal(scope, headers, limit)
         if refusal is not None:
             await refusal(scope, receive, _dressed(send))
@@ -58,14 +58,14 @@ class Shield:
 
     def _refusal(self, scope: Scope, headers: Headers, limit: int) -> PlainTextResponse | None:
         host = headers.get("host", "")
-        known = HOST.fullmatch(host.lower())
+        known = HOST_PATTERN.fullmatch(host.lower())
         if known is None or known["name"] not in self.hosts or int(known["port"] or 1) not in PORTS:
             told = "This server is not known by that name. Whoever starts it can give it the name with --name.\n"
             return PlainTextResponse(told, 421)
         if scope["method"] not in SAFE and not _from_here(headers, host):
             return PlainTextResponse("This request comes from another site.\n", 403)
         size = headers.get("content-length", "0")
-        if not size.isdecimal() or len(size) > DIGITS or int(size) > limit:
+        if not size.isdecimal() or len(size) > MAX_DIGITS or int(size) > limit:
             return PlainTextResponse(f"A request here may have at most {limit} bytes.\n", 413)
         return None
 

@@ -8,7 +8,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-class PatientProtocol(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """uvicorn's protocol with a time for each request: `head` seconds for its first lines, `body` for the rest."""
 
     head, body = 10.0, 120.0

@@ -12,39 +12,43 @@ from exegete.reports.attributions import Attribution
 from exegete.reports.highlighted import colors
 
 
-class Cell(NamedTuple):
+class HeatmapCell(NamedTuple):
     """A number and the class of its colour."""
 
     value: float
     color: str
 
 
-class Grid(NamedTuple):
+class Heatmap(NamedTuple):
     """Named rows and columns of cells."""
 
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
+    rows: Sequence[tuple[str, Sequence[HeatmapCell]]]
 
 
-def layer_map(item: Attribution) -> Grid:
+def make_layer_heatmap(item: Attribution) -> Heatmap:
     """The scores of each layer, the last one first; special tokens are left out. Layers may differ in their scale."""
     kept = [place for place, special in enumerate(item.special) if not special]
     layers = item.layers if item.layers is not None else item.scores[None]
     names = [str(number) for number in range(len(layers), 0, -1)]
-    return grid(names, [item.tokens[place] for place in kept], layers[::-1, kept], signed=item.signed, by_row=True)
+    return make_heatmap(
+        names, [item.tokens[place] for place in kept], layers[::-1, kept], signed=item.signed, by_row=True
+    )
 
 
-def grid(rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False) -> Grid:
+def make_heatmap(
+    rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False
+) -> Heatmap:
     """Values [R, C], the strongest one of all, or of each row, in the strongest shade."""
     array = np.asarray(values, dtype=np.float64)
     top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=np.isfinite(array))
     cells = [
         [
-            Cell(
+            HeatmapCell(
                 float(value), colors.level_to_css_class(colors.score_to_level(float(value), float(most)), signed=signed)
             )
             for value in line
         ]
         for line, (most,) in zip(array, np.broadcast_to(top, (len(array), 1)), strict=True)
     ]
-    return Grid(columns, list(zip(rows, cells, strict=True)))
+    return Heatmap(columns, list(zip(rows, cells, strict=True)))
