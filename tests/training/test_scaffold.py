@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 from collections import Counter
@@ -52,7 +53,7 @@ from small import shared
 from test_resume import interrupted
 
 SCHEDULE = {
-    "num_train_epochs": 2, "learning_rate": 0.3, "optim": "sgd", "lr_scheduler_type": "constant",
+    "num_train_epochs": 1, "learning_rate": 0.3, "optim": "sgd", "lr_scheduler_type": "constant",
     "per_device_train_batch_size": 4, "max_grad_norm": 5.0, "metric_for_best_model": "simulatability",
 }  # fmt: skip
 
@@ -87,6 +88,7 @@ def student(folder, teaching, data=None, dev=None, model=None, **options):
     )
 
 
+TWO_EPOCHS = {"num_train_epochs": 2}
 TASKS = {
     "text": lambda: (teacher_of(), sentences(12), config()),
     "decoder": lambda: (teacher_of("gpt2"), sentences(12), config("gpt2")),
@@ -185,29 +187,42 @@ def test_in_mixed_precision_the_explainers_step_is_mixed_as_well(lookahead, tmp_
     assert seen == [True, True]
 
 
-@pytest.mark.parametrize(("step", "lookahead"), [(3, True), (4, True), (6, True), (4, False)])
-def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(step, lookahead, tmp_path, monkeypatch):
-    """Dropout on, an outer step every second one; step 4 ends an epoch."""
-    every = {"arguments": {"eval_steps": 2}, "model": config(hidden_dropout_prob=0.1)}
+LEARNED = {
+    "scaffolding.student.coefficients",
+    *(f"scaffolding.teacher.{name}" for name in ("explainer.coefficients", "mean", "square", "count")),
+}
+
+
+def two_epochs(folder, lookahead):
+    """Train for eight steps with dropout: an outer step after every second one, a checkpoint after every fourth."""
     teaching = Teaching(teacher_of(), rate=0.05, interval=2, lookahead=lookahead)
-    student(tmp_path / "whole", teaching, **every)
+    return student(folder, teaching, arguments=TWO_EPOCHS | {"eval_steps": 4}, model=config(hidden_dropout_prob=0.1))
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """The folder of an uninterrupted run, by its lookahead."""
+    return functools.cache(lambda lookahead: two_epochs(tmp_path_factory.mktemp("unbroken"), lookahead).folder)
+
+
+@pytest.mark.parametrize(("step", "lookahead"), [(5, True), (4, False)])
+def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(
+    step, lookahead, unbroken, tmp_path, monkeypatch
+):
+    """Step 4 ends an epoch; step 5 lies between two outer steps."""
     with monkeypatch.context() as patched:
         patched.setattr(
             "exegete.training.bilevel.students.ScaffoldTrainer", interrupted(signal.SIGTERM, step, ScaffoldTrainer)
         )
-        assert not student(tmp_path / "run", teaching, **every).finished
-    assert student(tmp_path / "run", teaching, **every).finished
-    assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
-    kept = _learned(tmp_path)
-    assert difference(*kept) == 0.0
-    assert kept[0].keys() == {
-        "scaffolding.student.coefficients",
-        *(f"scaffolding.teacher.{name}" for name in ("explainer.coefficients", "mean", "square", "count")),
-    }
+        assert not two_epochs(tmp_path, lookahead).finished
+    assert two_epochs(tmp_path, lookahead).finished
+    assert difference(weights(unbroken(lookahead)), weights(tmp_path)) == 0.0
+    assert difference(_learned(unbroken(lookahead)), _learned(tmp_path)) == 0.0
+    assert _learned(tmp_path).keys() == LEARNED
 
 
-def test_after_a_crash_between_checkpoints_it_goes_on_to_the_same_weights(tmp_path, monkeypatch):
-    """Three steps are lost with the coefficients' own; nothing was written on the way out."""
+def test_after_a_crash_between_checkpoints_it_resumes_to_the_same_weights(unbroken, tmp_path, monkeypatch):
+    """Three steps and an outer step are lost; nothing was written on the way out."""
 
     class Crashing(ScaffoldTrainer):
         def outer_step(self, number):
@@ -216,21 +231,18 @@ def test_after_a_crash_between_checkpoints_it_goes_on_to_the_same_weights(tmp_pa
                 raise ConnectionError
 
     Crashing.__name__ = ScaffoldTrainer.__name__
-    every = {"arguments": {"eval_steps": 4}, "model": config(hidden_dropout_prob=0.1)}
-    teaching = Teaching(teacher_of(), rate=0.05)
-    student(tmp_path / "whole", teaching, **every)
     with monkeypatch.context() as patched:
         patched.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Crashing)
         with pytest.raises(ConnectionError):
-            student(tmp_path / "run", teaching, **every)
-    assert find_newest_checkpoint(tmp_path / "run").name == "checkpoint-4"
-    assert student(tmp_path / "run", teaching, **every).finished
-    for files in (weights(tmp_path / "whole"), weights(tmp_path / "run")), _learned(tmp_path):
-        assert difference(*files) == 0.0
+            two_epochs(tmp_path, True)
+    assert find_newest_checkpoint(tmp_path).name == "checkpoint-4"
+    assert two_epochs(tmp_path, True).finished
+    assert difference(weights(unbroken(True)), weights(tmp_path)) == 0.0
+    assert difference(_learned(unbroken(True)), _learned(tmp_path)) == 0.0
 
 
 def _learned(folder):
-    return [load_file(folder / name / LEARNED_FILE) for name in ("whole", "run")]
+    return load_file(folder / LEARNED_FILE)
 
 
 def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_path):
@@ -380,7 +392,7 @@ def test_a_teacher_that_knows_one_class_only_has_students_that_agree(tmp_path):
     teacher = teacher_of()
     with torch.no_grad():
         teacher.model.classifier.bias[1] += 100
-    result = student(tmp_path, Teaching(teacher, rate=0.05))
+    result = student(tmp_path, Teaching(teacher, rate=0.05), arguments=TWO_EPOCHS)
     assert result.metrics["simulatability"] == 1.0
 
 
@@ -389,7 +401,7 @@ def test_a_student_that_sees_one_class_only_is_judged_on_all_of_them(tmp_path):
     said = np.array(label_by_teacher(teacher, data)["label"][:])
     first = data.select(np.flatnonzero(said == said[0]))
     assert 0 < len(first) < len(data)
-    result = student(tmp_path, Teaching(teacher, rate=0.05), first, data)
+    result = student(tmp_path, Teaching(teacher, rate=0.05), first, data, arguments=TWO_EPOCHS)
     assert result.model.config.num_labels == 3
     assert result.metrics["simulatability"] == pytest.approx((said == said[0]).mean())
 
@@ -435,7 +447,8 @@ def test_half_steps_and_masked_texts_are_refused(tmp_path):
 def test_patience_counts_evaluations_beyond_it(tmp_path):
     """No weight moves: the first evaluation is the best one, and two more are borne."""
     still = {"learning_rate": 1e-30, "num_train_epochs": 9}
-    result = student(tmp_path, Teaching(teacher_of(), "none"), arguments=still, early_stopping_patience=2)
+    teaching = Teaching(teacher_of(), "none")
+    result = student(tmp_path, teaching, sentences(4), arguments=still, early_stopping_patience=2)
     assert len([entry for entry in result.history if "eval_simulatability" in entry]) == 1 + 3 + 1
 
 
@@ -458,11 +471,11 @@ def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
         student(tmp_path / "learned", replace(taught, explainer="learned"))
 
 
-def test_a_student_for_every_explainer_size_and_seed_and_what_is_finished_is_kept(tmp_path):
+def test_every_explainer_and_size_has_a_student_and_finished_ones_are_kept(tmp_path):
     teacher, data = teacher_of(), sentences(12)
-    settings = {"explainers": ["none", "learned"], "sizes": [4, 8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
+    settings = {"explainers": ["none", "learned"], "sizes": [4, 8], "seeds": [1], "arguments": ARGUMENTS | SCHEDULE}
     frame = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
-    assert len(frame) == 8
+    assert len(frame) == 4
     again = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
     pd.testing.assert_frame_equal(frame, again)
     model = exegete.load(tmp_path / "learned-8-1", device="cpu")
@@ -473,7 +486,7 @@ def test_a_student_for_every_explainer_size_and_seed_and_what_is_finished_is_kep
     assert record["config"]["data"]["train"]["rows"] == 8
 
 
-def test_all_students_of_one_model_object_start_from_its_weights(tmp_path):
+def test_students_of_every_seed_start_from_the_weights_of_the_same_model_object(tmp_path):
     data, start = sentences(12), families.tiny("bert")
     settings = {"explainers": ["none"], "sizes": [8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
     settings["processing_class"] = families.tokenizer("bert")
@@ -486,7 +499,7 @@ def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_
     teacher, data, start = teacher_of(), sentences(12), families.tiny("bert", seed=5, initializer_range=0.4)
     teacher.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
     start.config.id2label = {0: "yes", 1: "no", 2: "maybe"}
-    still = {"learning_rate": 1e-30, "num_train_epochs": 1}
+    still = {"learning_rate": 1e-30}
     options = {"model": start, "arguments": still, "processing_class": teacher.processing_class}
     result = student(tmp_path / "run", Teaching(teacher, "none"), data, **options)
     assert result.model.labels == ("yes", "no", "maybe")
