@@ -279,6 +279,41 @@ def test_the_page_carries_what_its_script_needs(tmp_path):
     assert "aria-pressed" in Attributions([bad])._repr_html_()
 
 
+def test_a_plain_prompt_on_the_command_line_is_a_message_in_the_chat_template(tmp_path, capsys):
+    model = chatting(dtype=torch.float32)
+    model.model.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    command = ["explain", "a moving film", "--model", str(tmp_path), "--task", "generation", "--json"]
+    command += ["--max-new-tokens", "3", "--methods", "input_x_gradient"]
+    outputs = {}
+    for option in ([], ["--raw-prompt"]):
+        assert main([*command, *option]) == 0
+        out, errors = capsys.readouterr()
+        (outputs[len(option)],) = json.loads(out)
+        assert "the answer was cut at 3 tokens: a larger --max-new-tokens" in errors
+        assert ("prompt: as it is (--raw-prompt)" if option else "one user message in the chat template") in errors
+    chat, raw = outputs[0], outputs[1]
+    assert chat["prompt"] == "<|user|>a moving film\n<|assistant|>"
+    assert raw["prompt"] == "a moving film"
+    model.tokenizer.chat_template = None
+    model.tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    assert main(command) == 0
+    out, errors = capsys.readouterr()
+    assert json.loads(out)[0]["scores"] == raw["scores"]
+    assert "prompt: as it is (the tokenizer has no chat template)" in errors
+    assert main(["explain", "a film", "--model", str(tmp_path), "--raw-prompt"]) == 2
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_answer_is_not_explained(model, monkeypatch, text):
+    ids = [*model.tokenizer(text, add_special_tokens=False)["input_ids"], model.tokenizer.eos_token_id]
+    monkeypatch.setattr("exegete.models.generation.examples.generate_response", lambda *_: ids)
+    with pytest.raises(ExegeteError, match=r"answer to example 0 is empty.*'messages'.*--temperature.*--response"):
+        exegete.attribute(model, ["a moving film"], "random")
+    assert model.respond(["a moving film"], allow_empty=True)[0]["response"] == ids
+
+
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 

@@ -93,7 +93,8 @@ def attribute(
 
     Args:
         model: what to explain, from `exegete.load`, or what that takes: a folder, a pipeline, (model, tokenizer).
-        examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
+        examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset. For
+            generated text: a prompt, which is read as it is, or a row with `messages`, read in the chat template.
         method: an id of `exegete.list_methods()` or an explainer, by default `default_method`; a list gives a dict.
         target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
             (for, against) of two classes explains the difference of their outputs. For generated text: the response as

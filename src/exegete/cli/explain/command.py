@@ -88,6 +88,14 @@ def explain(
     response: Annotated[
         str | None, typer.Option("--response", help="Generation: the response to explain. Default: the model's own.")
     ] = None,
+    raw_prompt: Annotated[
+        bool,
+        typer.Option(
+            "--raw-prompt",
+            help="Generation: read the prompt as it is. Default: as one user message, if the tokenizer has a chat "
+            "template.",
+        ),
+    ] = False,
     unit: options.Unit = None,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", min=1, help="Generation: maximum length of the response.")
@@ -119,9 +127,10 @@ def explain(
 
     Example: exegete explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
     """
-    if task != "generation" and (prompt or messages or source or response or dry_run or attribute_target):
+    if task != "generation" and (prompt or messages or source or response or dry_run or attribute_target or raw_prompt):
         raise ExegeteError(
-            "--prompt, --messages, --source, --response, --attribute-target and --dry-run need --task generation"
+            "--prompt, --messages, --source, --response, --raw-prompt, --attribute-target and --dry-run need "
+            "--task generation"
         )
     load_options: dict[str, Any] = {
         "device": device,
@@ -162,7 +171,9 @@ def explain(
         planned = generated.make_example(text, prompt, messages, source or (), response)
         unit, ids = unit or generated.default_unit(planned), split_ids(methods) or ["occlusion"]
         rows, sizes = generated.parse_target(target), (max_new_tokens, dtype, max_length)
-        lines = generated.describe_plans(model, planned, ids, rows, unit, *sizes, attribute_target=attribute_target)
+        lines = generated.describe_plans(
+            model, planned, ids, rows, unit, *sizes, attribute_target=attribute_target, raw_prompt=raw_prompt
+        )
         typer.echo("\n".join(lines))
         return
     explained = exegete.load(model, **load_options | ({} if task is None else {"task": task}))
@@ -173,6 +184,7 @@ def explain(
         example = generated.make_example(text, prompt, messages, source or (), response)
         unit = unit or generated.default_unit(example)
         explained_target = generated.parse_target(target)
+        example = generated.apply_chat_template(explained, example, raw=raw_prompt)
         example = generated.add_response(explained, example, max_new_tokens, temperature, seed)
     else:
         explained_target = parse_target(target, explained.labels)

@@ -86,6 +86,8 @@ def respond(
     max_new_tokens: int,
     temperature: float,
     seed: int,
+    *,
+    allow_empty: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the examples as rows with responses; see `GeneratingModel.respond`."""
     if max_new_tokens < 1 or temperature < 0:
@@ -99,9 +101,21 @@ def respond(
             longest = form.max_prompt_length(max_new_tokens)
             prompt, _ = _fit_prompt(form, parse_prompt(row, form.tokenizer), longest, number)
             ids = generate_response(generator, prompt.ids, model.pad_id, max_new_tokens, temperature, seed, form.start)
+            if not allow_empty and not decode_response(form.tokenizer, ids).text.strip():
+                raise _make_empty_error(form.tokenizer, row, number)
             # The response was generated after the cut prompt, so later the prompt is cut at the same length.
             rows[number] = row | {"response": ids, "prompt_length": longest}
     return rows
+
+
+def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> ExegeteError:
+    """Return the error for an example that the model answers by an empty text, with what to try."""
+    advice = "another prompt, a temperature above 0 (--temperature), or a response of your own (--response)"
+    if "messages" not in row and getattr(tokenizer, "chat_template", None):
+        advice = f"the prompt as 'messages', in the chat template (without --raw-prompt), {advice}"
+    return ExegeteError(
+        f"the model's answer to example {number} is empty, so there is nothing to explain: try {advice}"
+    )
 
 
 def encode(

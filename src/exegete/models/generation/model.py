@@ -85,15 +85,25 @@ class GeneratingModel(ExplainedModel):
         return generation_examples.encode(self, self.response_format, self.respond(examples), device)
 
     def respond(
-        self, examples: Sequence[Any], max_new_tokens: int = 64, temperature: float = 0.0, seed: int = 0
+        self,
+        examples: Sequence[Any],
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        seed: int = 0,
+        *,
+        allow_empty: bool = False,
     ) -> list[dict[str, Any]]:
         """Return the examples as rows with responses: their own, or else the model's, as token ids.
 
         `temperature` 0 takes the likeliest token every time; others are drawn, by `seed` and the prompt alone.
+
+        Raises:
+            ExegeteError: a generated response is empty or white space, without `allow_empty`.
         """
         return generation_examples.respond(
-            self, self.generator, self.response_format, examples, max_new_tokens, temperature, seed
-        )
+            self, self.generator, self.response_format, examples, max_new_tokens, temperature, seed,
+            allow_empty=allow_empty,
+        )  # fmt: skip
 
     def batch(
         self, prompt_ids: Any, response_ids: Any, content: Any = None, *, unit_of: Any = None, foil_ids: Any = None

@@ -87,7 +87,8 @@ class _Placeholders:
         for number, (missing, _, _) in enumerate(self.texts):
             if order.count(number) != 1:
                 raise ExegeteError(
-                    f"the chat template leaves out or repeats {missing!r}: give the prompt as text instead"
+                    f"the chat template leaves out or repeats {missing!r}: give the prompt as text instead "
+                    "(--raw-prompt)"
                 )
         template = Template(tuple(parts[::2]), tuple(range(len(order))))
         visible = [self.texts[number] for number in order]
@@ -146,7 +147,7 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     if prompt.template.fill(prompt.texts)[0] != _render_chat(
         tokenizer, example["messages"], real_contents, real_documents
     ):
-        raise ExegeteError("the chat template changes the messages: give the prompt as text instead")
+        raise ExegeteError("the chat template changes the messages: give the prompt as text instead (--raw-prompt)")
     return prompt
 
 

@@ -71,7 +71,8 @@ def match_responses(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) ->
     limit = 1 + max(map(len, expected), default=0)
     special = model.tokenizer.all_special_ids
     matches = []
-    for output, ids in zip(cast(GeneratingModel, model).respond(prompts, limit), expected, strict=True):
+    outputs = cast(GeneratingModel, model).respond(prompts, limit, allow_empty=True)
+    for output, ids in zip(outputs, expected, strict=True):
         matches.append([id for id in output["response"] if id not in special] == ids)
     return np.array(matches, dtype=bool)
 
