@@ -66,9 +66,9 @@ def planned(made, text, name="films", examples=6):
     for number in range(examples):
         words = f"example {number} is one two three four five six"
         part = KnownPart(text=words, evidence=["one two three"], prediction="good" if number % 2 else "bad")
-        case = _make_text_item(part, words)
+        case = _make_text_item(part)
         scored = {
-            name: _make_attribution(part, case, name, np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32))
+            name: _make_attribution(part, case.texts, name, np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32))
             for name, size in METHODS.items()
         }  # fmt: skip
         found.append(StudyItem(case.texts, scored, part.prediction, part.prediction))

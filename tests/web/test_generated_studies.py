@@ -199,9 +199,9 @@ def test_a_study_of_saved_explanations_by_the_command_line(started, model, tmp_p
         (again,) = exegete.attribute(model, [OTHER], "occlusion", unit="source")
         assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
     assert "sign-in" in start["printed"]
-    with pytest.raises(ExegeteError, match="name it with --study"):
+    with pytest.raises(ExegeteError, match="name the study with --study"):
         started(*folders)
-    with pytest.raises(ExegeteError, match="saved twice as occlusion"):
+    with pytest.raises(ExegeteError, match="two saved explanations by occlusion"):
         started(*folders[:2], *folders[:2], "--study", "twice")
 
 

@@ -243,7 +243,7 @@ def test_a_protocol_says_what_is_wrong_with_it_and_where():
             "kind: sing",
             "protocol:3: kind: Input should be 'rank', 'highlight', 'simulate' or 'counterfactual'",
         ),
-        ("evidence: [dull]", "evidence: [sad]", "expected evidence that stands in the text"),
+        ("evidence: [dull]", "evidence: [sad]", "expected evidence that is a part of the text"),
         ("answer: the best", "answer: neither", "the answer is not one of the choices"),
         ("{basic: 1}", "{perfect: 1}", "quotas: english is no screening question with these choices"),
         ("name: comment", "name: trust", "two questions have the same name"),

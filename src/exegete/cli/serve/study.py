@@ -83,12 +83,10 @@ def find_saved_explanations(folders: Sequence[Path], study: str | None) -> list[
     """
     from exegete.reports.storage import CONFIG, DATA
 
-    select_saved_items = [folder for folder in folders if (folder / DATA).is_file() and (folder / CONFIG).is_file()]
-    if select_saved_items and study is None:
-        raise ExegeteError(
-            f"{select_saved_items[0]} contains saved explanations for a human study: name the study with --study"
-        )
-    return select_saved_items
+    saved = [folder for folder in folders if (folder / DATA).is_file() and (folder / CONFIG).is_file()]
+    if saved and study is None:
+        raise ExegeteError(f"{saved[0]} contains saved explanations for a human study: name the study with --study")
+    return saved
 
 
 def open_storage(url: str | None) -> Storage:

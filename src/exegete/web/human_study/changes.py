@@ -1,4 +1,4 @@
-"""Changed versions of a study's examples, whose answers people foretell: the rule knows nothing of any explanation."""
+"""Changed versions of a study's examples, whose answers annotators predict."""
 
 from __future__ import annotations
 
@@ -18,83 +18,97 @@ from exegete.web.human_study.protocol.file import ChangePart
 
 
 class ChangedTexts(NamedTuple):
-    """Texts with words taken out of them, and each of these with what stands in its place, if anything."""
+    """A changed version of some texts, and its edits as (old word, new word); the new word is empty if removed."""
 
     texts: tuple[str, ...]
     edits: tuple[tuple[str, str], ...]
 
 
 def add_changed_versions(
-    model: ExplainedModel, cases: Sequence[StudyItem], rule: ChangePart, seed: int = 0
+    model: ExplainedModel, items: Sequence[StudyItem], rule: ChangePart, seed: int = 0
 ) -> list[StudyItem]:
-    """The examples, each with a changed version and the model's answer to it.
-
-    Version number t of example n is drawn by (seed, n, t), and the examples that get another answer by the seed.
+    """Return the items, each with a changed version and the model's answer to it.
 
     Args:
-        model: a classifier of texts.
-        cases: at least one; two where words are replaced by those of other examples.
-        rule: how, and how much.
-        seed: of all draws.
+        model: a text classifier.
+        items: at least one; at least two if words are replaced by those of other examples.
+        rule: how many words are changed, and how.
+        seed: random seed.
 
     Raises:
-        ExegeteError: another model; a text whose words cannot be removed without leaving it empty.
+        ExegeteError: another model, or a text with too few words.
     """
     if model.task.name != "classification" or model.modality != "text":
         raise ExegeteError(f"a changed example needs a classifier of texts, not {model.task.name} of {model.modality}")
-    drawn = [[_draw_version(cases, n, rule, [seed, n, t]) for t in range(rule.tries)] for n in range(len(cases))]
-    every = iter(_predict_labels(model, [version.texts for versions in drawn for version in versions]))
-    answered = [
-        [ChangedVersion(version.texts, next(every), version.edits) for version in versions] for versions in drawn
-    ]
+    # Words are drawn at random, without looking at any explanation: a rule that uses the scores of one method would
+    # favour it. Each version has a seed of its own, so that `tries` does not change the versions before.
+    drafts = [[_draw_version(items, n, rule, [seed, n, t]) for t in range(rule.tries)] for n in range(len(items))]
+    # All versions are predicted together, in full batches.
+    texts: list[tuple[str, ...]] = []
+    for of_item in drafts:
+        texts += [draft.texts for draft in of_item]
+    labels = iter(_predict_labels(model, texts))
+    answered = [[ChangedVersion(draft.texts, next(labels), draft.edits) for draft in of_item] for of_item in drafts]
     if not rule.balanced:
-        return [replace(case, changed=versions[0]) for case, versions in zip(cases, answered, strict=True)]
-    turned = _choose_answer_changes(cases, answered, seed)
-    return [
-        replace(case, changed=next(each for each in versions if (each.prediction != case.prediction) == turn))
-        for case, versions, turn in zip(cases, answered, turned, strict=True)
-    ]
+        return [replace(item, changed=versions[0]) for item, versions in zip(items, answered, strict=True)]
+    selected = []
+    has_changed_answer = _choose_answer_changes(items, answered, seed)
+    for item, versions, changes in zip(items, answered, has_changed_answer, strict=True):
+        version = next(version for version in versions if (version.prediction != item.prediction) == changes)
+        selected.append(replace(item, changed=version))
+    return selected
 
 
 def _choose_answer_changes(
-    cases: Sequence[StudyItem], answered: Sequence[Sequence[ChangedVersion]], seed: int
+    items: Sequence[StudyItem], answered: Sequence[Sequence[ChangedVersion]], seed: int
 ) -> list[bool]:
-    """Which examples get a version that changes the answer: those that have no other, and drawn ones up to half."""
-    changes = [
-        [each.prediction != case.prediction for each in versions]
-        for case, versions in zip(cases, answered, strict=True)
-    ]
-    turned = [all(each) for each in changes]
-    for number in np.random.default_rng(seed).permutation(len(cases)).tolist():
-        turned[number] = turned[number] or (any(changes[number]) and sum(turned) < len(cases) // 2)
-    return turned
+    """Return for each item whether it gets a version that changes the model's answer.
+
+    Items without another version come first, then items are drawn until half of them change. Without this balance, as
+    most changes keep the answer, guessing "the same answer" would nearly always be right.
+    """
+    possible = []
+    for item, versions in zip(items, answered, strict=True):
+        possible.append([version.prediction != item.prediction for version in versions])
+    chosen = [all(changes) for changes in possible]
+    for number in np.random.default_rng(seed).permutation(len(items)).tolist():
+        if any(possible[number]) and sum(chosen) < len(items) // 2:
+            chosen[number] = True
+    return chosen
 
 
-def _draw_version(cases: Sequence[StudyItem], number: int, rule: ChangePart, seed: Sequence[int]) -> ChangedTexts:
+def _draw_version(items: Sequence[StudyItem], number: int, rule: ChangePart, seed: Sequence[int]) -> ChangedTexts:
     generator = np.random.default_rng(seed)
-    texts = cases[number].texts
+    texts = items[number].texts
     words = split_units(texts)
     chosen: list[Word] = []
     for place in generator.permutation(len(words)).tolist():
-        left = [word for word in words if word.side == words[place].side and word not in chosen]
-        if len(chosen) < rule.words and (len(left) > 1 or rule.how == "replace"):
+        remaining = [word for word in words if word.side == words[place].side and word not in chosen]
+        # The last word of a text is never removed: models cannot be asked about an empty text.
+        if len(chosen) < rule.words and (len(remaining) > 1 or rule.how == "replace"):
             chosen.append(words[place])
     if not chosen:
         raise ExegeteError(f"example {number + 1} has too few words to remove any: {texts[0]!r:.60}")
-    others = [word.text for other, case in enumerate(cases) if other != number for word in split_units(case.texts)]
-    if rule.how == "replace" and not others:
-        raise ExegeteError("words are replaced by those of other examples: give 2 examples or more")
-    put = [str(generator.choice(others)) if rule.how == "replace" else "" for _ in chosen]
-    edits = dict(sorted(zip(chosen, put, strict=True), key=lambda each: (each[0].side, each[0].start)))
-    changed = tuple(
-        _apply_edits(text, {word: new for word, new in edits.items() if word.side == side})
-        for side, text in enumerate(texts)
-    )
-    return ChangedTexts(changed, tuple((word.text, new) for word, new in edits.items()))
+    replacements = [""] * len(chosen)
+    if rule.how == "replace":
+        others: list[str] = []
+        for other, item in enumerate(items):
+            if other != number:
+                others += [word.text for word in split_units(item.texts)]
+        if not others:
+            raise ExegeteError("words are replaced by those of other examples: give 2 examples or more")
+        replacements = [str(generator.choice(others)) for _ in chosen]
+    pairs = zip(chosen, replacements, strict=True)
+    edits = dict(sorted(pairs, key=lambda pair: (pair[0].side, pair[0].start)))
+    changed = []
+    for side, text in enumerate(texts):
+        changed.append(_apply_edits(text, {word: new for word, new in edits.items() if word.side == side}))
+    return ChangedTexts(tuple(changed), tuple((word.text, new) for word, new in edits.items()))
 
 
 def _apply_edits(text: str, edits: Mapping[Word, str]) -> str:
-    """The text with these words replaced; where nothing takes a word's place, the white space behind it goes, too."""
+    """Replace words of a text; a removed word takes the white space after it with it."""
+    # From the end to the beginning, so that the positions of the words before stay valid.
     for word, new in reversed(list(edits.items())):
         end = word.end if new else len(text) - len(text[word.end :].lstrip())
         text = text[: word.start] + new + text[end:]
@@ -102,10 +116,11 @@ def _apply_edits(text: str, edits: Mapping[Word, str]) -> str:
 
 
 def _predict_labels(model: ExplainedModel, texts: Sequence[tuple[str, ...]]) -> list[str]:
-    """The model's label for each text or pair."""
-    rows = [dict(zip(("text", "text_pair"), each, strict=False)) for each in texts]
-    found: dict[int, str] = {}
+    """Return the model's label for each text or pair."""
+    rows = [dict(zip(("text", "text_pair"), pair, strict=False)) for pair in texts]
+    labels = [""] * len(rows)
     for indices in make_batches(model, rows):
         predicted = model.predict(model.encode([rows[index] for index in indices]))
-        found |= zip(indices, (model.labels[int(each)] for each in predicted), strict=True)
-    return [found[index] for index in range(len(rows))]
+        for index, label in zip(indices, predicted, strict=True):
+            labels[index] = model.labels[int(label)]
+    return labels

@@ -1,4 +1,4 @@
-"""Material for a paper from a study: results as numbers, a paragraph on its methods, a figure."""
+"""A study's results for a paper: numbers as JSON, a paragraph on methods, a figure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sqlalchemy.orm import Session
 from exegete.errors import ExegeteError
 from exegete.web.human_study.analysis.mixed_model import MixedModel, Observation, fit_mixed_model
 from exegete.web.human_study.kinds import AFTER, KINDS
-from exegete.web.human_study.participation import count_by_status, find_excluded, load_participations
+from exegete.web.human_study.participation import Participation, count_by_status, find_excluded, load_participations
 from exegete.web.human_study.protocol.file import ChangePart, Protocol, digest_protocol, get_main_part, parse_protocol
 from exegete.web.human_study.results import Findings, compute_findings, load_answers
 from exegete.web.human_study.tables import AnnotatorAnswer, Project
 
 TASK_TEXTS = {
     "rank": "ranked {screen} unnamed explanations of each example, ties allowed",
-    "highlight": "marked the {unit}s that they took for evidence of the label",
+    "highlight": "marked the {unit}s that are evidence for the label in their view",
     "simulate": "predicted the model's answer before and after seeing an explanation",
     "counterfactual": "was told the model's answer and predicted its answer to a changed version, before and after "
-    "seeing an explanation of the example as it was",
+    "seeing an explanation of the original",
 }
 
 
 class Interval(NamedTuple):
-    """A method's estimate with its 95 % interval, for a figure."""
+    """A method's estimate with its 95 % interval, one row of the figure."""
 
     method: str
     estimate: float
@@ -38,17 +38,19 @@ class Interval(NamedTuple):
 
 
 def fit_effects(session: Session, project: Project) -> MixedModel | None:
-    """The mixed model of ranks, or of right second guesses; None where there is too little for one."""
-    answers = load_answers(session, project, find_excluded(session, project))
+    """Fit the mixed model of ranks, or of correct second guesses; None if there are too few answers."""
+    observations: list[Observation] = []
+    for answer in load_answers(session, project, find_excluded(session, project)):
+        observations += _collect_observations(project, answer)
     try:
-        return fit_mixed_model([row for answer in answers for row in _collect_observations(project, answer)])
+        return fit_mixed_model(observations)
     except ExegeteError:
         return None
 
 
 def to_results_json(session: Session, project: Project) -> bytes:
-    """All results as JSON, with the protocol's digest; unknown numbers are null."""
-    found = compute_findings(session, project, find_excluded(session, project))
+    """Return all results as JSON with the protocol's digest; numbers that are undefined are null."""
+    findings = compute_findings(session, project, find_excluded(session, project))
     model = fit_effects(session, project) if project.kind != "highlight" else None
     content = {
         "study": project.name,
@@ -56,55 +58,67 @@ def to_results_json(session: Session, project: Project) -> bytes:
         "protocol_sha256": None if project.protocol is None else digest_protocol(project.protocol),
         "origin": project.origin,
         "people": count_by_status(load_participations(session, project)),
-        **{name: getattr(found, name) for name in ("answers", "alpha", "w_examples", "n_examples", "w_people", "f1")},
-        "trueskill": [row._asdict() for row in found.ratings],
-        "bradley_terry": [row._asdict() for row in found.strengths],
-        "simulation": [row._asdict() | {"normalised_gain": row.normalised_gain} for row in found.gains],
-        "plausibility": [row._asdict() for row in found.plausibility],
+        "answers": findings.answers,
+        "alpha": findings.alpha,
+        "w_examples": findings.w_examples,
+        "n_examples": findings.n_examples,
+        "w_people": findings.w_people,
+        "f1": findings.f1,
+        "trueskill": [row._asdict() for row in findings.ratings],
+        "bradley_terry": [row._asdict() for row in findings.strengths],
+        "simulation": [row._asdict() | {"normalised_gain": row.normalised_gain} for row in findings.gains],
+        "plausibility": [row._asdict() for row in findings.plausibility],
         "mixed_model": None if model is None else _model_to_dict(model),
     }
     return json.dumps(_replace_non_finite(content), ensure_ascii=False, indent=1).encode()
 
 
 def to_methods_paragraph(session: Session, project: Project) -> bytes:
-    """A paragraph on the study's methods, ready for a paper, as Markdown."""
+    """Return a paragraph for a paper's section on methods, as Markdown."""
     people = load_participations(session, project)
-    found = compute_findings(session, project, find_excluded(session, project))
+    findings = compute_findings(session, project, find_excluded(session, project))
     plan = None if project.protocol is None else parse_protocol(project.protocol)
-    parts = [
+    sentences = [
         *_describe_people(people, plan, project),
         *_describe_task(project, plan),
         *_describe_origin(project),
-        *_describe_analysis(project, found),
+        *_describe_analysis(project, findings),
     ]
-    return (" ".join(parts) + "\n").encode()
+    return (" ".join(sentences) + "\n").encode()
 
 
 def to_figure(session: Session, project: Project) -> bytes:
-    """The estimates with their intervals, as SVG: Bradley–Terry strengths, gains, or plausibility."""
-    found = compute_findings(session, project, find_excluded(session, project))
-    label, rows = _collect_intervals(found)
-    drawn = Figure(figsize=(5.2, 0.8 + 0.35 * max(1, len(rows))), layout="constrained")
-    axes = drawn.subplots()
-    for place, row in enumerate(reversed(rows)):
+    """Return a figure (SVG) of the estimates with their intervals: strengths, gains, or plausibility."""
+    findings = compute_findings(session, project, find_excluded(session, project))
+    label, rows = _collect_intervals(findings)
+    figure = Figure(figsize=(5.2, 0.8 + 0.35 * max(1, len(rows))), layout="constrained")
+    axes = figure.subplots()
+    # The vertical axis points upwards, so rows are reversed to put the best method on top.
+    rows = rows[::-1]
+    for place, row in enumerate(rows):
         axes.plot([row.low, row.high], [place, place], color="#0072b2", linewidth=2)
         axes.plot(row.estimate, place, "o", color="#0072b2")
-    axes.set_yticks(range(len(rows)), [row.method.replace("$", r"\$") for row in reversed(rows)])
+    # A $ in a name would begin matplotlib's math mode.
+    axes.set_yticks(range(len(rows)), [row.method.replace("$", r"\$") for row in rows])
     axes.set_xlabel(label)
     axes.spines[["top", "right"]].set_visible(False)
     buffer = BytesIO()
-    drawn.savefig(buffer, format="svg", metadata={"Date": None})
+    # Without a date the same results give the same file.
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 
-def _collect_intervals(found: Findings) -> tuple[str, list[Interval]]:
-    if found.strengths:
-        rows = [Interval(row.method, row.strength, row.low, row.high) for row in found.strengths]
+def _collect_intervals(findings: Findings) -> tuple[str, list[Interval]]:
+    if findings.strengths:
+        rows = [Interval(row.method, row.strength, row.low, row.high) for row in findings.strengths]
         return "log strength (Bradley–Terry), 95 % interval", rows
-    if found.gains:
-        rows = [Interval(row.method, row.gain, row.low, row.high) for row in found.gains]
+    if findings.gains:
+        rows = [Interval(row.method, row.gain, row.low, row.high) for row in findings.gains]
         return "gain in right guesses, 95 % interval", rows
-    return "AUC against people's marks", [Interval(row.method, row.auc, row.auc, row.auc) for row in found.plausibility]
+    # Plausibility has no interval: a point is drawn.
+    return "AUC against people's marks", [
+        Interval(row.method, row.auc, row.auc, row.auc) for row in findings.plausibility
+    ]
 
 
 def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Observation]:
@@ -121,94 +135,101 @@ def _model_to_dict(model: MixedModel) -> dict[str, Any]:
 
 
 def _replace_non_finite(value: Any) -> Any:
+    # json.dumps would write NaN, which is not JSON.
     if isinstance(value, dict):
-        return {key: _replace_non_finite(each) for key, each in value.items()}
+        return {key: _replace_non_finite(element) for key, element in value.items()}
     if isinstance(value, list):
-        return [_replace_non_finite(each) for each in value]
+        return [_replace_non_finite(element) for element in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _describe_people(people: Sequence[Any], plan: Protocol | None, project: Project) -> list[str]:
+def _describe_people(people: Sequence[Participation], plan: Protocol | None, project: Project) -> list[str]:
     if plan is None:
         return [f"{len(project.annotators)} people took part by invitation."]
-    count = count_by_status(people)
-    told = ", ".join(f"{number} {name}" for name, number in sorted(count.items()) if name != "flagged")
-    where = {"prolific": "on Prolific", "mturk": "on Amazon Mechanical Turk", "open": "by an open link"}
+    counts = count_by_status(people)
+    statuses = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()) if name != "flagged")
+    platforms = {"prolific": "on Prolific", "mturk": "on Amazon Mechanical Turk", "open": "by an open link"}
+    included = sum(entry.is_included for entry in people)
+    screening = "screening, " if plan.screening else ""
+    comprehension = "a comprehension check, " if plan.comprehension else ""
     return [
-        f"People were recruited {where[plan.recruiting.platform]} ({told}).",
-        f"Of those who completed the study, {count['flagged']} were left out as careless (checks missed, answers that "
-        f"were too fast or all alike), which left {sum(each.is_included for each in people)}.",
+        f"People were recruited {platforms[plan.recruiting.platform]} ({statuses}).",
+        f"Of those who completed the study, {counts['flagged']} were left out as careless (checks missed, answers that "
+        f"were too fast or all alike), which left {included}.",
         f"The study followed a protocol that was fixed before (SHA-256 {digest_protocol(project.protocol or '')}): "
-        "consent, "
-        f"{'screening, ' if plan.screening else ''}instructions, {len(plan.training)} training examples with feedback, "
-        f"{'a comprehension check, ' if plan.comprehension else ''}the main part with {len(plan.attention.items)} "
-        "attention checks, questionnaire.",
+        f"consent, {screening}instructions, {len(plan.training)} training examples with feedback, {comprehension}the "
+        f"main part with {len(plan.attention.items)} attention checks, questionnaire.",
     ]
 
 
 def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
-    names = sorted({each.method for item in project.items[:1] for each in item.explanations})
     main = get_main_part(project.protocol)
-    screen, each = min(len(names), main.screen), main.items or len(project.items)
-    blocks = " in balanced incomplete blocks" if screen < len(names) and project.kind == "rank" else ""
-    by = f" Explanations were made by {', '.join(names)}{blocks}." if names else ""
-    shown = {"positive": "their positive scores", "absolute": "their scores' size", "signed": "scores of both signs"}
-    rule = f" All showed {shown[main.show]} in the same colours." if names else ""
-    did = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
-    told = f"For {each} of {len(project.items)} examples, in random order, each person {did}.{by}{rule}"
-    return [told, *_describe_changes(project, plan)]
+    methods = sorted({stored.method for item in project.items[:1] for stored in item.explanations})
+    screen, count = min(len(methods), main.screen), main.items or len(project.items)
+    task = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
+    text = f"For {count} of {len(project.items)} examples, in random order, each person {task}."
+    if methods:
+        scores = {
+            "positive": "their positive scores",
+            "absolute": "their scores' size",
+            "signed": "scores of both signs",
+        }
+        blocks = ""
+        if screen < len(methods) and project.kind == "rank":
+            blocks = " in balanced incomplete blocks"
+        text += f" Explanations were made by {', '.join(methods)}{blocks}."
+        text += f" All showed {scores.get(main.show, 'scores of both signs')} in the same colours."
+    return [text, *_describe_changes(project, plan)]
 
 
 def _describe_origin(project: Project) -> list[str]:
-    """The models by their weights, and the marks that they were trained on."""
-    models = (project.origin or {}).get("models", {})
-    told = [
-        f"{name} ({made['source']}, weights {made['weights']}"
-        + (
-            f", trained on {on['source']}, {on['rows']} rows, digest {on['digest']})"
-            if (on := made["trained_on"])
-            else ")"
-        )
-        for name, made in models.items()
-    ]
-    return [f"Models: {'; '.join(told)}."] if told else []
+    """Describe the models by their weights, and the data that they were trained on."""
+    descriptions = []
+    for name, model in (project.origin or {}).get("models", {}).items():
+        text = f"{name} ({model['source']}, weights {model['weights']}"
+        if model["trained_on"]:
+            data = model["trained_on"]
+            text += f", trained on {data['source']}, {data['rows']} rows, digest {data['digest']}"
+        descriptions.append(f"{text})")
+    return [f"Models: {'; '.join(descriptions)}."] if descriptions else []
 
 
 def _describe_changes(project: Project, plan: Protocol | None) -> list[str]:
-    """The rule by which examples were changed, and how often the model's answer changed with them."""
+    """Describe how examples were changed, and how often the model's answer changed with them."""
     if not KINDS[project.kind].has_changes:
         return []
     rule = ChangePart() if plan is None else plan.change
-    turned = sum(item.model_answer != item.content["prediction"] for item in project.items)
+    changed = sum(item.model_answer != item.content["prediction"] for item in project.items)
     how = "removed" if rule.how == "remove" else "replaced by words of other examples"
-    chosen = (
-        f"of {rule.tries} versions of each, for half of the examples one was taken that changes the model's answer, "
-        "as far as there were such, for the others one that does not"
-        if rule.balanced
-        else "one version of each"
-    )
+    versions = "one version of each"
+    if rule.balanced:
+        versions = (
+            f"of {rule.tries} versions of each, for half of the examples one was taken that changes the model's "
+            "answer, as far as there were such, for the others one that does not"
+        )
     return [
-        f"In changed versions {rule.words} words, drawn by chance (seed {project.seed}), were {how}; {chosen}. The "
-        f"model's answer differs in {turned} of {len(project.items)}."
+        f"In changed versions {rule.words} words, drawn by chance (seed {project.seed}), were {how}; {versions}. The "
+        f"model's answer differs in {changed} of {len(project.items)}."
     ]
 
 
-def _describe_analysis(project: Project, found: Findings) -> list[str]:
+def _describe_analysis(project: Project, findings: Findings) -> list[str]:
+    alpha = _format_number(findings.alpha)
     if project.kind == "rank":
         return [
             "Rankings were analysed by TrueSkill, by the Bradley–Terry model with 95 % intervals clustered by person, "
             "and by a linear mixed model of ranks with people and examples as crossed random effects; people agreed "
-            f"with Krippendorff's α = {_format_number(found.alpha)} (ordinal)."
+            f"with Krippendorff's α = {alpha} (ordinal)."
         ]
     if KINDS[project.kind].is_simulation:
         return [
             "The gain is the share of right guesses with an explanation less that without, with 95 % intervals "
-            "bootstrapped over examples; normalised, it is divided by the largest gain there could be. Second guesses "
-            f"agreed with Krippendorff's α = {_format_number(found.alpha)} (nominal)."
+            "bootstrapped over examples; normalised, it is divided by the largest possible gain. Second guesses "
+            f"agreed with Krippendorff's α = {alpha} (nominal)."
         ]
     return [
         "Each method's scores were compared with the words that half of the people marked (AUC, average precision); "
-        f"people agreed with F1 = {_format_number(found.f1)} and Krippendorff's α = {_format_number(found.alpha)} on "
+        f"people agreed with F1 = {_format_number(findings.f1)} and Krippendorff's α = {alpha} on "
         f"{get_main_part(project.protocol).unit}s."
     ]
 

@@ -1,4 +1,4 @@
-"""The schema of a protocol: everything that people of a study read and are asked, which is also its preregistration."""
+"""The schema of a protocol file: everything that annotators of a study read and answer, and its preregistration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _to_list(value: Any) -> Any:
 
 
 Paragraphs = Annotated[tuple[str, ...], BeforeValidator(_to_list, json_schema_input_type=str | list[str])]
-"""Paragraphs; one alone may stand without a list."""
+"""Paragraphs; a single one may be given without a list."""
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
 
 
 class SourcePart(Part):
-    """Model, data and methods that the study is made of, where the command names nothing else."""
+    """Default model, data and methods of the study, for options that the command leaves out."""
 
     model: str | None = None
     data: str | None = None
@@ -35,17 +35,17 @@ class SourcePart(Part):
 
 
 class ConsentPart(Part):
-    """Consent: a text, and statements of which each has to be ticked."""
+    """The consent form: a text, and statements that all have to be ticked."""
 
     text: Paragraphs
     agree: list[str] = Field(min_length=1)
 
 
 class QuestionPart(Part):
-    """A question: one of `choices`, a `scale` of several statements, a number or a text.
+    """A question with `choices`, a `scale` of several statements, a number or a text as its answer.
 
-    `accept`: answers with which somebody may take part. `reverse`: statements of a scale, from 1, that count the other
-    way round. A scale has `points` steps between its two `ends`.
+    `accept`: choices that admit an annotator; default: all. `reverse`: numbers of a scale's statements, from 1, whose
+    values are reversed in the mean. A scale has `points` steps between its two `ends`.
     """
 
     name: Identifier
@@ -71,12 +71,12 @@ class QuestionPart(Part):
 
 
 class KnownPart(Part):
-    """An example whose answer is known, as its evidence is planted: for training and for checks of attention.
+    """An example with a known answer, for training and attention checks: its evidence is planted.
 
-    `text` with the `evidence` in it, or a made picture of `rows` by `columns` squares with one of another colour at
-    `square` (row and column from 1). In a study of generated answers `text` is the question, `evidence` names the
-    `sources` (texts by name) that the answer comes from. `prediction`: what the model says of it; `changed` and
-    `changed_prediction`: a changed version of the text and what the model says of that, where people are asked for it.
+    Either `text` that contains the `evidence`, or a generated picture of `grid` (rows, columns) squares, one of which
+    has another colour: `square` (row and column, from 1). In a study of generated answers, `text` is the question, and
+    `evidence` names the `sources` (texts by name) of the answer. `prediction`: the model's answer; `changed` and
+    `changed_prediction`: a changed version of the text and the model's answer to it, for counterfactual studies.
     """
 
     text: str | None = None
@@ -95,23 +95,23 @@ class KnownPart(Part):
             raise ValueError("expected a text with evidence, or a square of a made picture")
         if self.sources and (self.text is None or not set(self.evidence) < set(self.sources)):
             raise ValueError("sources need a text that asks, and evidence that names some of them, not all")
-        where = self.sources or self.text or ""
-        if self.text is not None and (not self.evidence or any(each not in where for each in self.evidence)):
-            raise ValueError("expected evidence that stands in the text")
+        container = self.sources or self.text or ""
+        if self.text is not None and (not self.evidence or any(part not in container for part in self.evidence)):
+            raise ValueError("expected evidence that is a part of the text")
         if self.square is not None and any(at > size for at, size in zip(self.square, self.grid, strict=True)):
             raise ValueError("the square lies outside the grid")
         return self
 
 
 class InstructionsPart(Part):
-    """Instructions before people begin; default: the kind's."""
+    """The instructions; default: those of the kind of study."""
 
     text: Paragraphs = ()
     example: KnownPart | None = None
 
 
 class CheckPart(Part):
-    """A question of the comprehension check, with its right answer."""
+    """A question of the comprehension check, with its correct answer."""
 
     question: str
     choices: list[str] = Field(min_length=2)
@@ -125,14 +125,17 @@ class CheckPart(Part):
 
 
 class ComprehensionPart(Part):
-    """Questions that show whether the instructions were understood, and how often one may try."""
+    """The comprehension check: questions about the instructions, and the number of attempts."""
 
     attempts: PositiveInt = 2
     questions: list[CheckPart] = Field(min_length=1)
 
 
 class AttentionPart(Part):
-    """Checks of attention, strewn among the examples; who misses more than `allowed` is flagged."""
+    """Attention checks, spread among the examples; annotators who miss more than `allowed` are flagged.
+
+    `fastest`: median seconds per example below which an annotator is flagged as too fast.
+    """
 
     items: tuple[KnownPart, ...] = ()
     allowed: int = Field(default=0, ge=0)
@@ -140,11 +143,12 @@ class AttentionPart(Part):
 
 
 class MainPart(Part):
-    """`items`: examples of each person (default: all); `overlap`: people for each; `screen`: explanations on a screen.
+    """The main part of a study.
 
-    `show`: how scores become colours, the same for every method: their positive part, their size, or both signs in two
-    colours (only where all methods are signed). `confidence`: whether each answer comes with how sure one is. `unit`:
-    what people mark.
+    `items`: examples per annotator (default: all); `overlap`: annotators per example; `screen`: explanations on one
+    screen. `show`: which scores are coloured, the same for all methods: the positive ones, their absolute values, or
+    both signs in two colours (only if all methods are signed). `confidence`: whether each answer asks for the
+    annotator's confidence. `unit`: what annotators mark.
     """
 
     items: PositiveInt | None = None
@@ -156,11 +160,11 @@ class MainPart(Part):
 
 
 class ChangePart(Part):
-    """How examples are changed whose answers people foretell; chance decides, whatever a method says of them.
+    """How examples of a counterfactual study are changed, at random and independent of all explanations.
 
-    `how`: `words` words are removed, or replaced by words of other examples. Of `tries` versions one is taken: where
-    `balanced`, for half of the examples one to which the model answers otherwise, as far as there are such, and for the
-    others one to which it doesn't; else the first.
+    `how`: remove `words` words, or replace them by words of other examples. `tries`: versions to draw per example.
+    `balanced`: take a version that changes the model's answer for half of the examples, if possible, and one that does
+    not for the others; otherwise the first version is taken.
     """
 
     how: Literal["remove", "replace"] = "remove"
@@ -170,16 +174,17 @@ class ChangePart(Part):
 
 
 class ExitPart(Part):
-    """How a person goes back to where they came from: a code to copy, an address to return to."""
+    """How an annotator returns to the platform: a completion code to copy, or an address."""
 
     code: str | None = None
     redirect: str | None = Field(default=None, pattern=r"^https://[^\s]+$")
 
 
 class RecruitingPart(Part):
-    """Who may take part. `people`: at most so many; `quotas`: at most so many by answer to a screening question.
+    """Who may take part.
 
-    `platform`: whose parameters the address has to bring; `open`: anybody. `minutes` from the beginning to the end.
+    `platform`: the link must have this platform's parameters; open: anybody. `people`: maximum number of annotators;
+    `quotas`: maximum numbers by answer to a screening question; `minutes`: time limit from beginning to end.
     """
 
     platform: Literal["prolific", "mturk", "open"] = "open"
@@ -192,14 +197,14 @@ class RecruitingPart(Part):
 
 
 class StopPart(Part):
-    """Admits nobody more when the widest 95 % interval is this narrow, after `least` complete people."""
+    """Stop admitting annotators once the widest 95 % interval is at most `width`, after `least` complete annotators."""
 
     width: float = Field(gt=0)
     least: PositiveInt = 10
 
 
 class Protocol(Part):
-    """A study as it was planned. `hypotheses` and `analysis` are for readers of the preregistration."""
+    """A protocol: the plan of a study. `hypotheses` and `analysis` are for readers of the preregistration only."""
 
     name: str | None = None
     title: str
@@ -225,42 +230,43 @@ class Protocol(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [each.name for each in (*self.screening, *self.questionnaire)]
+        names = [question.name for question in (*self.screening, *self.questionnaire)]
         if len(set(names)) < len(names):
             raise ValueError("two questions have the same name")
-        asked = {each.name: each.choices for each in self.screening}
+        choices = {question.name: question.choices for question in self.screening}
         for name, counts in self.recruiting.quotas.items():
-            if not set(counts) <= set(asked.get(name, ())):
+            if not set(counts) <= set(choices.get(name, ())):
                 raise ValueError(f"quotas: {name} is no screening question with these choices")
-        if self.kind != "rank" and any(each.sources for each in (*self.training, *self.attention.items)):
+        known = (*self.training, *self.attention.items)
+        if self.kind != "rank" and any(part.sources for part in known):
             raise ValueError("sources belong to generated answers, whose explanations are ranked")
         if self.kind == "highlight" and self.stop is not None:
             raise ValueError("stop: marks have no interval to stop at")
-        if self.kind == "highlight" and any(each.text is None for each in (*self.training, *self.attention.items)):
+        if self.kind == "highlight" and any(part.text is None for part in known):
             raise ValueError("evidence can be marked in texts only")
-        known = ((each.text, each.changed, each.changed_prediction) for each in (*self.training, *self.attention.items))
-        if self.kind == "counterfactual" and any(None in each for each in known):
+        is_complete = all(None not in (part.text, part.changed, part.changed_prediction) for part in known)
+        if self.kind == "counterfactual" and not is_complete:
             raise ValueError("counterfactual: known examples need a text, 'changed' and 'changed_prediction'")
         return self
 
     @property
     def text_prefix(self) -> str:
-        """What the catalogue calls the usual question and instructions."""
+        """Return the prefix of the default texts' keys in the catalogue."""
         return get_text_prefix(self.kind, self.main.unit)
 
 
 def get_text_prefix(kind: str, unit: str) -> str:
-    """How the catalogue's question and instructions begin for a kind of study."""
+    """Return the prefix of the keys of a kind's question and instructions in the catalogue."""
     return f"{kind}_{unit}" if kind == "highlight" and unit != "word" else kind
 
 
 def get_main_part(text: str | None) -> MainPart:
-    """The main part of a protocol's text; the usual one where a study has no protocol."""
+    """Return the main part of a protocol's text; the default one for a study without a protocol."""
     return MainPart() if text is None else parse_protocol(text).main
 
 
 def read_protocol(path: Path) -> tuple[Protocol, str]:
-    """A protocol and the text that it was read from. Raises ExegeteError, with file and line, for what is none."""
+    """Read a protocol file; return the protocol and the text. Raises ExegeteError with file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -268,9 +274,10 @@ def read_protocol(path: Path) -> tuple[Protocol, str]:
     return parse_protocol(text, path), text
 
 
+# Cached because every request of an annotator needs the protocol, which never changes after the study was created.
 @cache
 def parse_protocol(text: str, path: Path = Path("protocol")) -> Protocol:
-    """The protocol in a text. Raises ExegeteError, with file and line."""
+    """Parse the text of a protocol. Raises ExegeteError with file and line."""
     document: YamlDocument = parse_yaml(text, path)
     if not isinstance(document.value, dict):
         raise ExegeteError(f"{document.lines[()]}: expected keys and values, got {type(document.value).__name__}")
@@ -281,5 +288,5 @@ def parse_protocol(text: str, path: Path = Path("protocol")) -> Protocol:
 
 
 def digest_protocol(text: str) -> str:
-    """The protocol's SHA-256, as `sha256sum FILE` prints it."""
+    """Return the SHA-256 digest of a protocol's text, as `sha256sum FILE` prints it."""
     return sha256(text.encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""Examples whose answer is known: evidence is planted, one explanation shows it, others show something else."""
+"""Examples with a known answer: evidence is planted, one explanation shows it, decoys show something else."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 import numpy as np
@@ -27,69 +27,78 @@ PLANTED = "planted"
 N_DECOYS = 2
 SEPARATOR = "\n\n"
 SQUARE_PIXELS = 24
-"""Pixels of a made picture's squares."""
+"""Width and height in pixels of a square of a generated picture."""
 MIN_F1 = 0.5
-"""F1 of marked words with the planted evidence from which a mark passes."""
+"""Smallest F1 between marked words and planted evidence with which an answer passes."""
 
 
 def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> Item:
-    """The example as it is stored, with a planted explanation and two decoys.
+    """Return the database row of an example with a known answer, with the planted explanation and two decoys.
 
-    Where people mark sentences, those that the evidence stands in are the evidence.
+    If annotators mark sentences, the evidence is extended to whole sentences.
     """
-    case = _make_picture_item(part) if part.text is None else _make_text_item(part, part.text)
-    evidence = _locate_evidence(part, case.texts)
-    generator = np.random.default_rng([plan.seed, number])
-    scored = {} if plan.kind == "highlight" else _make_explanations(part, case, evidence, generator)
-    if KINDS[plan.kind].is_simulation:
-        scored = {PLANTED: scored[PLANTED]}
-    made = replace(case, explanations=scored, label=part.prediction)
-    if KINDS[plan.kind].has_changes:
-        made = replace(made, changed=ChangedVersion((str(part.changed),), str(part.changed_prediction)))
-    item = made.to_item(number)
-    units = split_units(case.texts, plan.main.unit)
+    kind = KINDS[plan.kind]
+    example = _make_text_item(part) if part.square is None else _make_picture_item(part)
+    evidence = _locate_evidence(part)
+    explanations: dict[str, AnyAttribution] = {}
+    if plan.kind != "highlight":
+        explanations = _make_explanations(part, evidence, np.random.default_rng([plan.seed, number]))
+    if kind.is_simulation:
+        explanations = {PLANTED: explanations[PLANTED]}
+    example = replace(example, explanations=explanations, label=part.prediction)
+    if kind.has_changes:
+        example = replace(example, changed=ChangedVersion((str(part.changed),), str(part.changed_prediction)))
+    item = example.to_item(number)
     if plan.main.unit != "word":
-        hit = find_marked_units(units, evidence)
-        evidence = [[unit.side, unit.start, unit.end] for unit, true in zip(units, hit, strict=True) if true]
+        units = split_units(example.texts, plan.main.unit)
+        is_evidence = find_marked_units(units, evidence)
+        evidence = [[unit.side, unit.start, unit.end] for unit in compress(units, is_evidence)]
     item.role = role
     item.content = item.content | {"evidence": evidence, "feedback": list(part.feedback)}
     return item
 
 
 def make_planted_example(part: KnownPart) -> tuple[StudyItem, AnyAttribution]:
-    """An example and the explanation that shows its evidence."""
-    case = _make_picture_item(part) if part.text is None else _make_text_item(part, part.text)
-    every = _make_explanations(part, case, _locate_evidence(part, case.texts), np.random.default_rng(0))
-    return case, every[PLANTED]
+    """Return an example and the explanation that shows its evidence, for the instructions."""
+    example = _make_text_item(part) if part.square is None else _make_picture_item(part)
+    # The seed decides the decoys only, which are not used here.
+    explanations = _make_explanations(part, _locate_evidence(part), np.random.default_rng(0))
+    return example, explanations[PLANTED]
 
 
 def has_passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
-    """Whether an answer (of the last phase) is the known one."""
+    """Return whether an answer in the last phase is the known one."""
     if kind == "rank":
         ranks = dict(content["ranks"])
-        mine = ranks.pop(PLANTED)
-        return all(mine < other for other in ranks.values())
+        planted = ranks.pop(PLANTED)
+        # A tie with a decoy does not pass: it would also happen without looking.
+        return all(planted < rank for rank in ranks.values())
     if KINDS[kind].is_simulation:
         return bool(content["guess"] == item.model_answer)
     words = split_units(item.content["texts"])
-    marked, wanted = (np.array(find_marked_units(words, each)) for each in (content["marks"], item.content["evidence"]))
-    return bool(2 * (marked & wanted).sum() >= MIN_F1 * (marked.sum() + wanted.sum()))
+    marked = np.array(find_marked_units(words, content["marks"]))
+    evidence = np.array(find_marked_units(words, item.content["evidence"]))
+    # F1 >= MIN_F1 without a division, which would be by 0 if nothing is marked.
+    return bool(2 * (marked & evidence).sum() >= MIN_F1 * (marked.sum() + evidence.sum()))
 
 
-def _locate_evidence(part: KnownPart, texts: Sequence[str]) -> list[list[int]]:
-    if part.sources or not texts:
+def _locate_evidence(part: KnownPart) -> list[list[int]]:
+    """Return the marks [side, start, end] of the evidence in the text; empty for sources and pictures."""
+    if part.sources or part.text is None:
         return []
-    return [[0, texts[0].index(each), texts[0].index(each) + len(each)] for each in part.evidence]
+    starts = [part.text.index(evidence) for evidence in part.evidence]
+    return [[0, start, start + len(evidence)] for start, evidence in zip(starts, part.evidence, strict=True)]
 
 
-def _make_text_item(part: KnownPart, text: str) -> StudyItem:
-    return StudyItem((text,), prediction=part.prediction)
+def _make_text_item(part: KnownPart) -> StudyItem:
+    return StudyItem((str(part.text),), prediction=part.prediction)
 
 
 def _make_picture_item(part: KnownPart) -> StudyItem:
-    """Grey squares, and a red one where the evidence is."""
+    """Return an example whose picture has grey squares, and a red one as evidence."""
     rows, columns = part.grid
     assert part.square is not None
+    # The seed is the size of the grid, so that a picture is the same whenever it is generated.
     shade = np.random.default_rng([rows, columns]).integers(90, 170, (rows, columns, 1)).repeat(3, 2)
     shade[part.square[0] - 1, part.square[1] - 1] = (205, 40, 40)
     pixels = shade.astype(np.uint8).repeat(SQUARE_PIXELS, 0).repeat(SQUARE_PIXELS, 1)
@@ -99,42 +108,51 @@ def _make_picture_item(part: KnownPart) -> StudyItem:
 
 
 def _make_explanations(
-    part: KnownPart, case: StudyItem, evidence: Sequence[Sequence[int]], generator: np.random.Generator
+    part: KnownPart, evidence: Sequence[Sequence[int]], generator: np.random.Generator
 ) -> dict[str, AnyAttribution]:
-    """Scores 1 where the evidence is, and of decoys as many elsewhere."""
-    if part.square is not None:
-        rows, columns = part.grid
-        wanted = np.arange(rows * columns) == (part.square[0] - 1) * columns + part.square[1] - 1
-    elif part.sources:
-        wanted = np.array([name in part.evidence for name in part.sources])
-    else:
-        words = split_words(case.texts[0], 0)
-        wanted = np.array([any(w.start < e and b < w.end for _, b, e in evidence) for w in words], dtype=bool)
-    elsewhere, size = generator.permutation(np.flatnonzero(~wanted)), int(wanted.sum())
-    chosen = {PLANTED: np.flatnonzero(wanted)}
-    for number in range(N_DECOYS):  # different ones, as long as there are enough other parts
-        chosen[f"decoy {number + 1}"] = np.roll(elsewhere, -number * size)[:size]
-    found: dict[str, AnyAttribution] = {}
+    """Return the planted explanation and the decoys by name: score 1 on the evidence, or on as many other parts."""
+    is_evidence = _find_evidence_parts(part, evidence)
+    others, size = generator.permutation(np.flatnonzero(~is_evidence)), int(is_evidence.sum())
+    chosen = {PLANTED: np.flatnonzero(is_evidence)}
+    for number in range(N_DECOYS):
+        # Rotating the same permutation gives disjoint decoys as long as there are enough other parts.
+        chosen[f"decoy {number + 1}"] = np.roll(others, -number * size)[:size]
+    explanations: dict[str, AnyAttribution] = {}
     for name, places in chosen.items():
-        scores = np.zeros(len(wanted), dtype=np.float32)
+        scores = np.zeros(len(is_evidence), dtype=np.float32)
         scores[places] = 1.0
-        found[name] = (
-            _make_generated_attribution(part, name, scores)
-            if part.sources
-            else _make_attribution(part, case, name, scores)
-        )
-    return found
+        if part.sources:
+            explanations[name] = _make_generated_attribution(part, name, scores)
+        else:
+            texts = () if part.text is None else (part.text,)
+            explanations[name] = _make_attribution(part, texts, name, scores)
+    return explanations
+
+
+def _find_evidence_parts(part: KnownPart, evidence: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Return a mask of the evidence over the squares of a picture, the sources, or the words of a text."""
+    if part.square is not None:
+        mask = np.zeros(part.grid, dtype=bool)
+        mask[part.square[0] - 1, part.square[1] - 1] = True
+        return mask.ravel()
+    if part.sources:
+        return np.array([name in part.evidence for name in part.sources])
+    hits = []
+    for word in split_words(str(part.text), 0):
+        hits.append(any(word.start < end and start < word.end for _, start, end in evidence))
+    return np.array(hits, dtype=bool)
 
 
 def _make_generated_attribution(part: KnownPart, name: str, scores: NDArray[np.float32]) -> GeneratedAttribution:
-    """An answer that comes from the sources with scores."""
-    texts, said = (*part.sources.values(), str(part.text)), split_words(part.prediction)
+    """Return the attribution of a generated answer to its sources; `scores` has one score per source."""
+    texts, words = (*part.sources.values(), str(part.text)), split_words(part.prediction)
+    # The prompt is the sources and the question, separated by blank lines: these are the characters they begin at.
     starts = [0, *accumulate(len(text) + len(SEPARATOR) for text in texts)]
     return GeneratedAttribution(
         scores=scores[None],
         units=tuple(part.sources),
         unit_spans=tuple((number, 0, len(text)) for number, text in enumerate(part.sources.values())),
-        spans=((0, len(said)),),
+        spans=((0, len(words)),),
         log_probs=np.zeros(1, dtype=np.float32),
         exchange=Exchange(
             SEPARATOR.join(texts),
@@ -142,8 +160,8 @@ def _make_generated_attribution(part: KnownPart, name: str, scores: NDArray[np.f
             tuple((start, start + len(text)) for start, text in zip(starts, texts, strict=False)),
             (*(True for _ in part.sources), False),
             part.prediction,
-            tuple(word.text for word in said),
-            tuple((word.start, word.end) for word in said),
+            tuple(word.text for word in words),
+            tuple((word.start, word.end) for word in words),
         ),
         unit="source",
         method=name,
@@ -151,7 +169,7 @@ def _make_generated_attribution(part: KnownPart, name: str, scores: NDArray[np.f
     )
 
 
-def _make_attribution(part: KnownPart, case: StudyItem, name: str, scores: NDArray[np.float32]) -> Attribution:
+def _make_attribution(part: KnownPart, texts: tuple[str, ...], name: str, scores: NDArray[np.float32]) -> Attribution:
     size = len(scores)
     words = [] if part.text is None else split_words(part.text, 0)
     return Attribution(
@@ -160,7 +178,7 @@ def _make_attribution(part: KnownPart, case: StudyItem, name: str, scores: NDArr
         words=tuple(word.text for word in words),
         word_scores=scores if words else np.zeros(0, dtype=np.float32),
         word_spans=tuple((0, word.start, word.end) for word in words),
-        texts=case.texts,
+        texts=texts,
         target=0,
         target_label=part.prediction,
         prediction=0,

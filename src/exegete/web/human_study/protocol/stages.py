@@ -1,4 +1,4 @@
-"""The stages of a study from consent to thanks: a person's next one, and answers that are kept on the progress."""
+"""Stages of a study with a protocol, from consent to thanks: finding the next one, saving a step, withdrawal."""
 
 from __future__ import annotations
 
@@ -26,82 +26,87 @@ from exegete.web.human_study.texts import MissingError
 CONSENT, SCREENING, INSTRUCTIONS, TRAINING = "consent", "screening", "instructions", "training"
 COMPREHENSION, MAIN, QUESTIONNAIRE, END = "comprehension", "main", "questionnaire", "end"
 MAX_ANSWER_LENGTH = 5000
-"""Characters of an answer in words."""
+"""Maximum length of an answer in words; the rest is cut off."""
 Form = Mapping[str, Sequence[str]]
 
 
 def find_stage(session: Session, progress: AnnotatorProgress, training: AnnotatorProgress, protocol: Protocol) -> str:
-    """The next stage of a person."""
+    """Return the stage that an annotator has reached: the first one that is not finished."""
     person = progress.annotator
     if person.status or is_late(person, protocol):
         return END
+    # Attempts are sorted, so the dict keeps the last one of each step.
     done = {step.name: step for step in load_steps(session, person)}
-    tried = done.get(COMPREHENSION)
-    needed = (
+    has_understood = COMPREHENSION in done and done[COMPREHENSION].content["right"]
+    # The stage is computed from what is stored, never kept in a cookie: an annotator can neither skip a stage nor lose
+    # one by closing the browser.
+    stages = (
         (CONSENT, CONSENT not in done),
         (SCREENING, bool(protocol.screening) and SCREENING not in done),
         (INSTRUCTIONS, INSTRUCTIONS not in done),
         (TRAINING, training.next_place() is not None),
-        (COMPREHENSION, protocol.comprehension is not None and not (tried and tried.content["right"])),
+        (COMPREHENSION, protocol.comprehension is not None and not has_understood),
         (MAIN, progress.next_place() is not None),
         (QUESTIONNAIRE, bool(protocol.questionnaire) and QUESTIONNAIRE not in done),
     )
-    return next((name for name, missing in needed if missing), END)
+    return next((name for name, is_open in stages if is_open), END)
 
 
 def load_steps(session: Session, person: Annotator) -> list[AnnotatorStep]:
-    """A person's answers outside the examples, earlier attempts first."""
-    found = (
-        select(AnnotatorStep)
-        .where(AnnotatorStep.annotator_id == person.id)
-        .order_by(AnnotatorStep.name, AnnotatorStep.attempt)
-    )
-    return list(session.scalars(found))
+    """Load an annotator's steps outside the examples, earlier attempts first."""
+    query = select(AnnotatorStep).where(AnnotatorStep.annotator_id == person.id)
+    return list(session.scalars(query.order_by(AnnotatorStep.name, AnnotatorStep.attempt)))
 
 
 def save_step(
     session: Session, progress: AnnotatorProgress, protocol: Protocol, name: str, form: Form, seconds: float | None
 ) -> None:
-    """Keeps what a form says of a step, once, and ends a person's progress where it says so.
+    """Save the form of a step, once, and end participation if the annotator is screened out or fails.
 
-    Raises MissingError, telling what is missing in the form.
+    Raises MissingError if the form is incomplete.
     """
     person = progress.annotator
     content = STEP_READERS[name](protocol, form)
-    attempt = 1 + sum(step.name == name for step in load_steps(session, person)) if name == COMPREHENSION else 1
+    attempt = 1
+    if name == COMPREHENSION:
+        attempt += sum(step.name == name for step in load_steps(session, person))
+    step = AnnotatorStep(annotator_id=person.id, name=name, attempt=attempt, content=content, seconds=seconds)
     try:
+        # A savepoint: a failed insert would otherwise abort the whole transaction on PostgreSQL.
         with session.begin_nested():
-            session.add(
-                AnnotatorStep(annotator_id=person.id, name=name, attempt=attempt, content=content, seconds=seconds)
-            )
+            session.add(step)
     except IntegrityError:
-        return  # sent twice
+        # The form was sent twice at the same time, and the other request has saved it.
+        return
     if name == SCREENING:
-        fits = all(not each.accept or content[each.name] in each.accept for each in protocol.screening)
+        fits = all(not question.accept or content[question.name] in question.accept for question in protocol.screening)
         if not fits or not has_quota_left(session, progress.project, protocol, content, person.id):
             set_status(person, SCREENED_OUT)
-    tries = protocol.comprehension.attempts if protocol.comprehension else 1
-    if name == COMPREHENSION and not content["right"] and attempt >= tries:
+    max_attempts = protocol.comprehension.attempts if protocol.comprehension else 1
+    if name == COMPREHENSION and not content["right"] and attempt >= max_attempts:
         set_status(person, FAILED)
 
 
 def mark_finished(
     session: Session, progress: AnnotatorProgress, training: AnnotatorProgress, protocol: Protocol
 ) -> None:
-    """Marks a person as complete, or as late, who has come to the end and is not marked yet."""
-    if progress.annotator.status == "" and find_stage(session, progress, training, protocol) == END:
-        set_status(progress.annotator, LATE if is_late(progress.annotator, protocol) else COMPLETE)
+    """Mark an annotator who has reached the end as complete or late, unless another status is set."""
+    person = progress.annotator
+    if person.status == "" and find_stage(session, progress, training, protocol) == END:
+        set_status(person, LATE if is_late(person, protocol) else COMPLETE)
 
 
 def set_status(person: Annotator, status: str) -> None:
-    """A person's progress ends."""
+    """End an annotator's participation with a status."""
     person.status, person.ended = status, utc_now()
 
 
 def withdraw(session: Session, person: Annotator) -> None:
-    """Deletes all that a person said and who it was; that somebody withdrew is kept."""
+    """Delete an annotator's answers and identity; only the fact of a withdrawal is kept."""
     for table in (AnnotatorAnswer, AnnotatorStep):
         session.execute(delete(table).where(table.annotator_id == person.id))
+    # The row stays for the counts of a paper. Without digest the token is invalid, and without person and source the
+    # platform's id is gone.
     person.person, person.source, person.slot, person.items, person.token_digest = None, None, None, None, None
     count = select(func.count()).where(Annotator.project_id == person.project_id, Annotator.status == WITHDRAWN)
     person.name = f"withdrawn {1 + (session.scalar(count) or 0)}"
@@ -109,56 +114,64 @@ def withdraw(session: Session, person: Annotator) -> None:
 
 
 def _read_consent(protocol: Protocol, form: Form) -> dict[str, Any]:
+    # A set, so that one statement sent twice does not count as two.
     if len(set(form.get("agree", ()))) < len(protocol.consent.agree):
         raise MissingError("needs_ticks")
+    # The statements themselves are stored, as a proof of what was agreed to.
     return {"agreed": protocol.consent.agree}
 
 
 def _read_comprehension(protocol: Protocol, form: Form) -> dict[str, Any]:
     questions = protocol.comprehension.questions if protocol.comprehension else []
-    given = [_read_choice(each.choices, form.get(f"q{number}", ())) for number, each in enumerate(questions)]
-    return {"given": given, "right": given == [each.answer for each in questions]}
+    answers = []
+    for number, question in enumerate(questions):
+        answers.append(_read_choice(question.choices, form.get(f"q{number}", ())))
+    return {"given": answers, "right": answers == [question.answer for question in questions]}
 
 
 def _read_answers(questions: Sequence[QuestionPart], form: Form) -> dict[str, Any]:
-    """Reads a form's answers to questions. Raises MissingError for the first one that needs an answer."""
-    found: dict[str, Any] = {}
+    """Read the answers to questions from a form. Raises MissingError for the first one that is required but missing."""
+    answers: dict[str, Any] = {}
     for question in questions:
         try:
-            found[question.name] = _read_answer(question, form)
+            answers[question.name] = _read_answer(question, form)
         except MissingError as error:
             if not question.optional:
                 raise MissingError("of_question", question=question.question, problem=error) from None
-            found[question.name] = None
-    return found
+            answers[question.name] = None
+    return answers
 
 
 def _read_answer(question: QuestionPart, form: Form) -> Any:
-    given = form.get(question.name, ())
+    values = form.get(question.name, ())
     if question.kind == "choice":
-        return _read_choice(question.choices, given)
+        return _read_choice(question.choices, values)
     if question.kind == "scale":
-        points = [str(number) for number in range(1, question.points + 1)]
-        every = [form.get(f"{question.name}-{number}", ()) for number in range(1, len(question.statements) + 1)]
-        return [int(_require_one_of(points, each)) for each in every]
-    text = "".join(given[:1]).strip()[:MAX_ANSWER_LENGTH]
+        points = [str(point) for point in range(1, question.points + 1)]
+        answers = []
+        for number in range(1, len(question.statements) + 1):
+            answers.append(int(_require_one_of(points, form.get(f"{question.name}-{number}", ()))))
+        return answers
+    text = "".join(values[:1]).strip()[:MAX_ANSWER_LENGTH]
     if not text:
         raise MissingError("needs_answer")
     if question.kind == "number":
+        # Nine digits fit every integer type of the exports.
         if not text.isdecimal() or len(text) > 9:
             raise MissingError("needs_number")
         return int(text)
     return text
 
 
-def _read_choice(choices: Sequence[str], given: Sequence[str]) -> str:
-    return choices[int(_require_one_of([str(number) for number in range(len(choices))], given))]
+def _read_choice(choices: Sequence[str], values: Sequence[str]) -> str:
+    # Forms send numbers of choices, not their texts, so that nothing else than a choice can be stored.
+    return choices[int(_require_one_of([str(number) for number in range(len(choices))], values))]
 
 
-def _require_one_of(valid: Sequence[str], given: Sequence[str]) -> str:
-    if len(given) != 1 or given[0] not in valid:
+def _require_one_of(valid: Sequence[str], values: Sequence[str]) -> str:
+    if len(values) != 1 or values[0] not in valid:
         raise MissingError("needs_answer")
-    return given[0]
+    return values[0]
 
 
 STEP_READERS: dict[str, Callable[[Protocol, Form], dict[str, Any]]] = {
@@ -168,4 +181,4 @@ STEP_READERS: dict[str, Callable[[Protocol, Form], dict[str, Any]]] = {
     COMPREHENSION: _read_comprehension,
     QUESTIONNAIRE: lambda protocol, form: _read_answers(protocol.questionnaire, form),
 }
-"""Readers of forms, by the step that they belong to."""
+"""Functions that read the form of each step."""

@@ -1,8 +1,6 @@
-"""The pages of a protocol around its examples: begin, consent to questionnaire, the end."""
+"""Pages of a protocol's stages outside the examples, from consent to the end."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from fastapi import HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
@@ -13,40 +11,40 @@ from exegete.web.human_study.answers import AnnotatorProgress
 from exegete.web.human_study.blinding import BlindExplanation, hide_method
 from exegete.web.human_study.protocol import stages
 from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, is_late
-from exegete.web.human_study.protocol.file import ExitPart, KnownPart, Protocol
+from exegete.web.human_study.protocol.file import ExitPart, Protocol
 from exegete.web.human_study.protocol.known_answers import PLANTED, make_planted_example
 from exegete.web.human_study.texts import make_translator
 from exegete.web.pages import render_page
 
 
 class WrongStageError(Exception):
-    """A person is at another step than the one that was asked for."""
+    """An annotator requested a page of another stage than the one that they have reached."""
 
 
-def require_stage(session: Session, progress: AnnotatorProgress, wanted: str) -> None:
-    """Raises ElsewhereError unless a person of a protocol is at this stage, or may go back in it."""
+def require_stage(session: Session, progress: AnnotatorProgress, stage: str) -> None:
+    """Raise WrongStageError unless the annotator is at this stage; studies without a protocol have no stages."""
     protocol = progress.protocol
-    if protocol is not None and get_stage(session, progress, protocol) != wanted:
+    if protocol is not None and get_stage(session, progress, protocol) != stage:
         raise WrongStageError
 
 
 def get_stage(session: Session, progress: AnnotatorProgress, protocol: Protocol) -> str:
-    """The stage at which a person is."""
+    """Return the stage that an annotator has reached."""
+    # `progress` may be that of the training, so the main part is loaded.
     main = answers.load_progress(session, progress.annotator)
-    return stages.find_stage(
-        session, main, answers.load_progress(session, progress.annotator, stages.TRAINING), protocol
-    )
+    training = answers.load_progress(session, progress.annotator, stages.TRAINING)
+    return stages.find_stage(session, main, training, protocol)
 
 
 def finish_if_done(session: Session, progress: AnnotatorProgress) -> None:
-    """Marks a person who has come to the end."""
+    """Set the final status of an annotator who has reached the end of the protocol."""
     if progress.protocol is not None:
         training = answers.load_progress(session, progress.annotator, stages.TRAINING)
         stages.mark_finished(session, progress, training, progress.protocol)
 
 
 def show_current_stage(request: Request, session: Session, progress: AnnotatorProgress, protocol: Protocol) -> Response:
-    """The page of the step at which a person is, or the progress to it."""
+    """Render the page of the stage that an annotator has reached, or redirect to an example."""
     stage = get_stage(session, progress, protocol)
     if stage == stages.END:
         return _render_end(request, progress, protocol)
@@ -65,14 +63,16 @@ def render_step(
     protocol: Protocol,
     step: str,
     problem: str = "",
-    **sent: Any,
+    form: stages.Form | None = None,
 ) -> Response:
-    """The page of one step. `sent`: what a form brought that has to be completed."""
-    again = step == stages.COMPREHENSION and any(
-        each.name == step for each in stages.load_steps(session, progress.annotator)
-    )
-    part = protocol.instructions.example if step in (stages.INSTRUCTIONS, stages.COMPREHENSION) else None
-    return render_page(
+    """Render the page of a step; `problem` and `form` are those of a form that was incomplete."""
+    attempts = [entry for entry in stages.load_steps(session, progress.annotator) if entry.name == step]
+    example = None
+    # The comprehension check repeats the instructions: it is no test of memory.
+    if step in (stages.INSTRUCTIONS, stages.COMPREHENSION) and protocol.instructions.example is not None:
+        explanation = make_planted_example(protocol.instructions.example)[1]
+        example = BlindExplanation("A", PLANTED, hide_method(explanation, "A"))
+    return page(
         request,
         "take_step",
         status=422 if problem else 200,
@@ -81,29 +81,29 @@ def render_step(
         protocol=protocol.model_dump(),
         step=step,
         problem=problem,
-        again=again,
-        sent=sent.get("form", {}),
-        example=None
-        if part is None
-        else BlindExplanation("A", PLANTED, hide_method(make_planted_example(part)[1], "A")),
+        again=step == stages.COMPREHENSION and bool(attempts),
+        sent=form or {},
+        example=example,
     )
 
 
 def get_example_picture(protocol: Protocol) -> bytes:
-    """The picture of the instructions' example."""
-    part: KnownPart | None = protocol.instructions.example
-    found = None if part is None else make_planted_example(part)[0].picture
-    if found is None:
+    """Return the picture (PNG) of the instructions' example."""
+    part = protocol.instructions.example
+    image = None if part is None else make_planted_example(part)[0].picture
+    if image is None:
         raise HTTPException(404, "This example has no picture.")
-    return found
+    return image
 
 
 def _render_end(request: Request, progress: AnnotatorProgress, protocol: Protocol) -> Response:
     recruiting = protocol.recruiting
-    ways = {COMPLETE: recruiting.complete, SCREENED_OUT: recruiting.screened_out, FAILED: recruiting.failed}
+    exits = {COMPLETE: recruiting.complete, SCREENED_OUT: recruiting.screened_out, FAILED: recruiting.failed}
     status = LATE if is_late(progress.annotator, protocol) else progress.annotator.status or COMPLETE
-    text = make_translator(progress.language)
-    told = protocol.thanks if status == COMPLETE else [text(status.replace(" ", "_"))]
-    return render_page(
-        request, "take_end", progress=progress, lang=progress.language, told=told, out=ways.get(status, ExitPart())
-    )
+    paragraphs = protocol.thanks
+    if status != COMPLETE:
+        # Keys of the catalogue are the statuses with underscores.
+        paragraphs = (make_translator(progress.language)(status.replace(" ", "_")),)
+    # Late and withdrawn annotators get no completion code: it would pay for a study that was not finished.
+    out = exits.get(status, ExitPart())
+    return page(request, "take_end", progress=progress, lang=progress.language, paragraphs=paragraphs, out=out)
