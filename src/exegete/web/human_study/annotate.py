@@ -1,4 +1,4 @@
-"""The pages of annotators: sign in by invitation, one example after the other, back and forth, done."""
+"""Pages of annotators: sign-in by invitation, overview, and one page per example."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from exegete.web.site import get_site
 from exegete.web.write_limit import run_write
 
 router = APIRouter()
-INVALID_INVITATION = "This invitation is not valid, or not any more. Ask whoever sent it for a new one."
+INVALID_INVITATION = "This invitation is not valid. Ask the person who sent it for a new one."
 
 
 @router.get("/join/{token}")
 def show_invitation(request: Request, token: str) -> Response:
-    """The study's invitation page with a button; opening the link changes nothing, as mail programs open links too."""
-    with get_site(request).studies.read_session() as session:
+    """Show the page of an invitation, with a button to accept it."""
+    # Opening the link must not change anything: mail programs and virus scanners open links, too.
+    with site_of(request).studies.read_session() as session:
         progress = answers.load_progress(session, _require_annotator(session, token))
         return render_page(
             request,
@@ -47,11 +48,11 @@ def show_invitation(request: Request, token: str) -> Response:
 
 
 @router.post("/join/{token}")
-async def accept_invitation(request: Request, token: str, form: authentication.UncheckedForm) -> Response:
-    """Signs the annotator in by the invitation's token."""
-    if not authentication.is_equal_secret(
-        authentication.get_field(form, "csrf"), authentication.make_csrf_token(request, token)
-    ):
+async def accept_invitation(request: Request, token: str, form: guard.AnyForm) -> Response:
+    """Sign the annotator in with an invitation's token."""
+    # There is no cookie yet, so the form's token is derived from the invitation. A site that forges this request would
+    # need to know an invitation, and would sign the visitor in as somebody else.
+    if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, token)):
         raise HTTPException(403, "Open the invitation again and press its button.")
     await run_write(lambda: _mark_joined(request, token))
     response = RedirectResponse("/annotate", 303)
@@ -67,7 +68,7 @@ def _mark_joined(request: Request, token: str) -> None:
 
 @router.get("/annotate")
 def show_overview(request: Request) -> Response:
-    """The instructions, and how far one has come; by a protocol, what comes next."""
+    """Show the instructions and the annotator's progress; in a study with a protocol, the current stage."""
     with open_progress(request) as (session, progress):
         if progress.protocol is not None:
             return step_pages.show_current_stage(request, session, progress, progress.protocol)
@@ -76,16 +77,16 @@ def show_overview(request: Request) -> Response:
 
 @router.get("/annotate/{place}")
 def show_example(request: Request, place: int) -> Response:
-    """The page of one example to annotate."""
+    """Show the page of an example."""
     with open_progress(request) as (session, progress):
         step_pages.require_stage(session, progress, MAIN)
         return render_example(request, session, progress, place)
 
 
 @router.post("/annotate/{place}")
-async def submit_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
-    """Keeps an answer and goes on."""
-    return await run_write(lambda: _save_submission(request, place, form))
+async def submit_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
+    """Save an answer and redirect to the next incomplete example."""
+    return await written(lambda: _save_submission(request, place, form))
 
 
 def _save_submission(request: Request, place: int, form: authentication.Form) -> Response:
@@ -94,32 +95,33 @@ def _save_submission(request: Request, place: int, form: authentication.Form) ->
         problem = save_form(request, session, progress, place, form)
         if problem is not None:
             return problem
-        further = answers.load_progress(session, progress.annotator)
-        step_pages.finish_if_done(session, further)
-        after = further.next_place(place) if further.is_complete(place) else place
-    return RedirectResponse("/annotate" if after is None else f"/annotate/{after}", 303)
+        # Loaded again: `progress` does not know the answer that was just saved.
+        updated = answers.load_progress(session, progress.annotator)
+        step_pages.finish_if_done(session, updated)
+        following = updated.next_place(place) if updated.is_complete(place) else place
+    return RedirectResponse("/annotate" if following is None else f"/annotate/{following}", 303)
 
 
 @router.get("/annotate/training/{place}")
 def show_training_example(request: Request, place: int) -> Response:
-    """The page of an example of the training."""
+    """Show the page of a training example."""
     with open_progress(request, role=TRAINING) as (session, progress):
         step_pages.require_stage(session, progress, TRAINING)
         return render_example(request, session, progress, place)
 
 
 @router.post("/annotate/training/{place}")
-async def submit_training_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
-    """Keeps an answer of the training, and says whether it is the known one."""
-    return await run_write(lambda: _save_training_answer(request, place, form))
+async def submit_training_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
+    """Save an answer about a training example and redirect to the feedback."""
+    return await written(lambda: _save_training_answer(request, place, form))
 
 
 def _save_training_answer(request: Request, place: int, form: authentication.Form) -> Response:
     with open_progress(request, role=TRAINING, writing=True) as (session, progress):
         step_pages.require_stage(session, progress, TRAINING)
         problem = save_form(request, session, progress, place, form)
-        further = answers.load_progress(session, progress.annotator, TRAINING)
-        if problem is None and further.is_complete(place):
+        updated = answers.load_progress(session, progress.annotator, TRAINING)
+        if problem is None and updated.is_complete(place):
             step_pages.finish_if_done(session, answers.load_progress(session, progress.annotator))
             return RedirectResponse(f"/annotate/training/{place}/feedback", 303)
     return problem or RedirectResponse(f"/annotate/training/{place}", 303)
@@ -127,41 +129,38 @@ def _save_training_answer(request: Request, place: int, form: authentication.For
 
 @router.get("/annotate/training/{place}/feedback")
 def show_feedback(request: Request, place: int) -> Response:
-    """Whether an answer of the training was the known one, and why."""
+    """Show whether an answer about a training example was correct, and why."""
     with open_progress(request, role=TRAINING) as (session, progress):
         item = answers.get_item(session, progress, place)
-        said = answers.find_answer(session, progress, item, progress.kind.phases[-1])
-        if said is None:
+        answer = answers.find_answer(session, progress, item, progress.kind.phases[-1])
+        # Feedback reveals the known answer, so it is not shown before an answer is saved.
+        if answer is None:
             raise HTTPException(404, "There is no answer yet.")
-        right = has_passed(progress.kind.name, item, said.content)
-        translate_error = item.content["feedback"]
-        return render_page(
+        return page(
             request,
             "take_feedback",
             progress=progress,
             lang=progress.language,
             place=place,
-            right=right,
-            feedback=translate_error,
+            right=has_passed(progress.kind.name, item, answer.content),
+            feedback=item.content["feedback"],
         )
 
 
 def save_form(
     request: Request, session: Session, progress: AnnotatorProgress, place: int, form: authentication.Form
 ) -> Response | None:
-    """Keeps the answer of a form; the page that says what is wrong with it, if anything is."""
+    """Save the answer of a form; return the page with the form's problem if it is invalid, else None."""
     item = answers.get_item(session, progress, place)
     phase = authentication.get_field(form, "phase")
     if phase not in progress.kind.phases:
-        raise ExegeteError("this form is not one of this study's")
+        raise ExegeteError("this form does not belong to this study: load the page again")
+    task = answers.make_task(progress, item, phase)
     try:
-        content = progress.kind.parse_form(form, answers.make_task(progress, item, phase), phase) | _read_confidence(
-            progress, form
-        )
+        content = progress.kind.parse_form(form, task, phase) | _read_confidence(progress, form)
     except ExegeteError as error:
-        return render_example(
-            request, session, progress, place, problem=translate_error(error, progress.language), form=form
-        )
+        problem = translate_error(error, progress.language)
+        return render_example(request, session, progress, place, problem=problem, form=form)
     answers.save_answer(session, progress, item, phase, content, read_seconds(form))
     session.flush()
     return None
@@ -169,23 +168,23 @@ def save_form(
 
 @router.get("/annotate/{place}/picture")
 def get_picture(request: Request, place: int, role: str = "") -> Response:
-    """The image of an example in the study."""
+    """Return the picture (PNG) of an example."""
     with open_progress(request, role=role) as (session, progress):
-        found = answers.get_item(session, progress, place).picture
-    if found is None:
+        image = answers.get_item(session, progress, place).picture
+    if image is None:
         raise HTTPException(404, "This example has no picture.")
-    return Response(found, media_type="image/png")
+    return Response(image, media_type="image/png")
 
 
 @router.get("/annotate/training/{place}/picture")
 def get_training_picture(request: Request, place: int) -> Response:
-    """The image of an example of the training."""
+    """Return the picture (PNG) of a training example."""
     return get_picture(request, place, TRAINING)
 
 
 @router.post("/annotate/leave/now")
-def sign_out(form: authentication.CheckedForm) -> Response:
-    """Signs out; the invitation lets one in again."""
+def sign_out(form: guard.CheckedForm) -> Response:
+    """Sign the annotator out; the invitation can be used again."""
     response = RedirectResponse("/annotate", 303)
     response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
     return response
@@ -195,22 +194,19 @@ def sign_out(form: authentication.CheckedForm) -> Response:
 def open_progress(
     request: Request, *, role: str = "", writing: bool = False
 ) -> Iterator[tuple[Session, AnnotatorProgress]]:
-    """A session, and the progress of the annotator whose browser this is."""
-    studies = get_site(request).studies
+    """Open a session with the progress of the annotator who is signed in on this browser."""
+    studies = site_of(request).studies
+    token = request.cookies.get(guard.ANNOTATOR, "")
+    # The token is checked on every request, in the same transaction, so that revoking it takes effect at once.
     with studies.write_session() if writing else studies.read_session() as session:
-        yield (
-            session,
-            answers.load_progress(
-                session, _require_annotator(session, request.cookies.get(authentication.ANNOTATOR_COOKIE, "")), role
-            ),
-        )
+        yield session, answers.load_progress(session, _require_annotator(session, token), role)
 
 
 def _require_annotator(session: Session, token: str) -> Annotator:
-    person = find_annotator(session, token)
-    if person is None:
+    annotator = find_annotator(session, token)
+    if annotator is None:
         raise HTTPException(403, INVALID_INVITATION)
-    return person
+    return annotator
 
 
 def render_example(
@@ -221,14 +217,14 @@ def render_example(
     problem: str = "",
     form: authentication.Form | None = None,
 ) -> Response:
-    """The page of an example, with what was just sent or answered earlier filled in."""
+    """Render the page of an example, filled in with the form that was sent or the stored answer."""
     item = answers.get_item(session, progress, place)
     phase = progress.next_phase(place)
     task = answers.make_task(progress, item, phase)
-    said = answers.find_answer(session, progress, item, phase)
+    stored = answers.find_answer(session, progress, item, phase)
+    content = {} if stored is None else stored.content
     first = answers.find_answer(session, progress, item, BEFORE) if phase != BEFORE else None
-    content = None if said is None else said.content
-    return render_page(
+    return page(
         request,
         f"annotate_{progress.project.kind}",
         status=422 if problem else 200,
@@ -237,7 +233,7 @@ def render_example(
         place=place,
         base=f"/annotate/{progress.role}/{place}" if progress.role else f"/annotate/{place}",
         signed=progress.main.show == "signed",
-        sure=(content or {}).get("confidence"),
+        sure=content.get("confidence"),
         task=task,
         phase=phase,
         label=item.content["label"],
@@ -248,32 +244,34 @@ def render_example(
 
 
 def _get_initial_values(
-    progress: AnnotatorProgress, content: dict[str, Any] | None, task: AnnotationTask, form: authentication.Form | None
+    progress: AnnotatorProgress, content: dict[str, Any], task: AnnotationTask, form: guard.Form | None
 ) -> Any:
-    """The form's initial values: those just sent, or those of an earlier answer."""
-    if progress.project.kind == "rank":
-        if form is not None:
-            return {each.letter: authentication.get_field(form, f"rank-{each.letter}") for each in task.explanations}
-        return {each.letter: str((content or {}).get("ranks", {}).get(each.method, "")) for each in task.explanations}
+    """Return the form's initial values: ranks by letter, a label, or the numbers of marked units."""
     if progress.kind.is_simulation:
-        return (content or {}).get("guess")
+        return content.get("guess")
+    if progress.project.kind == "rank" and form is not None:
+        return {shown.letter: guard.one(form, f"rank-{shown.letter}") for shown in task.explanations}
+    if progress.project.kind == "rank":
+        ranks = content.get("ranks", {})
+        return {shown.letter: str(ranks.get(shown.method, "")) for shown in task.explanations}
     if form is not None:
         return {number for number in range(len(task.units)) if str(number) in form.get("unit", ())}
-    return set(np.flatnonzero(find_marked_units(task.units, (content or {}).get("marks", []))).tolist())
+    return set(np.flatnonzero(find_marked_units(task.units, content.get("marks", []))).tolist())
 
 
-def _read_confidence(progress: AnnotatorProgress, form: authentication.Form) -> dict[str, int]:
-    """How sure a person is, from 1 to 5, where the protocol asks for it."""
+def _read_confidence(progress: AnnotatorProgress, form: guard.Form) -> dict[str, int]:
+    """Return the confidence from 1 to 5 if the protocol asks for it, else an empty dict."""
     if progress.protocol is None or not progress.protocol.main.confidence:
         return {}
-    given = authentication.get_field(form, "confidence")
-    if given not in set("12345"):
+    value = guard.one(form, "confidence")
+    if value not in set("12345"):
         raise MissingError("needs_sure")
-    return {"confidence": int(given)}
+    return {"confidence": int(value)}
 
 
-def read_seconds(form: authentication.Form) -> float | None:
-    """The seconds that a form says it took; None where it says nothing usable."""
+def read_seconds(form: guard.Form) -> float | None:
+    """Return the seconds that a form says it took; None if it has no finite number."""
+    # The time is optional: browsers without JavaScript do not send it, and an answer must not be lost for it.
     try:
         seconds = float(authentication.get_field(form, "seconds", "nan"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The admin's pages of studies: make one, invite, watch, read the results, take the answers away."""
+"""Pages of studies for the admin: creation, invitations, progress, results and exports."""
 
 from __future__ import annotations
 
@@ -38,29 +38,32 @@ MAX_EXAMPLES = 500
 
 @router.get("")
 def list_studies(request: Request) -> Response:
-    """All studies, and forms for a new one."""
-    site = get_site(request)
+    """Show all studies, and forms to create one."""
+    site = site_of(request)
     with site.studies.read_session() as session:
-        found = [(project, _count_progress(session, project)) for project in session.scalars(select(Project))]
-        of_results = [kind for kind in KINDS.values() if not kind.has_changes]
-        values: dict[str, Any] = {
-            "kinds": KINDS,
-            "offered": of_results,
-            "sources": _list_results(site),
-            "formats": FORMATS,
-        }
-        return render_page(request, "studies", lang=_get_language(request), projects=found, **values)
+        studies = [(project, _count_progress(session, project)) for project in session.scalars(select(Project))]
+        return page(
+            request,
+            "studies",
+            lang=_get_language(request),
+            projects=studies,
+            kinds=KINDS,
+            # Changed versions need a model to answer them; a stored result has none.
+            offered=[kind for kind in KINDS.values() if not kind.has_changes],
+            sources=_list_results(site),
+            formats=FORMATS,
+        )
 
 
 @router.post("")
-def create_study(request: Request, form: authentication.CheckedForm) -> Response:
-    """A study of the examples of a result."""
-    site, name = get_site(request), authentication.get_field(form, "name").strip()
+def create_study(request: Request, form: guard.CheckedForm) -> Response:
+    """Create a study from the examples of a result."""
+    site, name = site_of(request), guard.one(form, "name").strip()
     sources = _list_results(site)
     source = authentication.get_field(form, "source")
     if source not in sources:
         raise unknown("result", source, sources)
-    limit, seed = _read_count(form, "limit", 20, MAX_EXAMPLES), _read_count(form, "seed", 0, 2**31 - 1, least=0)
+    limit, seed = _read_count(form, "limit", 20, MAX_EXAMPLES), _read_count(form, "seed", 0, 2**31 - 1, minimum=0)
     comparison = site.results[source].comparison
     chosen = select_comparison_items(comparison, limit)
     with site.studies.write_session() as session:
@@ -77,24 +80,20 @@ def create_study(request: Request, form: authentication.CheckedForm) -> Response
 
 
 @router.post("/import")
-def import_marks(request: Request, form: authentication.CheckedForm, file: authentication.Upload) -> Response:
-    """A study of texts that were marked elsewhere, with the marks."""
-    site, name, form_name = (
-        get_site(request),
-        authentication.get_field(form, "name").strip(),
-        authentication.get_field(form, "format"),
-    )
+def import_marks(request: Request, form: guard.CheckedForm, file: guard.Upload) -> Response:
+    """Create a study from texts that were marked with another tool, with the marks."""
+    site, name, form_name = site_of(request), guard.one(form, "name").strip(), guard.one(form, "format")
     if form_name not in FORMATS:
         raise unknown("format", form_name, FORMATS)
     try:
         content = json.loads(file)
+    # Deeply nested JSON exceeds Python's recursion limit.
     except (ValueError, RecursionError) as error:
         raise ExegeteError(f"the file is not JSON: {error}") from None
     examples = FORMATS[form_name](content, "the file")
-    if len(examples) > site.limits.file_examples or any(
-        len(t) > site.limits.text_length for e in examples for t in e.texts
-    ):
-        bounds = f"{site.limits.file_examples} examples of {site.limits.text_length} characters"
+    lengths = [max(map(len, example.texts), default=0) for example in examples]
+    if len(examples) > site.limits.examples or any(longest > site.limits.text for longest in lengths):
+        bounds = f"{site.limits.examples} examples of {site.limits.text} characters"
         raise ExegeteError(f"the file has more than {bounds}")
     with site.studies.write_session() as session:
         projects.create_project(session, name, make_marked_items(examples), "highlight")
@@ -103,33 +102,33 @@ def import_marks(request: Request, form: authentication.CheckedForm, file: authe
 
 @router.get("/{name}")
 def show_study(request: Request, name: str) -> Response:
-    """A study: who is invited, and how far they are."""
+    """Show a study with its annotators and their progress."""
     return _render_study(request, name)
 
 
 @router.post("/{name}/invitations")
-def invite_annotators(request: Request, name: str, form: authentication.CheckedForm) -> Response:
-    """New invitations; their links are shown once."""
-    with get_site(request).studies.write_session() as session:
+def invite_annotators(request: Request, name: str, form: guard.CheckedForm) -> Response:
+    """Invite annotators; the links are shown on this response only."""
+    with site_of(request).studies.write_session() as session:
         project = projects.find_project(session, name)
-        given = [line.strip() for line in authentication.get_field(form, "names").splitlines() if line.strip()]
-        tokens = projects.invite_annotators(session, project, given)
-    base = get_site(request).address_of(request)
+        names = [line.strip() for line in guard.one(form, "names").splitlines() if line.strip()]
+        tokens = projects.invite_annotators(session, project, names)
+    base = site_of(request).address_of(request)
     return _render_study(request, name, links={person: f"{base}/join/{token}" for person, token in tokens.items()})
 
 
 @router.post("/{name}/invitations/{annotator}/revoke")
-def revoke_invitation(request: Request, name: str, annotator: int, form: authentication.CheckedForm) -> Response:
-    """Revokes an annotator's invitation, so that its link no longer works."""
-    with get_site(request).studies.write_session() as session:
+def revoke_invitation(request: Request, name: str, annotator: int, form: guard.CheckedForm) -> Response:
+    """Revoke an annotator's invitation, so that its link no longer works."""
+    with site_of(request).studies.write_session() as session:
         projects.revoke_invitation(session, projects.find_project(session, name), annotator)
     return RedirectResponse(f"/studies/{name}", 303)
 
 
 @router.get("/{name}/results")
 def show_results(request: Request, name: str) -> Response:
-    """The page with the study's results so far."""
-    with get_site(request).studies.read_session() as session:
+    """Show the study's results so far."""
+    with site_of(request).studies.read_session() as session:
         project = projects.find_project(session, name)
         findings = compute_findings(session, project, find_excluded(session, project))
         model = fit_effects(session, project) if project.kind != "highlight" else None
@@ -148,10 +147,10 @@ def show_results(request: Request, name: str) -> Response:
 
 @router.get("/{name}/export/{file}")
 def export_answers(request: Request, name: str, file: str) -> Response:
-    """The answers as a file."""
-    with get_site(request).studies.read_session() as session:
-        made, content = run_export(session, projects.find_project(session, name), file)
-    return make_download(content, f"{name}-{file}", made.media)
+    """Return the study's answers as a file."""
+    with site_of(request).studies.read_session() as session:
+        export, content = run_export(session, projects.find_project(session, name), file)
+    return download(content, f"{name}-{file}", export.media)
 
 
 def _render_study(request: Request, name: str, links: dict[str, str] | None = None) -> Response:
@@ -177,14 +176,14 @@ def _render_study(request: Request, name: str, links: dict[str, str] | None = No
 
 
 def _count_answers(session: Session, project: Project) -> list[tuple[Annotator, int]]:
-    """Every annotator and how many answers there are."""
+    """Return every annotator and the number of their answers."""
     count = select(AnnotatorAnswer.annotator_id, func.count()).group_by(AnnotatorAnswer.annotator_id)
-    answered = {row[0]: row[1] for row in session.execute(count)}
-    return [(person, answered.get(person.id, 0)) for person in project.annotators]
+    counts: dict[int, int] = {row[0]: row[1] for row in session.execute(count)}
+    return [(person, counts.get(person.id, 0)) for person in project.annotators]
 
 
 def _count_progress(session: Session, project: Project) -> dict[str, int]:
-    """How many examples, annotators, answers, and answers there will be."""
+    """Return the numbers of examples, active annotators, and answers, and of `all` answers that are expected."""
     examples = (
         session.scalar(select(func.count()).select_from(Item).where(Item.project_id == project.id, Item.role == ""))
         or 0
@@ -196,24 +195,26 @@ def _count_progress(session: Session, project: Project) -> dict[str, int]:
         .where(Item.project_id == project.id, Item.role == "")
     )
     people = [person for person in project.annotators if person.revoked is None and person.status in ("", COMPLETE)]
+    # Lists of items contain the attention checks, which do not count as answers.
     checks = sum(item.role == "check" for item in project.known)
-    asked = sum(examples if person.items is None else len(person.items) - checks for person in people)
+    expected = sum(examples if person.items is None else len(person.items) - checks for person in people)
     phases = len(KINDS[project.kind].phases)
-    return {"examples": examples, "people": len(people), "answers": answered or 0, "all": asked * phases}
+    return {"examples": examples, "people": len(people), "answers": answered or 0, "all": expected * phases}
 
 
 def _get_language(request: Request) -> str:
-    """The language that the admin's browser asks for."""
+    """Return the language of the admin's pages, which the browser's settings decide."""
     return choose_language(request.headers.get("accept-language", ""))
 
 
 def _list_results(site: Site) -> list[str]:
-    """The results that have attributions to make a study of."""
-    return [name for name, result in site.results.items() if result.has_attributions]
+    """Return the names of the results with attributions, from which a study can be created."""
+    return [name for name, result in site.results.items() if result.explained]
 
 
-def _read_count(form: authentication.Form, name: str, default: int, most: int, least: int = 1) -> int:
-    text: Any = authentication.get_field(form, name, str(default)) or str(default)
-    if not text.isdecimal() or len(text) > MAX_DIGITS or not least <= int(text) <= most:
-        raise ExegeteError(f"expected a number from {least} to {most} as {name}, got {text!r:.40}")
+def _read_count(form: guard.Form, name: str, default: int, maximum: int, minimum: int = 1) -> int:
+    # `isdecimal` refuses signs, and the limit of digits bounds the work of `int`.
+    text: Any = guard.one(form, name, str(default)) or str(default)
+    if not text.isdecimal() or len(text) > DIGITS or not minimum <= int(text) <= maximum:
+        raise ExegeteError(f"expected a number from {minimum} to {maximum} as {name}, got {text!r:.40}")
     return int(text)

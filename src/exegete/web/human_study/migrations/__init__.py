@@ -1,1 +1,1 @@
-"""The steps from one schema of studies to the next."""
+"""Migrations of the schema of human studies."""

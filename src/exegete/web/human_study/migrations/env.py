@@ -1,4 +1,4 @@
-"""The Alembic environment: runs migrations on the connection and in the transaction that it was given."""
+"""The Alembic environment: run migrations on the caller's connection, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from alembic import context
 
 from exegete.web.human_study.tables import Base
 
+# SQLite cannot drop or alter columns; in batch mode Alembic copies the table instead.
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=Base.metadata, render_as_batch=True
 )

@@ -1,4 +1,4 @@
-"""Requests of people who take part by a protocol: beginning, steps, withdrawal."""
+"""Requests of annotators of a study with a protocol: beginning, steps, withdrawal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ router = APIRouter()
 
 @router.get("/take/{name}")
 def show_start(request: Request, name: str) -> Response:
-    """The study's first page; whoever has begun on this device goes on."""
-    with get_site(request).studies.read_session() as session:
+    """Show a study's first page, or redirect an annotator who has already begun in this browser."""
+    with site_of(request).studies.read_session() as session:
         project, protocol = _load_study(session, name)
         who = read_visitor(protocol, request.query_params)
         if _find_returning_annotator(request, session, project, who) is not None:
@@ -42,9 +42,9 @@ def show_start(request: Request, name: str) -> Response:
 
 
 @router.post("/take/{name}")
-async def begin_study(request: Request, name: str, form: authentication.UncheckedForm) -> Response:
-    """Lets a person in, if one more is wanted."""
-    return await run_write(lambda: _admit_visitor(request, name, form))
+async def begin_study(request: Request, name: str, form: guard.AnyForm) -> Response:
+    """Admit a person, unless the study is full."""
+    return await written(lambda: _admit_visitor(request, name, form))
 
 
 def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Response:
@@ -58,23 +58,22 @@ def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Re
         who = read_visitor(protocol, request.query_params)
         token = request.cookies.get(authentication.ANNOTATOR_COOKIE, "")
         if _find_returning_annotator(request, session, project, who) is None:
+            # A visitor without a cookie is not an annotator yet; a returning person gets a new token for this device.
             try:
                 token = "" if who.preview else admit(session, project, protocol, who)
             except StudyFullError:
                 token = ""
         if not token:
-            return render_page(
-                request, "take_end", lang=protocol.language, told=[text("full")], out=ExitPart(), progress=None
-            )
+            return _render_end(request, protocol.language, text("full"))
     response = RedirectResponse("/annotate", 303)
     authentication.set_annotator_cookie(request, response, token)
     return response
 
 
 @router.post("/annotate/step/{step}")
-async def submit_step(request: Request, step: str, form: authentication.CheckedForm) -> Response:
-    """Keeps what a person says of a step."""
-    return await run_write(lambda: _save_submission(request, step, form))
+async def submit_step(request: Request, step: str, form: guard.CheckedForm) -> Response:
+    """Save the form of a step and redirect to the current stage."""
+    return await written(lambda: _save_submission(request, step, form))
 
 
 def _save_submission(request: Request, step: str, form: authentication.Form) -> Response:
@@ -83,13 +82,13 @@ def _save_submission(request: Request, step: str, form: authentication.Form) -> 
         if protocol is None or step not in stages.STEP_READERS:
             raise HTTPException(404, "There is no such step.")
         if step_pages.get_stage(session, progress, protocol) != step:
-            raise step_pages.WrongStageError  # sent twice, or from an old page
+            # The form was sent twice, or from an old page: the annotator is redirected to the current stage.
+            raise step_pages.WrongStageError
         try:
             stages.save_step(session, progress, protocol, step, form, read_seconds(form))
         except ExegeteError as error:
-            return step_pages.render_step(
-                request, session, progress, protocol, step, translate_error(error, progress.language), form=form
-            )
+            problem = translate_error(error, progress.language)
+            return step_pages.render_step(request, session, progress, protocol, step, problem, form)
         session.flush()
         step_pages.finish_if_done(session, progress)
     return RedirectResponse("/annotate", 303)
@@ -97,7 +96,7 @@ def _save_submission(request: Request, step: str, form: authentication.Form) -> 
 
 @router.get("/annotate/step/picture")
 def get_picture(request: Request) -> Response:
-    """The picture of the instructions' example."""
+    """Return the picture (PNG) of the instructions' example."""
     with open_progress(request) as (_, progress):
         if progress.protocol is None:
             raise HTTPException(404, "This example has no picture.")
@@ -105,22 +104,23 @@ def get_picture(request: Request) -> Response:
 
 
 @router.post("/annotate/withdraw")
-async def withdraw_annotator(request: Request, form: authentication.CheckedForm) -> Response:
-    """Deletes all that a person said."""
-    return await run_write(lambda: _delete_annotator(request))
+async def withdraw_annotator(request: Request, form: guard.CheckedForm) -> Response:
+    """Delete the answers of the annotator who is signed in."""
+    return await written(lambda: _delete_annotator(request))
 
 
 def _delete_annotator(request: Request) -> Response:
     with open_progress(request, writing=True) as (session, progress):
         if progress.protocol is None:
-            raise HTTPException(404, "Ask whoever invited you to delete your answers.")
-        translate_error = [make_translator(progress.language)("withdrawn")]
+            raise HTTPException(404, "Ask the person who invited you to delete your answers.")
         stages.withdraw(session, progress.annotator)
-    response = render_page(
-        request, "take_end", lang=progress.language, told=translate_error, out=ExitPart(), progress=None
-    )
-    response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
+    response = _render_end(request, progress.language, make_translator(progress.language)("withdrawn"))
+    response.delete_cookie(guard.ANNOTATOR, path="/")
     return response
+
+
+def _render_end(request: Request, language: str, text: str) -> Response:
+    return page(request, "take_end", lang=language, paragraphs=[text], out=ExitPart(), progress=None)
 
 
 def _load_study(session: Session, name: str) -> tuple[Project, Protocol]:
@@ -131,12 +131,14 @@ def _load_study(session: Session, name: str) -> tuple[Project, Protocol]:
 
 
 def _find_returning_annotator(request: Request, session: Session, project: Project, who: Visitor) -> Annotator | None:
-    """The person whose browser this is, in this study and, on a platform, of these parameters."""
-    person = find_annotator(session, request.cookies.get(authentication.ANNOTATOR_COOKIE, ""))
+    """Return the annotator who is signed in in this browser, if it is in this study and with the same parameters."""
+    person = find_annotator(session, request.cookies.get(guard.ANNOTATOR, ""))
     if person is None or person.project_id != project.id:
         return None
+    # On a shared computer another worker's link must not continue the earlier worker's participation.
     return person if not who.source or person.source == dict(who.source) else None
 
 
 def _get_address(request: Request) -> str:
+    # The form's token is bound to the address with its parameters, as there is no cookie to bind it to.
     return f"{request.url.path}?{request.url.query}"

@@ -1,4 +1,4 @@
-"""Studies, their examples and explanations, who annotates them, and what they answered."""
+"""Tables of studies, examples, explanations, annotators and answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Creates the tables of human studies."""
+    """Create the tables of human studies."""
     op.create_table(
         "project",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -84,6 +84,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Removes the tables and all that is in them."""
+    """Drop the tables with their content."""
     for table in ("answer", "annotator", "explanation", "item", "project"):
         op.drop_table(table)

@@ -1,4 +1,4 @@
-"""Protocols: what people go through, who they are on a platform, and how far they came."""
+"""Protocols, platform ids and status of annotators, and the table of steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ revision = "0002"
 down_revision = "0001"
 
 
+# A function, because a Column object can be added to one table only.
 def _make_columns() -> dict[str, list[sa.Column[Any]]]:
     return {
         "annotator": [
@@ -27,7 +28,7 @@ def _make_columns() -> dict[str, list[sa.Column[Any]]]:
 
 
 def upgrade() -> None:
-    """Adds the columns and the table of steps."""
+    """Add the columns and the table of steps."""
     for table, columns in _make_columns().items():
         for column in columns:
             op.add_column(table, column)
@@ -49,7 +50,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Removes them, and what they hold."""
+    """Drop the columns and the table with their content."""
     op.drop_table("step")
     op.drop_index("uq_annotator_person", "annotator")
     for table, columns in _make_columns().items():

@@ -1,4 +1,4 @@
-"""Origins: the models, data and digests that a study was made of."""
+"""Origins of studies: models, data and digests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Adds the column."""
+    """Add the column."""
     op.add_column("project", sa.Column("origin", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
-    """Removes it, and what it holds."""
+    """Drop the column with its content."""
     with op.batch_alter_table("project") as batch:
         batch.drop_column("origin")
