@@ -68,9 +68,9 @@ def planned(made, text, name="films", examples=6):
         part = KnownPart(text=words, evidence=["one two three"], prediction="good" if number % 2 else "bad")
         case = _make_text_item(part)
         scored = {}
-        for name, size in METHODS.items():
+        for method, size in METHODS.items():
             scores = np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32)
-            scored[name] = _make_attribution(part, case.texts, name, scores)
+            scored[method] = _make_attribution(part, case.texts, method, scores)
         found.append(StudyItem(case.texts, scored, part.prediction, part.prediction))
     with made.studies.write_session() as session:
         create_project(session, name, found, labels=["bad", "good"], protocol=text)

@@ -60,7 +60,7 @@ class Scripted:
         self.looked(self.page)
         at = self.at()
         if not at:
-            more = self.page.get_by_role("link", name="Go on", exact=True)
+            more = self.page.get_by_role("link", name="Continue", exact=True)
             if more.count():
                 self.go(more.click)
             return bool(more.count()) if self.at() == "" else True

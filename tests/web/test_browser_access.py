@@ -85,7 +85,7 @@ def test_the_annotators_pages_are_open_to_everybody(opened, whole, kind):
     assert both(page) == []
     assert fits(page)
     if kind in ("simulate", "counterfactual"):
-        page.get_by_role("button", name="Save and go on").click()
+        page.get_by_role("button", name="Save and continue").click()
         expect(page.locator(".words")).to_have_count(1)
         assert both(page) == []
 

@@ -111,7 +111,7 @@ def test_pictures_stand_beside_their_maps_on_a_small_phone(opened, whole, kind):
     if kind == "simulate":
         page.get_by_label("none").check()
         with page.expect_navigation():
-            page.get_by_role("button", name="Save and go on").click()
+            page.get_by_role("button", name="Save and continue").click()
     pictures = page.locator(".beside").first.locator(".picture")
     left, right = (pictures.nth(place).bounding_box() for place in (0, 1))
     assert left["x"] + left["width"] <= right["x"]

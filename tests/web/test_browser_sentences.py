@@ -52,7 +52,7 @@ def arrived(opened, **options):
 
 def sent(page):
     with page.expect_navigation():
-        page.get_by_role("button", name="Save and go on").click()
+        page.get_by_role("button", name="Save and continue").click()
 
 
 def boxes(page):

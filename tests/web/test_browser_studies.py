@@ -23,7 +23,7 @@ def begin(page):
 
 
 def save(page):
-    page.get_by_role("button", name="Save and go on").click()
+    page.get_by_role("button", name="Save and continue").click()
 
 
 def kept(made, name="first"):
@@ -95,9 +95,9 @@ def test_a_missing_rank_is_asked_for_and_a_closed_window_loses_nothing(opened, w
     expect(page.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
     page.context.close()
     again = opened(link)
-    again.get_by_role("button", name="Begin").or_(again.get_by_role("button", name="Go on")).click()
+    again.get_by_role("button", name="Begin").or_(again.get_by_role("button", name="Continue")).click()
     expect(again.get_by_role("status")).to_have_text("1 of 4 examples are done, Ada.")
-    again.get_by_role("link", name="Go on").click()
+    again.get_by_role("link", name="Continue").click()
     expect(again.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
     assert len(kept(whole)) == 1
 
@@ -117,7 +117,7 @@ def test_explanations_are_ranked_with_the_keyboard_alone(opened, whole):
         press("Space")
         for _ in range(rank - 1):
             press("ArrowRight")
-    tab_to(page, "innerText", "Save and go on")
+    tab_to(page, "innerText", "Save and continue")
     press("Enter")
     page.wait_for_url("**/annotate/2")
     content = kept(whole)[0][3]

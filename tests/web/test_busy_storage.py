@@ -133,12 +133,12 @@ def test_the_annotator_sees_that_it_is_being_saved_and_is_asked_nothing_twice(ma
         page.get_by_role("button", name="Begin").click()
         page.goto("/annotate/1")
         with locked(tmp_path):
-            page.get_by_role("button", name="Save and go on").click()
+            page.get_by_role("button", name="Save and continue").click()
             expect(page.get_by_role("button", name="Saving…")).to_be_disabled()
             time.sleep(3)
             expect(page.get_by_role("button", name="Saving…")).to_be_disabled()
             assert page.url.endswith("/annotate/1")
         page.wait_for_url("**/annotate/2")
-        expect(page.get_by_role("button", name="Save and go on")).to_be_enabled()
+        expect(page.get_by_role("button", name="Save and continue")).to_be_enabled()
     (kept,) = answers(made)
     assert kept.revision == 1

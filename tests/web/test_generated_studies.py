@@ -143,7 +143,7 @@ def test_planted_checks_are_answers_with_sources_too(whole, answered, good):
     assert "It opens at nine." in training.text
     right = by_source(training)
     assert sorted(right.values()) == [1, 2, 2]
-    assert "That is not what was expected" in post(client, training, dict.fromkeys(right, 1)).text
+    assert "That is not the expected answer" in post(client, training, dict.fromkeys(right, 1)).text
     step(client, "comprehension", q0="1")
     met = 0
     while "explanation-A" in (page := client.get("/annotate")).text:

@@ -39,7 +39,7 @@ def test_somebody_goes_from_the_link_to_the_code(study):
     client, page = begun(study, 1)
     assert "We study explanations." in page.text
     assert digest_protocol(protocol()) in page.text
-    assert "every statement has to be ticked" in step(client, "consent", agree=["0"]).text
+    assert "all statements have to be ticked" in step(client, "consent", agree=["0"]).text
     assert "How good is your English?" in step(client, "consent", agree=["0", "1"]).text
     assert "an answer is needed" in step(client, "screening").text
     page = step(client, "screening", english="0")
@@ -47,7 +47,7 @@ def test_somebody_goes_from_the_link_to_the_code(study):
     page = step(client, "instructions")
     assert "Practice 1 of 1" in page.text
     page = answer(client, page)
-    assert "That is right." in page.text
+    assert "That is correct." in page.text
     assert "The word dull says why." in page.text
     page = client.get("/annotate")
     assert "What is rank 1?" in page.text
@@ -85,7 +85,7 @@ def test_a_wrong_answer_in_training_is_told_and_what_comes_later_cannot_be_seen_
     assert "About you" in step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"}).text
     step(client, "screening", english="0")
     page = answer(client, step(client, "instructions"), ranks=2)
-    assert "not what was expected" in page.text
+    assert "not the expected answer" in page.text
     assert "What is rank 1?" in client.get("/annotate").text
     assert [row.name for row in rows(study, AnnotatorStep)] == ["consent", "screening", "instructions"]
 
@@ -98,7 +98,7 @@ def test_somebody_who_does_not_understand_or_fit_is_thanked(study):
     prepared(client, english="1")
     client, _ = begun(study, 3)
     step(client, "consent", agree=["0", "1"])
-    assert "enough people like you" in step(client, "screening", english="1").text  # the quota is full
+    assert "enough participants like you" in step(client, "screening", english="1").text  # the quota is full
     client, _ = begun(study, 4)
     for name, fields in (("consent", {"agree": ["0", "1"]}), ("screening", {"english": "0"}), ("instructions", {})):
         page = step(client, name, **fields)
@@ -127,7 +127,7 @@ def test_nobody_more_than_wanted_is_let_in_and_places_of_those_who_leave_are_giv
     for number in range(5):  # 3 for each of 6 examples, 4 a person
         begun(study, number)
     _, page = begun(study, 5)
-    assert "enough people" in page.text
+    assert "enough participants" in page.text
     client = begun(study, 2)[0]
     client.post("/annotate/withdraw", data={"csrf": csrf(client.get("/annotate"))})
     _, page = begun(study, 7)
@@ -145,7 +145,7 @@ def test_withdrawal_deletes_what_a_person_said_and_who_it_was(study):
     prepared(client)
     answer(client, client.get("/annotate"))
     page = client.post("/annotate/withdraw", data={"csrf": csrf(client.get("/annotate"))})
-    assert "All that you said is deleted" in page.text
+    assert "All your answers are deleted" in page.text
     assert (rows(study, AnnotatorAnswer), rows(study, AnnotatorStep)) == ([], [])
     (person,) = people(study)
     assert (person.name, person.person, person.source, person.items) == ("withdrawn 1", None, None, None)
@@ -204,7 +204,7 @@ def test_a_study_stops_when_its_intervals_are_narrow(whole):
         step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})
     with whole.studies.read_session() as session:
         assert find_widest_interval(session, find_project(session, "films")) < 100
-    assert "enough people" in begun(whole, 3)[1].text
+    assert "enough participants" in begun(whole, 3)[1].text
 
 
 def test_pages_speak_german_where_the_protocol_does(whole):

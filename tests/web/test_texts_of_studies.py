@@ -103,7 +103,7 @@ def test_titles_and_states_have_german_names():
 
 def test_values_stand_where_their_places_are():
     assert make_translator("de")("example_of", place=2, count=5) == "Beispiel 2 von 5"
-    assert make_translator()("save") == "Save and go on"
+    assert make_translator()("save") == "Save and continue"
 
 
 def test_signed_methods_look_like_unsigned_ones():
