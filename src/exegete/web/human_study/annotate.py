@@ -36,7 +36,7 @@ INVALID_INVITATION = "This invitation is not valid. Ask the person who sent it f
 def show_invitation(request: Request, token: str) -> Response:
     """Show the page of an invitation, with a button to accept it."""
     # Opening the link must not change anything: mail programs and virus scanners open links, too.
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         progress = answers.load_progress(session, _require_annotator(session, token))
         return render_page(
             request,
@@ -48,11 +48,12 @@ def show_invitation(request: Request, token: str) -> Response:
 
 
 @router.post("/join/{token}")
-async def accept_invitation(request: Request, token: str, form: guard.AnyForm) -> Response:
+async def accept_invitation(request: Request, token: str, form: authentication.UncheckedForm) -> Response:
     """Sign the annotator in with an invitation's token."""
     # There is no cookie yet, so the form's token is derived from the invitation. A site that forges this request would
     # need to know an invitation, and would sign the visitor in as somebody else.
-    if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, token)):
+    expected = authentication.make_csrf_token(request, token)
+    if not authentication.is_equal_secret(authentication.get_field(form, "csrf"), expected):
         raise HTTPException(403, "Open the invitation again and press its button.")
     await run_write(lambda: _mark_joined(request, token))
     response = RedirectResponse("/annotate", 303)
@@ -84,9 +85,9 @@ def show_example(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/{place}")
-async def submit_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
+async def submit_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
     """Save an answer and redirect to the next incomplete example."""
-    return await written(lambda: _save_submission(request, place, form))
+    return await run_write(lambda: _save_submission(request, place, form))
 
 
 def _save_submission(request: Request, place: int, form: authentication.Form) -> Response:
@@ -111,9 +112,9 @@ def show_training_example(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/training/{place}")
-async def submit_training_answer(request: Request, place: int, form: guard.CheckedForm) -> Response:
+async def submit_training_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
     """Save an answer about a training example and redirect to the feedback."""
-    return await written(lambda: _save_training_answer(request, place, form))
+    return await run_write(lambda: _save_training_answer(request, place, form))
 
 
 def _save_training_answer(request: Request, place: int, form: authentication.Form) -> Response:
@@ -136,7 +137,7 @@ def show_feedback(request: Request, place: int) -> Response:
         # Feedback reveals the known answer, so it is not shown before an answer is saved.
         if answer is None:
             raise HTTPException(404, "There is no answer yet.")
-        return page(
+        return render_page(
             request,
             "take_feedback",
             progress=progress,
@@ -183,7 +184,7 @@ def get_training_picture(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/leave/now")
-def sign_out(form: guard.CheckedForm) -> Response:
+def sign_out(form: authentication.CheckedForm) -> Response:
     """Sign the annotator out; the invitation can be used again."""
     response = RedirectResponse("/annotate", 303)
     response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
@@ -195,8 +196,8 @@ def open_progress(
     request: Request, *, role: str = "", writing: bool = False
 ) -> Iterator[tuple[Session, AnnotatorProgress]]:
     """Open a session with the progress of the annotator who is signed in on this browser."""
-    studies = site_of(request).studies
-    token = request.cookies.get(guard.ANNOTATOR, "")
+    studies = get_site(request).studies
+    token = request.cookies.get(authentication.ANNOTATOR_COOKIE, "")
     # The token is checked on every request, in the same transaction, so that revoking it takes effect at once.
     with studies.write_session() if writing else studies.read_session() as session:
         yield session, answers.load_progress(session, _require_annotator(session, token), role)
@@ -224,7 +225,7 @@ def render_example(
     stored = answers.find_answer(session, progress, item, phase)
     content = {} if stored is None else stored.content
     first = answers.find_answer(session, progress, item, BEFORE) if phase != BEFORE else None
-    return page(
+    return render_page(
         request,
         f"annotate_{progress.project.kind}",
         status=422 if problem else 200,
@@ -244,13 +245,13 @@ def render_example(
 
 
 def _get_initial_values(
-    progress: AnnotatorProgress, content: dict[str, Any], task: AnnotationTask, form: guard.Form | None
+    progress: AnnotatorProgress, content: dict[str, Any], task: AnnotationTask, form: authentication.Form | None
 ) -> Any:
     """Return the form's initial values: ranks by letter, a label, or the numbers of marked units."""
     if progress.kind.is_simulation:
         return content.get("guess")
     if progress.project.kind == "rank" and form is not None:
-        return {shown.letter: guard.one(form, f"rank-{shown.letter}") for shown in task.explanations}
+        return {shown.letter: authentication.get_field(form, f"rank-{shown.letter}") for shown in task.explanations}
     if progress.project.kind == "rank":
         ranks = content.get("ranks", {})
         return {shown.letter: str(ranks.get(shown.method, "")) for shown in task.explanations}
@@ -259,17 +260,17 @@ def _get_initial_values(
     return set(np.flatnonzero(find_marked_units(task.units, content.get("marks", []))).tolist())
 
 
-def _read_confidence(progress: AnnotatorProgress, form: guard.Form) -> dict[str, int]:
+def _read_confidence(progress: AnnotatorProgress, form: authentication.Form) -> dict[str, int]:
     """Return the confidence from 1 to 5 if the protocol asks for it, else an empty dict."""
     if progress.protocol is None or not progress.protocol.main.confidence:
         return {}
-    value = guard.one(form, "confidence")
+    value = authentication.get_field(form, "confidence")
     if value not in set("12345"):
         raise MissingError("needs_sure")
     return {"confidence": int(value)}
 
 
-def read_seconds(form: guard.Form) -> float | None:
+def read_seconds(form: authentication.Form) -> float | None:
     """Return the seconds that a form says it took; None if it has no finite number."""
     # The time is optional: browsers without JavaScript do not send it, and an answer must not be lost for it.
     try:

@@ -39,10 +39,10 @@ MAX_EXAMPLES = 500
 @router.get("")
 def list_studies(request: Request) -> Response:
     """Show all studies, and forms to create one."""
-    site = site_of(request)
+    site = get_site(request)
     with site.studies.read_session() as session:
         studies = [(project, _count_progress(session, project)) for project in session.scalars(select(Project))]
-        return page(
+        return render_page(
             request,
             "studies",
             lang=_get_language(request),
@@ -56,9 +56,9 @@ def list_studies(request: Request) -> Response:
 
 
 @router.post("")
-def create_study(request: Request, form: guard.CheckedForm) -> Response:
+def create_study(request: Request, form: authentication.CheckedForm) -> Response:
     """Create a study from the examples of a result."""
-    site, name = site_of(request), guard.one(form, "name").strip()
+    site, name = get_site(request), authentication.get_field(form, "name").strip()
     sources = _list_results(site)
     source = authentication.get_field(form, "source")
     if source not in sources:
@@ -80,9 +80,10 @@ def create_study(request: Request, form: guard.CheckedForm) -> Response:
 
 
 @router.post("/import")
-def import_marks(request: Request, form: guard.CheckedForm, file: guard.Upload) -> Response:
+def import_marks(request: Request, form: authentication.CheckedForm, file: authentication.Upload) -> Response:
     """Create a study from texts that were marked with another tool, with the marks."""
-    site, name, form_name = site_of(request), guard.one(form, "name").strip(), guard.one(form, "format")
+    site, name = get_site(request), authentication.get_field(form, "name").strip()
+    form_name = authentication.get_field(form, "format")
     if form_name not in FORMATS:
         raise unknown("format", form_name, FORMATS)
     try:
@@ -92,8 +93,8 @@ def import_marks(request: Request, form: guard.CheckedForm, file: guard.Upload) 
         raise ExegeteError(f"the file is not JSON: {error}") from None
     examples = FORMATS[form_name](content, "the file")
     lengths = [max(map(len, example.texts), default=0) for example in examples]
-    if len(examples) > site.limits.examples or any(longest > site.limits.text for longest in lengths):
-        bounds = f"{site.limits.examples} examples of {site.limits.text} characters"
+    if len(examples) > site.limits.file_examples or any(longest > site.limits.text_length for longest in lengths):
+        bounds = f"{site.limits.file_examples} examples of {site.limits.text_length} characters"
         raise ExegeteError(f"the file has more than {bounds}")
     with site.studies.write_session() as session:
         projects.create_project(session, name, make_marked_items(examples), "highlight")
@@ -107,20 +108,20 @@ def show_study(request: Request, name: str) -> Response:
 
 
 @router.post("/{name}/invitations")
-def invite_annotators(request: Request, name: str, form: guard.CheckedForm) -> Response:
+def invite_annotators(request: Request, name: str, form: authentication.CheckedForm) -> Response:
     """Invite annotators; the links are shown on this response only."""
-    with site_of(request).studies.write_session() as session:
+    with get_site(request).studies.write_session() as session:
         project = projects.find_project(session, name)
-        names = [line.strip() for line in guard.one(form, "names").splitlines() if line.strip()]
+        names = [line.strip() for line in authentication.get_field(form, "names").splitlines() if line.strip()]
         tokens = projects.invite_annotators(session, project, names)
-    base = site_of(request).address_of(request)
+    base = get_site(request).address_of(request)
     return _render_study(request, name, links={person: f"{base}/join/{token}" for person, token in tokens.items()})
 
 
 @router.post("/{name}/invitations/{annotator}/revoke")
-def revoke_invitation(request: Request, name: str, annotator: int, form: guard.CheckedForm) -> Response:
+def revoke_invitation(request: Request, name: str, annotator: int, form: authentication.CheckedForm) -> Response:
     """Revoke an annotator's invitation, so that its link no longer works."""
-    with site_of(request).studies.write_session() as session:
+    with get_site(request).studies.write_session() as session:
         projects.revoke_invitation(session, projects.find_project(session, name), annotator)
     return RedirectResponse(f"/studies/{name}", 303)
 
@@ -128,7 +129,7 @@ def revoke_invitation(request: Request, name: str, annotator: int, form: guard.C
 @router.get("/{name}/results")
 def show_results(request: Request, name: str) -> Response:
     """Show the study's results so far."""
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         project = projects.find_project(session, name)
         findings = compute_findings(session, project, find_excluded(session, project))
         model = fit_effects(session, project) if project.kind != "highlight" else None
@@ -148,9 +149,9 @@ def show_results(request: Request, name: str) -> Response:
 @router.get("/{name}/export/{file}")
 def export_answers(request: Request, name: str, file: str) -> Response:
     """Return the study's answers as a file."""
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         export, content = run_export(session, projects.find_project(session, name), file)
-    return download(content, f"{name}-{file}", export.media)
+    return make_download(content, f"{name}-{file}", export.media)
 
 
 def _render_study(request: Request, name: str, links: dict[str, str] | None = None) -> Response:
@@ -209,12 +210,12 @@ def _get_language(request: Request) -> str:
 
 def _list_results(site: Site) -> list[str]:
     """Return the names of the results with attributions, from which a study can be created."""
-    return [name for name, result in site.results.items() if result.explained]
+    return [name for name, result in site.results.items() if result.has_attributions]
 
 
-def _read_count(form: guard.Form, name: str, default: int, maximum: int, minimum: int = 1) -> int:
+def _read_count(form: authentication.Form, name: str, default: int, maximum: int, minimum: int = 1) -> int:
     # `isdecimal` refuses signs, and the limit of digits bounds the work of `int`.
-    text: Any = guard.one(form, name, str(default)) or str(default)
-    if not text.isdecimal() or len(text) > DIGITS or not minimum <= int(text) <= maximum:
+    text: Any = authentication.get_field(form, name, str(default)) or str(default)
+    if not text.isdecimal() or len(text) > MAX_DIGITS or not minimum <= int(text) <= maximum:
         raise ExegeteError(f"expected a number from {minimum} to {maximum} as {name}, got {text!r:.40}")
     return int(text)

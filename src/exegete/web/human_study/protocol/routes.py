@@ -25,7 +25,7 @@ router = APIRouter()
 @router.get("/take/{name}")
 def show_start(request: Request, name: str) -> Response:
     """Show a study's first page, or redirect an annotator who has already begun in this browser."""
-    with site_of(request).studies.read_session() as session:
+    with get_site(request).studies.read_session() as session:
         project, protocol = _load_study(session, name)
         who = read_visitor(protocol, request.query_params)
         if _find_returning_annotator(request, session, project, who) is not None:
@@ -42,9 +42,9 @@ def show_start(request: Request, name: str) -> Response:
 
 
 @router.post("/take/{name}")
-async def begin_study(request: Request, name: str, form: guard.AnyForm) -> Response:
+async def begin_study(request: Request, name: str, form: authentication.UncheckedForm) -> Response:
     """Admit a person, unless the study is full."""
-    return await written(lambda: _admit_visitor(request, name, form))
+    return await run_write(lambda: _admit_visitor(request, name, form))
 
 
 def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Response:
@@ -71,9 +71,9 @@ def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Re
 
 
 @router.post("/annotate/step/{step}")
-async def submit_step(request: Request, step: str, form: guard.CheckedForm) -> Response:
+async def submit_step(request: Request, step: str, form: authentication.CheckedForm) -> Response:
     """Save the form of a step and redirect to the current stage."""
-    return await written(lambda: _save_submission(request, step, form))
+    return await run_write(lambda: _save_submission(request, step, form))
 
 
 def _save_submission(request: Request, step: str, form: authentication.Form) -> Response:
@@ -104,9 +104,9 @@ def get_picture(request: Request) -> Response:
 
 
 @router.post("/annotate/withdraw")
-async def withdraw_annotator(request: Request, form: guard.CheckedForm) -> Response:
+async def withdraw_annotator(request: Request, form: authentication.CheckedForm) -> Response:
     """Delete the answers of the annotator who is signed in."""
-    return await written(lambda: _delete_annotator(request))
+    return await run_write(lambda: _delete_annotator(request))
 
 
 def _delete_annotator(request: Request) -> Response:
@@ -115,12 +115,12 @@ def _delete_annotator(request: Request) -> Response:
             raise HTTPException(404, "Ask the person who invited you to delete your answers.")
         stages.withdraw(session, progress.annotator)
     response = _render_end(request, progress.language, make_translator(progress.language)("withdrawn"))
-    response.delete_cookie(guard.ANNOTATOR, path="/")
+    response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
     return response
 
 
 def _render_end(request: Request, language: str, text: str) -> Response:
-    return page(request, "take_end", lang=language, paragraphs=[text], out=ExitPart(), progress=None)
+    return render_page(request, "take_end", lang=language, paragraphs=[text], out=ExitPart(), progress=None)
 
 
 def _load_study(session: Session, name: str) -> tuple[Project, Protocol]:
@@ -132,7 +132,7 @@ def _load_study(session: Session, name: str) -> tuple[Project, Protocol]:
 
 def _find_returning_annotator(request: Request, session: Session, project: Project, who: Visitor) -> Annotator | None:
     """Return the annotator who is signed in in this browser, if it is in this study and with the same parameters."""
-    person = find_annotator(session, request.cookies.get(guard.ANNOTATOR, ""))
+    person = find_annotator(session, request.cookies.get(authentication.ANNOTATOR_COOKIE, ""))
     if person is None or person.project_id != project.id:
         return None
     # On a shared computer another worker's link must not continue the earlier worker's participation.

@@ -72,7 +72,7 @@ def render_step(
     if step in (stages.INSTRUCTIONS, stages.COMPREHENSION) and protocol.instructions.example is not None:
         explanation = make_planted_example(protocol.instructions.example)[1]
         example = BlindExplanation("A", PLANTED, hide_method(explanation, "A"))
-    return page(
+    return render_page(
         request,
         "take_step",
         status=422 if problem else 200,
@@ -106,4 +106,4 @@ def _render_end(request: Request, progress: AnnotatorProgress, protocol: Protoco
         paragraphs = (make_translator(progress.language)(status.replace(" ", "_")),)
     # Late and withdrawn annotators get no completion code: it would pay for a study that was not finished.
     out = exits.get(status, ExitPart())
-    return page(request, "take_end", progress=progress, lang=progress.language, paragraphs=paragraphs, out=out)
+    return render_page(request, "take_end", progress=progress, lang=progress.language, paragraphs=paragraphs, out=out)
