@@ -25,7 +25,7 @@ from sites import admin, annotator, csrf, project, site
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    monkeypatch.setattr(storing, "BUSY", 0.2)
+    monkeypatch.setattr(storing, "ANSWER_TIMEOUT", 0.2)
     found = site(tmp_path, with_model=False)
     yield found
     found.studies.close()

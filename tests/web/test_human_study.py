@@ -120,7 +120,7 @@ def test_one_stops_and_goes_on_where_one_was_and_may_change_ones_mind(whole):
     again = annotator(whole, tokens["Ada"])
     page = again.get("/annotate")
     assert "1 of 4 examples are done" in page.text
-    assert 'href="/annotate/2">Go on' in page.text
+    assert 'href="/annotate/2">Continue' in page.text
     assert 'name="rank-B" value="1" required checked' in again.get("/annotate/1").text
     rank(again, 1, {"A": 2, "B": 1, "C": 3, "D": 4})
     assert [(each.revision, sorted(each.content["ranks"].values())) for each in said(whole)] == [(2, [1, 2, 3, 4])]

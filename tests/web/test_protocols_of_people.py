@@ -118,7 +118,7 @@ def test_links_bring_the_platforms_parameters_and_one_person_takes_part_once(stu
     assert "Example 1 of 5" in page.text  # another one, with the same parameters, too
     assert client.get("/annotate").status_code == 403
     _, page = begun(study, 1, session="another")
-    assert "taken part already" in page.text
+    assert "already taken part" in page.text
     assert len(people(study)) == 1
     assert elsewhere.post(link(2), data={"csrf": "wrong"}).status_code == 403
 
@@ -176,8 +176,8 @@ def test_time_is_over_when_it_is_over(study):
     client, _ = begun(study, 1)
     with study.studies.write_session() as session:
         session.scalar(select(Annotator)).created -= timedelta(minutes=61)
-    assert "time for this study is over" in client.get("/annotate").text
-    assert "time for this study is over" in step(client, "consent", agree=["0", "1"]).text
+    assert "time limit of this study has passed" in client.get("/annotate").text
+    assert "time limit of this study has passed" in step(client, "consent", agree=["0", "1"]).text
     assert rows(study, AnnotatorStep) == []
 
 
