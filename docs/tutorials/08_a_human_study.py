@@ -18,9 +18,9 @@ arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "dis
 train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
 model = exegete.load("baseline", device="cpu")
 # %% [markdown]
-# ## Cases
+# ## Study items
 #
-# A case is a text and every method's explanation of it.
+# A study item is a text with every method's explanation of it.
 
 # %%
 from pathlib import Path
@@ -30,11 +30,11 @@ from exegete.web.human_study.projects import create_project, find_project, invit
 from exegete.web.human_study.storage import Storage
 
 METHODS = ["decompx_linear", "attention_rollout", "random"]
-cases = explain_items(model, [dict(row) for row in test.select(range(6))], METHODS)
+items = explain_items(model, [dict(row) for row in test.select(range(6))], METHODS)
 Path("films.db").unlink(missing_ok=True)
 storage = Storage("sqlite:///films.db")
 with storage.write_session() as session:
-    invitations = invite_annotators(session, create_project(session, "films", cases, "rank"), ["Ada", "Ben"])
+    invitations = invite_annotators(session, create_project(session, "films", items, "rank"), ["Ada", "Ben"])
 list(invitations)
 
 # %% [markdown]
@@ -53,8 +53,8 @@ from exegete.web.human_study.items import restore_explanation
 from exegete.web.human_study.tables import Annotator
 
 
-def found(attribution, rationale):
-    """How many of the three best words are marked."""
+def count_marked_words(attribution, rationale):
+    """Return how many of the three highest-scored words are marked."""
     best = sorted(range(len(attribution.words)), key=lambda word: -attribution.word_scores[word])[:3]
     spans = [attribution.word_spans[word] for word in best]
     return sum(any(start < end_of and begin < end for begin, end_of in rationale) for _, start, end in spans)
@@ -67,10 +67,11 @@ with storage.write_session() as session:
         while (place := progress.next_place()) is not None:
             item = answers.get_item(session, progress, place)
             rationale = test[item.number]["rationale"]
-            value = {
-                each.method: found(restore_explanation(each), rationale) if person.name == "Ada" else chance.random()
-                for each in item.explanations
-            }
+            value = {}
+            for stored in item.explanations:
+                value[stored.method] = chance.random()
+                if person.name == "Ada":
+                    value[stored.method] = count_marked_words(restore_explanation(stored), rationale)
             order = sorted(value, key=value.get, reverse=True)
             ranks = {method: order.index(method) + 1 for method in METHODS}
             answers.save_answer(
@@ -115,6 +116,6 @@ print(f"agreement of people, Kendall's W: {result.w_people:.2f}")
 # answer for half of the examples, where there are such. Gains are told as of `simulate`.
 #
 # Answers of language models are ranked, too, by what each method says of their sources: `exegete serve --task
-# generation --model my-chat-model --data jsonl:chats.jsonl --study cited`, or `cases` of saved explanations.
+# generation --model my-chat-model --data jsonl:chats.jsonl --study cited`, or `make_items` of saved explanations.
 #
 # Answers leave as CSV, Parquet, a corpus that training reads, Label Studio or Argilla records.

@@ -86,7 +86,7 @@ def test_people_take_part_from_the_link_to_the_code_and_everything_is_kept(brows
         assert len(ranks) == 3
 
 
-def test_many_explanations_are_four_a_screen_and_fit_a_small_phone(opened, whole):
+def test_screens_of_four_explanations_fit_a_small_phone(opened, whole):
     methods = ["saliency", "input_x_gradient", "attention_all", "globenc", "gradient_shap", "random", "occlusion"]
     page = opened(f"/join/{project(whole, methods=methods)['Ada']}", size=NARROW)
     for role in ("button", "link"):
@@ -98,7 +98,7 @@ def test_many_explanations_are_four_a_screen_and_fit_a_small_phone(opened, whole
 
 
 @pytest.mark.parametrize("kind", ["rank", "simulate"])
-def test_pictures_stand_beside_their_maps_on_a_small_phone(opened, whole, kind):
+def test_pictures_are_next_to_their_maps_on_a_small_phone(opened, whole, kind):
     case, shown = make_planted_example(KnownPart(square=(3, 5), prediction="a red square"))
     found = replace(case, explanations={"one": shown, "two": shown})
     with whole.studies.write_session() as session:

@@ -82,7 +82,7 @@ def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened,
     assert all(float(row["seconds"]) > 0 for row in rows)
 
 
-def test_a_missing_rank_is_asked_for_and_a_closed_window_loses_nothing(opened, whole):
+def test_missing_ranks_are_reported_and_a_closed_window_loses_no_answer(opened, whole):
     link = f"/join/{project(whole)['Ada']}"
     page = opened(link)
     begin(page)
@@ -213,7 +213,7 @@ def test_people_guess_without_and_with_an_explanation(opened, whole):
     assert [(phase, content["guess"]) for _, _, phase, content in kept(whole)] == [("after", "good"), ("before", "bad")]
 
 
-def test_a_revoked_invitation_shuts_the_door(opened, whole):
+def test_a_revoked_invitation_signs_the_annotator_out(opened, whole):
     page = opened(f"/join/{project(whole)['Ada']}")
     begin(page)
     chief = opened("/studies/first", admin=True)

@@ -70,7 +70,7 @@ def test_an_answer_that_cannot_be_saved_now_stays_on_the_page_and_is_kept_once(m
     assert (kept.content, kept.seconds, kept.revision) == ({"guess": "good"}, 3.5, 1)
 
 
-def test_other_changes_that_cannot_be_made_now_say_so(made, tmp_path):
+def test_other_changes_report_a_busy_storage(made, tmp_path):
     project(made)
     chief = admin(made)
     form = {"csrf": csrf(chief.get("/studies")), "names": "Cleo"}
@@ -108,7 +108,7 @@ def test_writers_wait_without_holding_the_threads_of_pages():
     assert len(most) == 30
 
 
-def test_who_waits_too_long_for_a_writer_is_told(monkeypatch):
+def test_waiting_too_long_for_a_writer_is_reported(monkeypatch):
     monkeypatch.setattr(write_limit, "WRITE_TIMEOUT", 0.1)
     go = threading.Event()
 
@@ -125,7 +125,7 @@ def test_who_waits_too_long_for_a_writer_is_told(monkeypatch):
 
 
 @pytest.mark.browser
-def test_the_annotator_sees_that_it_is_being_saved_and_is_asked_nothing_twice(made, tmp_path, browser):
+def test_the_annotator_sees_that_an_answer_is_being_saved(made, tmp_path, browser):
     token = project(made, kind="highlight")["Ada"]
     with served(made) as address, browser.new_context(base_url=address) as window:
         page = window.new_page()

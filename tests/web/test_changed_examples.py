@@ -69,7 +69,7 @@ def test_replaced_words_come_from_other_examples(fickle):
         assert case.changed.prediction == answer(fickle, case.changed.texts[0])
 
 
-def test_chance_is_the_seeds_and_half_of_the_answers_change_where_they_can(fickle):
+def test_changes_are_seeded_and_half_of_the_answers_change_if_possible(fickle):
     texts = [f"{text} {end}" for text in TEXTS for end in ("again", "at last", "in the end")]
     given = examples(fickle, texts)
     found = add_changed_versions(fickle, given, ChangePart(words=4), seed=2)
@@ -86,7 +86,7 @@ def test_no_text_of_a_pair_is_left_empty(fickle):
         assert [len(text.split()) for text in case.changed.texts] == [1, 1]
 
 
-def test_what_cannot_be_changed_is_refused(fickle):
+def test_models_and_texts_that_cannot_be_changed_are_refused(fickle):
     with pytest.raises(ExegeteError, match="too few words"):
         add_changed_versions(fickle, [StudyItem(("film",), prediction="good")], ChangePart())
     with pytest.raises(ExegeteError, match="give 2 examples or more"):
@@ -96,7 +96,7 @@ def test_what_cannot_be_changed_is_refused(fickle):
         add_changed_versions(span, [StudyItem(("a film",), prediction="good")], ChangePart())
 
 
-def test_people_foretell_changed_answers_and_the_gain_is_counted(whole, fickle):
+def test_annotators_predict_changed_answers_and_the_gain_is_computed(whole, fickle):
     made = add_changed_versions(fickle, examples(fickle), ChangePart(words=4))
     assert sum(case.changed.prediction != case.prediction for case in made) == 2
     with whole.studies.write_session() as session:

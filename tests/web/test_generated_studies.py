@@ -74,14 +74,14 @@ def test_sources_have_the_shade_of_their_scores_under_the_declared_rule(model, u
             assert all(level >= 0 for source in found for _, level in source.pieces)
 
 
-def test_saved_explanations_are_cases_too(model, answered, tmp_path):
+def test_saved_explanations_become_study_items(model, answered, tmp_path):
     for method in METHODS:
         exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
     kept = [(name, item) for name in METHODS for item in exegete.Attributions.load(tmp_path / name)]
     assert make_items(kept) == answered
 
 
-def test_what_is_kept_is_the_attribution_itself(study):
+def test_stored_attributions_are_restored_unchanged(study):
     made, _ = study
     with made.studies.read_session() as session:
         items = find_project(session, "cited").items
@@ -92,7 +92,7 @@ def test_what_is_kept_is_the_attribution_itself(study):
     assert items[0].content["prediction"] == CHAT["response"]
 
 
-def test_people_rank_the_sources_of_an_answer_without_a_method_in_sight(study):
+def test_annotators_rank_explanations_of_an_answer_blind(study):
     made, token = study
     client = annotator(made, token)
     for place in (1, 2):
@@ -183,7 +183,7 @@ def post(client, page, ranks):
         ),
     ],
 )
-def test_planted_sources_that_cannot_be_are_refused(changes, message):
+def test_inconsistent_planted_sources_are_refused(changes, message):
     with pytest.raises(ExegeteError, match=message):
         parse_protocol(protocol(**changes))
 

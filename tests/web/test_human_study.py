@@ -35,7 +35,7 @@ def said(made):
         return list(session.scalars(select(AnnotatorAnswer).order_by(AnnotatorAnswer.id)))
 
 
-def test_rankings_are_kept_by_method_whatever_the_letters_were(whole):
+def test_rankings_are_stored_by_method_not_by_letter(whole):
     tokens = project(whole)
     order = {method: place for place, method in enumerate(METHODS, 1)}
     for person in ("Ada", "Ben"):
@@ -55,7 +55,7 @@ def test_rankings_are_kept_by_method_whatever_the_letters_were(whole):
     assert (found.w_examples, found.n_examples, found.w_people) == (pytest.approx(1), 4, pytest.approx(1))
 
 
-def test_ties_are_allowed_and_what_is_missing_is_asked_for(whole):
+def test_ties_are_allowed_and_missing_ranks_are_reported(whole):
     tokens = project(whole)
     client = annotator(whole, tokens["Ada"])
     partial = rank(client, 1, {"A": 1, "B": 1, "C": 3})
@@ -67,7 +67,7 @@ def test_ties_are_allowed_and_what_is_missing_is_asked_for(whole):
     assert sorted(said(whole)[0].content["ranks"].values()) == [1, 1, 3, 4]
 
 
-def test_the_page_tells_no_method_no_number_and_no_other_colour(whole):
+def test_the_page_reveals_neither_methods_nor_scores_nor_signs(whole):
     tokens = project(whole)
     client = annotator(whole, tokens["Ada"])
     for address in ("/annotate", "/annotate/1", "/annotate/2"):
@@ -78,7 +78,7 @@ def test_the_page_tells_no_method_no_number_and_no_other_colour(whole):
     assert 'class="p8"' in client.get("/annotate/1").text
 
 
-def test_orders_are_random_balanced_and_stay_the_same():
+def test_orders_are_random_balanced_and_reproducible():
     item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
     explanations = dict.fromkeys("wxyz", item)
     first = [
@@ -104,14 +104,14 @@ def test_orders_are_random_balanced_and_stay_the_same():
     assert [make_letter(place) for place in (0, 25, 26)] == ["A", "Z", "A2"]
 
 
-def test_what_is_shown_blind_is_the_explanation_itself():
+def test_blinded_explanations_have_the_scores_of_the_originals():
     item = exegete.attribute(model(), TEXTS[0], "attention_all")[0]
     shown = blind_explanations({"attention_all": item}, seed=0, annotator=1, number=0)[0].attribution
     assert (shown.method, shown.params, shown.layers, shown.signed) == ("A", {}, None, True)
     assert np.array_equal(shown.word_scores, item.word_scores)
 
 
-def test_one_stops_and_goes_on_where_one_was_and_may_change_ones_mind(whole):
+def test_an_annotator_can_stop_resume_and_change_answers(whole):
     tokens = project(whole)
     client = annotator(whole, tokens["Ada"])
     assert "0 of 4 examples are done" in client.get("/annotate").text
@@ -185,7 +185,7 @@ def test_marked_words_become_spans_of_the_raw_text(whole):
     assert ada.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "unit": "99"}).status_code == 422
 
 
-def test_methods_are_judged_by_how_many_words_they_rank_below_the_marked_one(whole):
+def test_plausibility_is_the_auc_of_marked_words(whole):
     tokens = project(whole, kind="highlight")
     with whole.studies.read_session() as session:
         items = {
@@ -208,7 +208,7 @@ def test_methods_are_judged_by_how_many_words_they_rank_below_the_marked_one(who
     assert found.f1 == 1.0
 
 
-def test_people_guess_first_without_then_with_an_explanation_and_the_first_guess_stays(whole):
+def test_the_first_guess_cannot_be_changed_after_the_explanation(whole):
     tokens = project(whole, kind="simulate")
     client = annotator(whole, tokens["Ada"])
 
@@ -236,7 +236,7 @@ def test_people_guess_first_without_then_with_an_explanation_and_the_first_guess
     assert client.post("/annotate/2", data={"csrf": csrf(page), "phase": "other", "guess": "0"}).status_code == 422
 
 
-def test_people_choose_among_all_that_the_model_can_answer(whole, chief):
+def test_annotators_choose_among_all_labels_of_the_model(whole, chief):
     data = {"csrf": csrf(chief.get("/studies")), "name": "guessed", "source": "reviews", "kind": "simulate"}
     assert chief.post("/studies", data=data).status_code == 200
     with whole.studies.read_session() as session:
@@ -268,7 +268,7 @@ def test_a_guess_is_right_when_it_is_the_models_answer(whole):
     assert (found.gains[0].before, found.gains[0].after, found.gains[0].gain) == (0.0, 0.75, 0.75)
 
 
-def test_results_and_studies_pages_show_what_there_is(whole, chief):
+def test_pages_of_studies_and_results_show_the_current_answers(whole, chief):
     tokens = project(whole)
     assert "Nothing to see yet" in chief.get("/studies/first/results").text
     client = annotator(whole, tokens["Ada"])
@@ -280,7 +280,7 @@ def test_results_and_studies_pages_show_what_there_is(whole, chief):
     assert "1 answers" in chief.get("/studies").text
 
 
-def test_a_study_is_made_of_a_result_in_the_browser(whole, chief):
+def test_a_study_is_created_from_a_result_by_the_form(whole, chief):
     data = {
         "csrf": csrf(chief.get("/studies")),
         "name": "of reviews",
@@ -298,7 +298,7 @@ def test_a_study_is_made_of_a_result_in_the_browser(whole, chief):
     assert letters(annotator(whole, links[0]).get("/annotate/1")) == ["A", "B", "C", "D"]
 
 
-def test_examples_that_differ_in_their_methods_make_no_study(whole):
+def test_examples_with_different_methods_are_refused(whole):
     explained = (("saliency", TEXTS[:2]), ("globenc", TEXTS[:1]))
     found = make_items(
         (method, item) for method, texts in explained for item in exegete.attribute(model(), texts, method)

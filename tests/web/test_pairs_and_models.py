@@ -64,7 +64,7 @@ def test_ballots_become_wins_of_each_person_and_ties_half_wins():
     assert all(row.low < row.strength < row.high for row in rows)
 
 
-def test_strengths_that_nothing_bounds_are_unknown():
+def test_unbounded_strengths_are_nan():
     rows = estimate_strengths([{"a": 1, "b": 2}] * 4, range(4))
     assert all(math.isnan(row.strength) for row in rows)
     (one, _) = estimate_strengths([{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 1, "b": 2}], ["Ada"] * 3)

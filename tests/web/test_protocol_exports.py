@@ -57,7 +57,7 @@ def test_careless_people_are_flagged_and_left_out(made):
     assert found["protocol_sha256"] == digest_protocol(protocol())
 
 
-def test_tables_tell_who_said_what(made):
+def test_exported_tables_have_every_answer(made):
     people = pd.read_csv(StringIO(export(made, "people.csv")))
     assert people["status"].tolist() == ["complete"] * 4 + ["withdrawn", "under way"]
     assert people["PROLIFIC_PID"].tolist()[:4] == ["p0", "p1", "p2", "p3"]
@@ -76,7 +76,7 @@ def test_tables_tell_who_said_what(made):
     assert "token" not in export(made, "raw.json")
 
 
-def test_a_paper_gets_its_paragraph_figure_and_protocol(made):
+def test_methods_paragraph_figure_and_protocol_are_exported(made):
     text = export(made, "methods.md")
     for part in (
         "on Prolific (4 complete, 1 under way, 1 withdrawn)",
@@ -93,7 +93,7 @@ def test_a_paper_gets_its_paragraph_figure_and_protocol(made):
     assert drawn.tag.endswith("svg")
 
 
-def test_a_study_without_a_protocol_has_no_exports_of_one(whole):
+def test_a_study_without_a_protocol_lacks_its_exports(whole):
     project(whole)
     with whole.studies.read_session() as session:
         found = find_project(session, "first")

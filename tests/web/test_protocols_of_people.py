@@ -35,7 +35,7 @@ def study(whole):
     return whole
 
 
-def test_somebody_goes_from_the_link_to_the_code(study):
+def test_an_annotator_gets_from_the_link_to_the_completion_code(study):
     client, page = begun(study, 1)
     assert "We study explanations." in page.text
     assert digest_protocol(protocol()) in page.text
@@ -78,7 +78,7 @@ def answer_all(client, page):
     return page
 
 
-def test_a_wrong_answer_in_training_is_told_and_what_comes_later_cannot_be_seen_before(study):
+def test_training_gives_feedback_and_later_stages_are_locked(study):
     client, _ = begun(study, 1)
     assert client.get("/annotate/1").url.path == "/annotate"
     step(client, "consent", agree=["0", "1"])
@@ -90,7 +90,7 @@ def test_a_wrong_answer_in_training_is_told_and_what_comes_later_cannot_be_seen_
     assert [row.name for row in rows(study, AnnotatorStep)] == ["consent", "screening", "instructions"]
 
 
-def test_somebody_who_does_not_understand_or_fit_is_thanked(study):
+def test_screened_out_and_failed_annotators_see_the_end_page(study):
     client, _ = begun(study, 1)
     step(client, "consent", agree=["0", "1"])
     assert "S456" in step(client, "screening", english="2").text
@@ -108,7 +108,7 @@ def test_somebody_who_does_not_understand_or_fit_is_thanked(study):
     assert [person.status for person in people(study)] == ["screened out", "", "screened out", "failed"]
 
 
-def test_links_bring_the_platforms_parameters_and_one_person_takes_part_once(study):
+def test_links_need_platform_parameters_and_a_person_takes_part_once(study):
     client = stranger(study)
     assert "PROLIFIC_PID, STUDY_ID, SESSION_ID" in client.get("/take/films?PROLIFIC_PID=p1").text
     client, _ = begun(study, 1)
@@ -123,7 +123,7 @@ def test_links_bring_the_platforms_parameters_and_one_person_takes_part_once(stu
     assert elsewhere.post(link(2), data={"csrf": "wrong"}).status_code == 403
 
 
-def test_nobody_more_than_wanted_is_let_in_and_places_of_those_who_leave_are_given_again(study):
+def test_admission_is_limited_and_places_of_people_who_leave_are_reused(study):
     for number in range(5):  # 3 for each of 6 examples, 4 a person
         begun(study, number)
     _, page = begun(study, 5)
@@ -140,7 +140,7 @@ def test_nobody_more_than_wanted_is_let_in_and_places_of_those_who_leave_are_giv
     assert all(len(person.items) == 5 for person in people(study) if person.items)
 
 
-def test_withdrawal_deletes_what_a_person_said_and_who_it_was(study):
+def test_withdrawal_deletes_answers_and_identity(study):
     client, _ = begun(study, 1)
     prepared(client)
     answer(client, client.get("/annotate"))
@@ -152,7 +152,7 @@ def test_withdrawal_deletes_what_a_person_said_and_who_it_was(study):
     assert client.get("/annotate").status_code == 403
 
 
-def test_known_examples_have_one_right_explanation_and_others_that_differ():
+def test_known_examples_have_one_planted_explanation_and_different_decoys():
     for part in (
         KnownPart(text="the plot is dull and long", evidence=["dull"], prediction="bad"),
         KnownPart(square=(2, 3), grid=(3, 4), prediction="red"),
@@ -172,7 +172,7 @@ def test_known_examples_have_one_right_explanation_and_others_that_differ():
     assert [has_passed("highlight", marks, {"marks": each}) for each in answers] == [True, True, False, False]
 
 
-def test_time_is_over_when_it_is_over(study):
+def test_the_time_limit_ends_participation(study):
     client, _ = begun(study, 1)
     with study.studies.write_session() as session:
         session.scalar(select(Annotator)).created -= timedelta(minutes=61)
@@ -181,7 +181,7 @@ def test_time_is_over_when_it_is_over(study):
     assert rows(study, AnnotatorStep) == []
 
 
-def test_an_address_of_mturk_can_be_looked_at_before_the_task_is_accepted(whole):
+def test_mturk_previews_show_the_page_without_a_begin_button(whole):
     planned(whole, protocol(recruiting="{platform: mturk}"))
     client, address = stranger(whole), "/take/films?workerId=w&hitId=h&assignmentId="
     page = client.get(f"{address}ASSIGNMENT_ID_NOT_AVAILABLE")
@@ -207,7 +207,7 @@ def test_a_study_stops_when_its_intervals_are_narrow(whole):
     assert "enough participants" in begun(whole, 3)[1].text
 
 
-def test_pages_speak_german_where_the_protocol_does(whole):
+def test_pages_are_german_if_the_protocol_is(whole):
     planned(whole, protocol(language="de"))
     client, page = begun(whole, 1)
     assert '<html lang="de">' in page.text
@@ -223,7 +223,7 @@ def test_pages_speak_german_where_the_protocol_does(whole):
     assert "Explanation" not in page.text
 
 
-def test_the_planted_order_is_found(study):
+def test_the_analysis_finds_a_planted_order(study):
     for number in range(3):
         client, _ = begun(study, number)
         prepared(client)
@@ -234,7 +234,7 @@ def test_the_planted_order_is_found(study):
     assert (found.answers, found.alpha) == (12, pytest.approx(1))
 
 
-def test_a_protocol_says_what_is_wrong_with_it_and_where():
+def test_errors_of_a_protocol_name_the_problem_and_the_line():
     text = protocol()
     for old, new, told in (
         ("language: en", "languages: en", "protocol:4: languages: Extra inputs"),

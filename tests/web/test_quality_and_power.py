@@ -14,7 +14,7 @@ from exegete.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, T
 CAREFUL = AnnotatorWork("Ada", [20, 30, 25], [(1, 2), (2, 1), (1, 2), (2, 1)], [True, True])
 
 
-def test_careful_people_have_no_flags_and_careless_ones_theirs():
+def test_careless_annotators_are_flagged_and_careful_ones_are_not():
     fast = AnnotatorWork("Ben", [2, 3, 40], [(1, 2), (2, 1)], [True])
     wrong = AnnotatorWork("Cy", [22], [(1, 2)], [True, False])
     alike = AnnotatorWork("Dee", [21], [(1, 2)] * 4)
@@ -33,7 +33,7 @@ def test_bounds_can_be_declared():
     assert math.isnan(assess_quality([AnnotatorWork("Eve", [], [])])[0].seconds)
 
 
-def test_no_effect_is_found_at_the_level_of_the_test():
+def test_without_an_effect_power_is_the_level_of_the_test():
     ranked = simulate_power(StudyDesign(0.5, methods=2, items=4, person=0.8), 16, runs=300)
     guessed = simulate_power(StudyDesign(0.0, kind="simulate", methods=1, items=4, person=0.8), 16, runs=300)
     assert 0.005 <= ranked.power <= 0.05  # one side of 5 %
@@ -49,7 +49,7 @@ def test_more_people_have_more_power_and_smaller_intervals():
         assert simulate_power(design, 6, runs=60) == few
 
 
-def test_guesses_have_the_power_of_the_t_test_that_they_are():
+def test_simulation_studies_have_the_power_of_a_t_test():
     from statsmodels.stats.power import TTestPower
 
     found = simulate_power(StudyDesign(0.25, kind="simulate", methods=1, items=1, person=0.0, item=0.0), 30, runs=1500)
@@ -60,7 +60,7 @@ def test_guesses_have_the_power_of_the_t_test_that_they_are():
 
 
 @pytest.mark.parametrize("options", [{"effect": 0.4}, {"effect": 0.5, "kind": "simulate"}, {"effect": 0.6, "item": -1}])
-def test_what_cannot_be_planned_is_said(options):
+def test_invalid_designs_are_refused(options):
     with pytest.raises(ExegeteError, match="expected"):
         simulate_power(StudyDesign(**options), 1)
 
@@ -76,6 +76,6 @@ def test_the_command_prints_a_row_for_each_number_of_people(capsys):
 @pytest.mark.parametrize(
     "wrong", [("--kind", "highlight"), ("--people", "ten"), ("--methods", "1"), ("--effect", "1.2"), ("--people", "1")]
 )
-def test_the_command_refuses_what_is_no_plan(wrong, capsys):
+def test_the_power_command_refuses_invalid_options(wrong, capsys):
     assert main(["power", "--effect", "0.7", *wrong]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -43,7 +43,7 @@ def test_the_ranks_of_table_4_follow_from_its_ratings():
     assert compute_rank_ranges(mu, sigma) == [(3, 4), (3, 4), (2, 2), (1, 1)]
 
 
-def test_the_deviations_of_table_4_come_out_of_its_parameters_and_of_none_smaller():
+def test_the_deviations_of_table_4_follow_from_its_parameters_only():
     sigmas = [rating.sigma for rating in rate_methods(ballots(300))]
     assert all(0.65 < sigma < 0.73 for sigma in sigmas)
     scaled = trueskill.TrueSkill(mu=0, sigma=0.5, beta=0.25, tau=0.005, draw_probability=0.1)
@@ -67,7 +67,7 @@ def test_a_ballot_of_two_is_the_update_of_the_published_formula():
     assert winner.high - winner.low == pytest.approx(2 * 1.959964 * winner.sigma)
 
 
-def test_ties_leave_equals_equal():
+def test_ties_keep_equal_ratings_equal():
     found = rate_methods([dict.fromkeys("abc", 2)] * 5)
     assert [rating.mu for rating in found] == pytest.approx([0, 0, 0], abs=1e-9)
     assert {rating.rank for rating in found} == {"1-3"}
@@ -107,11 +107,11 @@ def test_only_examples_that_several_people_ranked_count_for_agreement():
     assert math.isnan(mean_kendall_w([(0, same)])[0])
 
 
-def test_midranks_share_places():
+def test_tied_methods_share_their_midrank():
     assert compute_midranks([1, 1, 3, 4]).tolist() == [1.5, 1.5, 3, 4]
 
 
-def test_help_is_the_mean_gain_over_examples_with_an_interval_around_it():
+def test_gain_is_the_mean_over_examples_inside_its_interval():
     guesses = [Guess(e, "good", before=e % 4 == 0, after=True) for e in range(40)]
     guesses += [Guess(e, "none", before=e % 2 == 0, after=e % 2 == 0) for e in range(40)]
     good, none = compute_gains(guesses)

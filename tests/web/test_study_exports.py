@@ -43,7 +43,7 @@ def export(made, name):
         return run_export(session, find_project(session, "first"), name)[1]
 
 
-def test_rankings_are_exported_one_row_a_method_alike_in_csv_and_parquet(whole):
+def test_rankings_have_one_row_per_method_in_csv_and_parquet(whole):
     tokens = project(whole)
     client = annotator(whole, tokens["Ada"])
     rank(client, 1, {"A": 2, "B": 1, "C": 4, "D": 4})
@@ -69,7 +69,7 @@ def test_marks_become_a_corpus_that_training_reads(marked, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "spec"), [("label-studio.json", "label_studio"), ("argilla.json", "argilla")])
-def test_other_tools_files_hold_the_same_corpus(marked, tmp_path, name, spec):
+def test_label_studio_and_argilla_exports_have_the_same_marks(marked, tmp_path, name, spec):
     path = tmp_path / name
     path.write_bytes(export(marked, name))
     data = exegete.load_data(f"{spec}:{path}", "all")
@@ -78,7 +78,7 @@ def test_other_tools_files_hold_the_same_corpus(marked, tmp_path, name, spec):
     assert data["label"] == [1, 0, 1, 0]
 
 
-def test_exports_are_downloads_with_harmless_names(marked, chief):
+def test_exports_have_safe_file_names(marked, chief):
     reply = chief.get("/studies/first/export/label-studio.json")
     assert reply.headers["content-disposition"] == 'attachment; filename="first-label-studio.json"'
     assert read_tasks(reply.json())[0].texts == (TEXTS[0],)
@@ -92,7 +92,7 @@ def test_rankings_have_no_rationales_to_export(whole, chief):
 
 
 @pytest.mark.parametrize("kind", ["label-studio", "argilla"])
-def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief, kind):
+def test_imported_marks_are_exported_unchanged(whole, chief, kind):
     given = [
         MarkedExample(("a bad film", "it was bad"), "x", {"7": ((0, 2, 5), (1, 7, 10))}),
         MarkedExample(("fine", "so"), "y"),
@@ -116,7 +116,7 @@ def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief
     ]
 
 
-def test_people_whose_long_names_begin_alike_stay_apart(whole, chief):
+def test_long_names_with_the_same_beginning_stay_distinct(whole, chief):
     people = ["x" * 80, "x" * 90, "x" * 79 + "y", "x" * 80 + "z"]
     given = [
         MarkedExample(("a bad film",), None, {person: ((0, place, place + 1),) for place, person in enumerate(people)})
@@ -142,7 +142,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("content", WRONG)
-def test_files_that_are_something_else_are_refused_with_a_reason(chief, content):
+def test_invalid_import_files_are_refused_with_a_reason(chief, content):
     data = {"csrf": csrf(chief.get("/studies")), "name": "imported", "format": "label-studio"}
     reply = chief.post("/studies/import", data=data, files={"file": ("x.json", content)})
     assert reply.status_code == 422

@@ -52,7 +52,7 @@ def marked(tmp_path):
     made.close()
 
 
-def test_marks_are_read_from_where_they_are_kept(marked):
+def test_the_study_reader_reads_marks_from_the_storage(marked):
     _, path = marked
     data = exegete.load_data(f"study:{path}?name=towns", "all")
     assert len(data) == 40
@@ -84,7 +84,7 @@ def test_people_who_did_not_complete_a_protocol_are_not_counted(marked):
     assert exegete.load_data(f"study:{path}?name=other&share=0.6", "all")["rationale"][0] == [[0, 5], [6, 7]]
 
 
-def test_marks_are_read_from_either_storage_as_its_page_names_it(url):
+def test_the_study_reader_accepts_the_spec_on_the_page(url):
     made = Storage(url)
     filled(made)
     spec = format_data_spec(made.engine.url, "towns")
@@ -98,7 +98,7 @@ def test_marks_are_read_from_either_storage_as_its_page_names_it(url):
     made.close()
 
 
-def test_a_server_that_is_not_there_or_gets_a_password_in_its_address_is_refused(monkeypatch):
+def test_unreachable_servers_and_passwords_in_specs_are_refused(monkeypatch):
     with pytest.raises(ExegeteError, match="is no storage of studies") as refused:
         exegete.load_data("study:postgresql://me@127.0.0.1:1/studies?name=films", "all")
     assert "postgresql://me@127.0.0.1:1/studies" in str(refused.value)
@@ -110,13 +110,13 @@ def test_a_server_that_is_not_there_or_gets_a_password_in_its_address_is_refused
         exegete.load_data("study:postgresql://me@127.0.0.1:1/studies", "all")
 
 
-def test_addresses_of_storages_have_no_password():
+def test_shown_storage_urls_have_no_password():
     told = format_data_spec(make_url("postgresql+psycopg://me:hunter2@db.example.org:5433/studies"), "old films")
     assert told == "study:postgresql://me@db.example.org:5433/studies?name=old+films"
     assert format_data_spec(make_url("sqlite:////data/s.db"), "films") == "study:/data/s.db?name=films"
 
 
-def test_one_click_gives_training_data_and_the_commands_that_follow(marked, tmp_path):
+def test_the_page_offers_training_data_and_the_next_commands(marked, tmp_path):
     made, path = marked
     chief = admin(Site(TOKEN, storage=made))
     page = chief.get("/studies/towns")
@@ -135,7 +135,7 @@ def test_one_click_gives_training_data_and_the_commands_that_follow(marked, tmp_
         assert [names[label] for label in data["label"]] == [str(n % 2) for n in range(40)]
 
 
-def test_what_is_no_storage_is_refused(tmp_path):
+def test_an_invalid_storage_is_refused(tmp_path):
     (tmp_path / "text.db").write_text("no database " * 100)
     sqlite3.connect(tmp_path / "empty.db").close()
     for name, told in (("text.db", "is no storage"), ("empty.db", "is no storage"), ("nowhere.db", "no file")):
@@ -143,7 +143,7 @@ def test_what_is_no_storage_is_refused(tmp_path):
             exegete.load_data(f"study:{tmp_path}/{name}", "all")
 
 
-def test_a_model_is_trained_by_the_pages_command_and_a_study_of_it_tells_so(whole, chief, tmp_path, monkeypatch):
+def test_the_pages_command_trains_a_model_and_its_study_names_the_marks(whole, chief, tmp_path, monkeypatch):
     tokens = project(
         whole, kind="highlight", people=("Ada",), texts=[f"{text} {n}" for n in range(8) for text in TEXTS]
     )
@@ -177,7 +177,7 @@ def test_a_model_is_trained_by_the_pages_command_and_a_study_of_it_tells_so(whol
     assert new["trained_on"]["digest"] in page
 
 
-def test_two_models_are_compared_on_what_they_agree_on(whole):
+def test_models_are_compared_on_examples_with_equal_answers(whole):
     other = model()
     rows = [{"text": text} for text in TEXTS]
     found = make_follow_up_items({"old": model(), "new": other}, rows, METHODS[0])

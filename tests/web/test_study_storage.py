@@ -26,7 +26,7 @@ def test_migrations_make_the_tables_that_the_code_expects(url):
     storage.close()
 
 
-def test_a_storage_is_opened_again_with_all_that_is_in_it(url):
+def test_a_reopened_storage_has_all_its_content(url):
     for name in ("first", "second"):
         storage = Storage(url)
         with storage.write_session() as session:
@@ -49,7 +49,7 @@ def test_servers_that_open_an_empty_database_at_once_migrate_it_once(url):
         storage.close()
 
 
-def test_a_file_that_another_program_is_writing_is_waited_for(tmp_path):
+def test_opening_waits_for_another_writer(tmp_path):
     other = sqlite3.connect(tmp_path / "studies.db", isolation_level=None, check_same_thread=False)
     other.execute("CREATE TABLE theirs (x)")
     other.execute("BEGIN IMMEDIATE")
@@ -65,7 +65,7 @@ def test_a_file_that_another_program_is_writing_is_waited_for(tmp_path):
     other.close()
 
 
-def test_a_schema_goes_down_and_up_again(url):
+def test_a_schema_can_be_downgraded_and_upgraded(url):
     storage = Storage(url)
     with storage.engine.begin() as connection:
         command.downgrade(make_migration_config(connection), "base")
@@ -76,7 +76,7 @@ def test_a_schema_goes_down_and_up_again(url):
     storage.close()
 
 
-def test_a_database_of_a_later_version_is_refused_and_left_alone(url):
+def test_a_database_of_a_later_version_is_refused_unchanged(url):
     storage = Storage(url)
     with storage.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -85,7 +85,7 @@ def test_a_database_of_a_later_version_is_refused_and_left_alone(url):
         Storage(url)
 
 
-def test_what_raises_is_not_kept(url):
+def test_a_failed_transaction_is_rolled_back(url):
     storage = Storage(url)
 
     def half():
@@ -111,13 +111,13 @@ def test_sqlite_syncs_every_commit_to_disk(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nonsense", "oracle+no://x"])
-def test_an_address_that_cannot_keep_answers_is_refused(url):
+def test_an_unusable_storage_url_is_refused(url):
     with pytest.raises(ExegeteError):
         Storage(url)
 
 
 @pytest.mark.parametrize("name", ["text.db", "text.db/s.db"])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, name):
+def test_a_file_that_is_not_a_database_is_refused_unchanged(tmp_path, name):
     (tmp_path / "text.db").write_text("no database, " * 100)
     with pytest.raises(ExegeteError, match="cannot be used as storage: ") as told:
         Storage(f"sqlite:///{tmp_path}/{name}")
@@ -125,14 +125,14 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, name):
     assert (tmp_path / "text.db").read_text() == "no database, " * 100
 
 
-def test_a_driver_that_is_missing_is_named(monkeypatch):
+def test_a_missing_driver_is_named(monkeypatch):
     for url, module, told in (("mysql://a@b/c", "MySQLdb", "MySQLdb$"), ("postgresql://a@b/c", "psycopg", "postgres")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ExegeteError, match=told):
             Storage(url)
 
 
-def test_a_database_that_is_not_there_is_told_without_the_password():
+def test_errors_of_connections_do_not_show_the_password():
     with pytest.raises(ExegeteError, match="cannot be used") as told:
         Storage("postgresql://me:secret@127.0.0.1:1/none")
     assert "secret" not in str(told.value)

@@ -34,7 +34,7 @@ def places(text):
 
 
 @pytest.mark.parametrize("key", sorted(load_catalogue()))
-def test_every_text_is_there_in_every_language_with_the_same_places(key):
+def test_every_text_has_all_languages_and_the_same_placeholders(key):
     found = load_catalogue()[key]
     assert set(found) == set(LANGUAGES)
     said = [each if isinstance(each, list) else [each] for each in found.values()]
@@ -44,7 +44,7 @@ def test_every_text_is_there_in_every_language_with_the_same_places(key):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_pages_say_nothing_but_what_the_catalogue_has(path):
+def test_all_texts_of_pages_come_from_the_catalogue(path):
     source = path.read_text(encoding="utf-8")
     for key in re.findall(r'\bt\("(\w+)"[,)]', source):
         assert key in load_catalogue(), key
@@ -57,7 +57,7 @@ SAID = re.compile(r'\bsay\("([^"]+)"')
 
 
 @pytest.mark.parametrize("path", ADMIN, ids=lambda path: path.stem)
-def test_the_admins_pages_say_everything_in_german_too(path):
+def test_all_texts_of_admin_pages_have_a_translation(path):
     source = path.read_text(encoding="utf-8")
     for text in SAID.findall(source):
         assert places(make_admin_translator("de")(text)) == places(text)
@@ -67,7 +67,7 @@ def test_the_admins_pages_say_everything_in_german_too(path):
 
 
 @pytest.mark.parametrize("kind", ["rank", "highlight", "simulate"])
-def test_the_admin_reads_german_where_the_browser_asks_for_it(whole, chief, kind):
+def test_admin_pages_follow_the_browsers_language(whole, chief, kind):
     project(whole, kind=kind)
     for address, told in (("", "Studien mit Menschen"), ("/first", "Einladen"), ("/first/results", "Noch ist nichts")):
         page = chief.get(f"/studies{address}", headers={"accept-language": "fr, de;q=0.9, en;q=0.8"})
@@ -101,7 +101,7 @@ def test_titles_and_states_have_german_names():
     assert all(make_admin_translator("de")(text) for text in named)
 
 
-def test_values_stand_where_their_places_are():
+def test_values_are_put_into_placeholders():
     assert make_translator("de")("example_of", place=2, count=5) == "Beispiel 2 von 5"
     assert make_translator()("save") == "Save and continue"
 

@@ -132,7 +132,7 @@ def show_results(request: Request, name: str) -> Response:
     with get_site(request).studies.read_session() as session:
         project = projects.find_project(session, name)
         findings = compute_findings(session, project, find_excluded(session, project))
-        model = fit_effects(session, project) if project.kind != "highlight" else None
+        model = fit_effects(session, project)
         people = count_by_status(load_participations(session, project))
         return render_page(
             request,
@@ -165,12 +165,12 @@ def _render_study(request: Request, name: str, links: dict[str, str] | None = No
             kind=KINDS[project.kind],
             people=_count_answers(session, project),
             progress=_count_progress(session, project),
-            methods=sorted({each.method for item in project.items[:1] for each in item.explanations}),
+            methods=sorted({stored.method for item in project.items[:1] for stored in item.explanations}),
             exports=get_exports(project),
             loop=make_follow_up_commands(get_site(request).studies.engine.url, name, project.origin),
-            marked=sum(bool(each.marks) for each in load_marked_examples(session, project)),
+            marked=sum(bool(example.marks) for example in load_marked_examples(session, project)),
             links=links or {},
-            participations={each.person.id: each for each in load_participations(session, project)},
+            participations={entry.person.id: entry for entry in load_participations(session, project)},
             take=f"{get_site(request).address_of(request)}/take/{quote(name)}" if project.protocol else "",
             digest=digest_protocol(project.protocol or ""),
         )

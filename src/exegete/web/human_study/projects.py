@@ -137,12 +137,12 @@ def _check_explanations(items: Sequence[StudyItem], kind: str) -> None:
     explanations: list[AnyAttribution] = []
     for item in items:
         explanations += item.explanations.values()
-    if any(isinstance(each, GeneratedAttribution) for each in explanations):
+    if any(isinstance(explanation, GeneratedAttribution) for explanation in explanations):
         _check_generated_answers(explanations, kind)
-    for each in explanations:
+    for explanation in explanations:
         # Annotators are told what the model predicts, so an explanation of another class would mislead them.
-        if isinstance(each, Attribution) and each.target_label != each.prediction_label:
-            target = f"{each.target_label} where the model predicts {each.prediction_label}"
+        if isinstance(explanation, Attribution) and explanation.target_label != explanation.prediction_label:
+            target = f"{explanation.target_label} where the model predicts {explanation.prediction_label}"
             raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {target}")
 
 
@@ -151,7 +151,7 @@ def _check_generated_answers(explanations: Sequence[AnyAttribution], kind: str) 
     # A generated answer has no list of labels to choose from, so it cannot be predicted on a form.
     if kind != "rank":
         raise ExegeteError("explanations of generated answers can be ranked: choose the kind rank")
-    units = sorted({each.unit for each in explanations if isinstance(each, GeneratedAttribution)})
+    units = sorted({explanation.unit for explanation in explanations if isinstance(explanation, GeneratedAttribution)})
     if len(units) > 1:
         raise ExegeteError(
             f"people would tell methods by their units ({', '.join(units)}): compare them with one --unit"
@@ -214,7 +214,7 @@ def invite_annotators(session: Session, project: Project, names: Sequence[str]) 
 def revoke_invitation(session: Session, project: Project, annotator_id: int) -> None:
     """Revoke an invitation at once; the annotator's answers are kept."""
     # Looked up in the project's own annotators, so that the page of one study cannot revoke invitations of another.
-    annotator = next((each for each in project.annotators if each.id == annotator_id), None)
+    annotator = next((entry for entry in project.annotators if entry.id == annotator_id), None)
     if annotator is None:
         raise ExegeteError("this study has no such invitation")
     annotator.revoked = annotator.revoked or utc_now()

@@ -38,7 +38,9 @@ class Interval(NamedTuple):
 
 
 def fit_effects(session: Session, project: Project) -> MixedModel | None:
-    """Fit the mixed model of ranks, or of correct second guesses; None if there are too few answers."""
+    """Fit the mixed model of ranks, or of correct second guesses; None for marks, and if there are too few answers."""
+    if project.kind == "highlight":
+        return None
     observations: list[Observation] = []
     for answer in load_answers(session, project, find_excluded(session, project)):
         observations += _collect_observations(project, answer)
@@ -51,7 +53,7 @@ def fit_effects(session: Session, project: Project) -> MixedModel | None:
 def to_results_json(session: Session, project: Project) -> bytes:
     """Return all results as JSON with the protocol's digest; numbers that are undefined are null."""
     findings = compute_findings(session, project, find_excluded(session, project))
-    model = fit_effects(session, project) if project.kind != "highlight" else None
+    model = fit_effects(session, project)
     content = {
         "study": project.name,
         "kind": project.kind,
@@ -77,7 +79,7 @@ def to_methods_paragraph(session: Session, project: Project) -> bytes:
     """Return a paragraph for a paper's section on methods, as Markdown."""
     people = load_participations(session, project)
     findings = compute_findings(session, project, find_excluded(session, project))
-    plan = None if project.protocol is None else parse_protocol(project.protocol)
+    plan = parse_protocol(project.protocol) if project.protocol else None
     sentences = [
         *_describe_people(people, plan, project),
         *_describe_task(project, plan),

@@ -26,7 +26,7 @@ class Plausibility(NamedTuple):
 
 
 def find_units(example: MarkedExample, marks: Sequence[Sequence[int]], unit: str = "word") -> NDArray[np.bool_]:
-    """Return a mask over the words, or sentences, of all texts of an example that are True if a mark touches them."""
+    """Return a mask of the words, or sentences, of all texts of an example: True if a mark touches the unit."""
     return np.array(find_marked_units(split_units(example.texts, unit), marks), dtype=bool)
 
 

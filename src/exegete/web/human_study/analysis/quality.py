@@ -17,13 +17,13 @@ MIN_ANSWERS = 4
 class AnnotatorWork:
     """The answers of one annotator, as far as quality depends on them.
 
-    `seconds`: time on each example, without implausible values; `given`: each answer by positions on the page, not by
-    methods; `checks`: whether each attention check was passed.
+    `seconds`: time on each example, without implausible values; `displayed`: each answer by positions on the page
+    instead of methods; `checks`: whether each attention check was passed.
     """
 
     person: str
     seconds: Sequence[float]
-    given: Sequence[Hashable]
+    displayed: Sequence[Hashable]
     checks: Sequence[bool] = ()
 
 
@@ -71,6 +71,6 @@ def _assess_one(work: AnnotatorWork, seconds: float | None, minimum: float, allo
         flags.append(CHECKS_MISSED)
     # Answers are compared by position: always putting the first explanation first is suspicious, always preferring the
     # same method is not, as methods are shown in random order.
-    if len(work.given) >= MIN_ANSWERS and len(set(work.given)) == 1:
+    if len(work.displayed) >= MIN_ANSWERS and len(set(work.displayed)) == 1:
         flags.append(ALL_ALIKE)
     return Quality(work.person, float("nan") if seconds is None else seconds, missed, len(work.checks), tuple(flags))

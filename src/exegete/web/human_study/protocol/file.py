@@ -35,7 +35,7 @@ class SourcePart(Part):
 
 
 class ConsentPart(Part):
-    """The consent form: a text, and statements that all have to be ticked."""
+    """The consent form: a text and statements, all of which have to be ticked."""
 
     text: Paragraphs
     agree: list[str] = Field(min_length=1)
@@ -73,8 +73,8 @@ class QuestionPart(Part):
 class KnownPart(Part):
     """An example with a known answer, for training and attention checks: its evidence is planted.
 
-    Either `text` that contains the `evidence`, or a generated picture of `grid` (rows, columns) squares, one of which
-    has another colour: `square` (row and column, from 1). In a study of generated answers, `text` is the question, and
+    Either `text` that contains the `evidence`, or a generated picture of `grid` (rows, columns) squares with another
+    colour at `square` (row and column, from 1). In a study of generated answers, `text` is the question, and
     `evidence` names the `sources` (texts by name) of the answer. `prediction`: the model's answer; `changed` and
     `changed_prediction`: a changed version of the text and the model's answer to it, for counterfactual studies.
     """
@@ -92,7 +92,7 @@ class KnownPart(Part):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.text is None) == (self.square is None):
-            raise ValueError("expected a text with evidence, or a square of a made picture")
+            raise ValueError("expected a text with evidence, or a square of a generated picture")
         if self.sources and (self.text is None or not set(self.evidence) < set(self.sources)):
             raise ValueError("sources need a text that asks, and evidence that names some of them, not all")
         container = self.sources or self.text or ""
