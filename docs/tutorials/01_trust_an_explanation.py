@@ -1,43 +1,44 @@
 # %% [markdown]
 # # Trust an explanation
 #
-# Methods disagree about the same prediction. This page finds out which one to believe, on a model whose evidence is
-# known, and then on a table of your own.
+# Different methods explain the same prediction differently. This tutorial measures which one to trust: first on
+# generated reviews, for which the evidence is known, then on a table of your own.
 #
 # ## A model to explain
 #
-# The corpus is made up: every review has words that decide its label, and they are marked. A BERT of two layers
-# learns it in seconds. `masked_share` shows it texts with holes, so that it can be asked about such texts later.
+# In the generated reviews a few words decide the label, and these words are marked as the rationale. A BERT with two
+# layers learns the task in seconds. With `masked_share=0.1`, some words are masked in training, so that the model can
+# later judge texts from which words were removed.
 # %%
 import exegete
-from exegete.training import train_baseline
 
 train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
+exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 model = exegete.load("baseline", device="cpu")
 # %% [markdown]
-# A finished training in the folder `baseline` is not done again.
+# If the folder `baseline` already contains this training run, it is not repeated.
 #
-# ## One text by three methods
+# ## One text, three methods
 
 # %%
-row = test[0]
-result = exegete.attribute(model, [row], method="occlusion")
-result
+example = test[0]
+exegete.attribute(model, [example], method="occlusion")
 
 # %%
 for method in ("integrated_gradients", "attention_rollout", "random"):
-    print(exegete.attribute(model, [row], method=method)[0])
+    print(exegete.attribute(model, [example], method=method)[0])
 
 # %% [markdown]
-# A line ends with the three words that scored highest. `random` is the control: it knows nothing.
+# Each line ends with the three words that have the highest scores. `random` is the control: its scores are drawn by
+# chance.
 #
 # ## Which one to trust
 #
-# `compare` explains many texts by every method and asks the model: what happens to the answer without the words that
-# scored highest (comprehensiveness, higher is better), and with these words alone (sufficiency, lower is better)? The
-# corpus also has rationales, so AUC says how often a marked word is ahead of an unmarked one.
+# `compare` explains many texts with every method and then asks the model two questions. How much does the probability
+# drop when the words with the highest scores are removed (comprehensiveness, higher is better)? How much does it drop
+# when only these words are kept (sufficiency, lower is better)? The data also has rationales, so AUC measures how often
+# a marked word has a higher score than an unmarked one.
 
 # %%
 methods = ["decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random"]
@@ -46,12 +47,14 @@ comparison = exegete.compare(model, test.select(range(60)), methods, metrics)
 comparison
 
 # %% [markdown]
-# Read it in this order: is a method above `random`? Do the intervals leave a winner, or a tie? What does it cost?
-# [Reading the report](../report.md) has the details, [limits](../limits.md) what such numbers cannot say.
+# Read the table in this order. Is the method better than `random`? Is one method better than the others, or do their
+# confidence intervals leave a tie? How long does it take? [Reading the report](../report.md) explains every part of the
+# output, and [limits](../limits.md) what such numbers cannot show.
 #
 # ## Your own table
 #
-# A CSV with a column of texts and one of labels is enough. Column names that are not `text` and `label` are given.
+# A CSV file with a column of texts and a column of labels is enough. If the columns are not called `text` and `label`,
+# name them.
 
 # %%
 from pathlib import Path
@@ -63,11 +66,11 @@ Path("reviews.csv").write_text(
     "The camera was not dull.,positive\n"
     "The dialogue is simply dreadful.,negative\n"
 )
-mine = exegete.load_data("csv:reviews.csv", "all", text_column="review", label_column="stars")
-exegete.compare(model, mine, ["occlusion", "random"], ["aopc_comprehensiveness"])
+reviews = exegete.load_data("csv:reviews.csv", "all", text_column="review", label_column="stars")
+exegete.compare(model, reviews, ["occlusion", "random"], ["aopc_comprehensiveness"])
 
 # %% [markdown]
-# Four texts decide nothing, and the verdict says so. The same on the command line:
+# Four texts are too few to tell two methods apart, and the verdict says so. The same comparison on the command line:
 #
 # ```sh
 # exegete compare --model baseline --data csv:reviews.csv --text-column review --label-column stars \

@@ -1,58 +1,61 @@
 # %% [markdown]
 # # Train with rationales and see what changes
 #
-# People marked the words that decide. `er_joint` adds the distance between the model's attention and these marks to
-# the loss (Ferreira et al. 2024). Does the attention follow, and what happens to the rest?
+# The generated reviews come with rationales: the words that decide the label are marked. `er_joint` adds the distance
+# between the model's attention and these marks to the loss (explanation regularisation, Ferreira et al. 2024). This
+# tutorial tests whether the attention follows the rationales, and what else changes.
 # %%
 import exegete
-from exegete.training import train_baseline
 
 train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
+exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 
 # %% [markdown]
-# ## The same training with the term and without it
+# ## Train with and without the explanation loss
 #
-# Compare with the weight 0, not with the model that training started from: it takes the same steps, with the same
-# seed and the same rule for the best epoch, and differs in nothing but the term. The other weight is 10, since the
-# term is small beside cross-entropy.
+# The fair comparison is training with weight 0, not the model that training started from. It takes the same steps with
+# the same seed and the same rule for choosing the best epoch; only the explanation loss is missing. The other weight
+# is 10, because the explanation loss is small compared with the cross-entropy.
 
 # %%
-from exegete.recipes import RECIPES
-
-once = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
+one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
 for folder, weight in {"control": 0.0, "guided": 10.0}.items():
-    RECIPES["er_joint"](guide="attention_last", weight=weight).train("baseline", train, dev, folder, arguments=once)
+    recipe = exegete.recipe("er_joint", guide="attention_last", weight=weight)
+    exegete.train("baseline", (train, dev), recipe, output_dir=folder, **one_epoch)
 control, guided = (exegete.load(folder, device="cpu") for folder in ("control", "guided"))
 
 # %% [markdown]
-# The last layer's attention of both models, on the same text, first without the term:
+# The last layer's attention on the same text, first in the model without the explanation loss:
 
 # %%
 exegete.attribute(control, [test[3]], method="attention_last")
+
+# %% [markdown]
+# And in the guided model:
 
 # %%
 exegete.attribute(guided, [test[3]], method="attention_last")
 
 # %% [markdown]
-# ## Is it more than one text?
+# ## Measure the change over many texts
 #
-# AUC is plausibility (agreement with the marks), comprehensiveness is faithfulness. `difference` pairs the two models
-# by text: the change from `before` to `after`, its 95 % interval, and p corrected for the number of rows (Holm).
+# AUC measures plausibility: agreement with the rationales. Comprehensiveness measures faithfulness: whether the model
+# needs the words that the explanation names. `difference` compares the two models text by text. It shows the change
+# from `before` to `after`, its 95 % confidence interval, and a p-value with Holm's correction for several tests.
 
 # %%
-rows = test.select(range(80))
+examples = test.select(range(80))
 methods = ["attention_last", "decompx_linear", "random"]
-before, after = (
-    exegete.compare(model, rows, methods, ["auc", "aopc_comprehensiveness"]) for model in (control, guided)
-)
+metrics = ["auc", "aopc_comprehensiveness"]
+before = exegete.compare(control, examples, methods, metrics)
+after = exegete.compare(guided, examples, methods, metrics)
 after.difference(before).round(3)
 
 # %% [markdown]
-# Read the rows whose p is at most .05; of the others nothing is known. Agreement is not faithfulness: look at both
-# metrics. On real data at our scale, guidance raised AUC and did not make models better out of domain
-# ([results](../results/er.md)).
+# A row with p ≤ .05 is a change that chance does not explain; the other rows show no proven change. Agreement with
+# people is not faithfulness, so look at both metrics. On real data at our scale, guidance raised AUC but did not make
+# models more accurate out of domain ([results](../results/er.md)).
 #
 # The same on the command line:
 #
@@ -63,4 +66,4 @@ after.difference(before).round(3)
 #   --methods attention_last,decompx_linear,random --metrics auc,aopc_comprehensiveness --output-dir judged
 # ```
 #
-# Where the distance has to come below a bound, use [er_constrained](../recipes/er_constrained.md).
+# If the explanation loss has to fall below a fixed bound, use [er_constrained](../recipes/er_constrained.md).

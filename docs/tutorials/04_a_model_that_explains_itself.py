@@ -1,42 +1,39 @@
 # %% [markdown]
 # # A model that explains itself
 #
-# `ivra` needs no rationales: it trains the model together with an attention that explains it, for the criterion that
-# you name (Xie et al. 2024). Here: the model should need the words that its explanation puts first.
+# `ivra` needs no rationales. It trains a model together with an attention that explains it, by a criterion that you
+# choose (Xie et al. 2024). Here the criterion is comprehensiveness: without the words that the explanation ranks first,
+# the prediction should change.
 # %%
 import exegete
-from exegete.training import train_baseline
 
 train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
+exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 model = exegete.load("baseline", device="cpu")
 # %%
-from exegete.recipes import RECIPES
-
-recipe = RECIPES["ivra"](criteria="comprehensiveness", normaliser="softmax")
-once = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
-result = recipe.train("baseline", train.select(range(800)), dev, "ivra", arguments=once)
+recipe = exegete.recipe("ivra", criteria="comprehensiveness", normaliser="softmax")
+one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
+result = exegete.train("baseline", (train.select(range(800)), dev), recipe, output_dir="ivra", **one_epoch)
 result.metrics["accuracy"]
 
 # %% [markdown]
-# The folder holds the model and its explainer. Three attentions on the trained model, by the criterion and by its
-# opposite:
+# The folder contains the model and its explainer. Compare this explainer with plain attention and another method, by
+# the criterion of training (comprehensiveness) and by one that was not trained (sufficiency):
 
 # %%
 trained = exegete.load("ivra", device="cpu")
 methods = ["interpretable_attention:ivra", "attention_all", "decompx_linear", "random"]
-rows = test.select(range(60))
-exegete.compare(trained, rows, methods, ["aopc_comprehensiveness", "aopc_sufficiency"])
+examples = test.select(range(60))
+metrics = ["aopc_comprehensiveness", "aopc_sufficiency"]
+exegete.compare(trained, examples, methods, metrics)
 
 # %% [markdown]
-# And what the same attention was worth before:
+# The same comparison on the model before this training:
 
 # %%
-exegete.compare(
-    model, rows, ["attention_all", "decompx_linear", "random"], ["aopc_comprehensiveness", "aopc_sufficiency"]
-)
+exegete.compare(model, examples, ["attention_all", "decompx_linear", "random"], metrics)
 
 # %% [markdown]
-# The explanation costs a few per cent of a forward pass. Most of the gain is the model's: it learns to need what its
-# attention names. [What came out](../results/ivra.md) on three tasks.
+# The explanation adds only a few per cent to a forward pass. Most of the gain comes from the model, which learns to
+# depend on the words that its attention names. [Results](../results/ivra.md) on three tasks.

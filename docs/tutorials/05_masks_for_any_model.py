@@ -1,41 +1,35 @@
 # %% [markdown]
 # # Masks for any model
 #
-# `aml` trains a second model that reads a text and the explained model's answer, and says in one pass how much of
-# each word the answer needs (Barkan et al. 2024). The explained model stays as it is: a prompted chat model would do,
-# too.
+# `aml` trains a second model, the masking model (Attributive Masking Learning, Barkan et al. 2024). It reads a text and
+# the explained model's answer, and predicts in one pass how much the answer needs each word. The explained model is not
+# changed, so that this also works for a prompted chat model.
 # %%
 import exegete
-from exegete.training import train_baseline
 
 train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
+exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 model = exegete.load("baseline", device="cpu")
 # %%
-from exegete.recipes import RECIPES
-
-recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.1, inverse_weight=0.5, train_rows=600, dev_rows=80)
+weights = {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5}
+recipe = exegete.recipe("aml", train_rows=600, dev_rows=80, **weights)
 quick = {"num_train_epochs": 4, "learning_rate": 1e-3, "use_cpu": True, "disable_tqdm": True}
 recipe.train("baseline", train, dev, "masking", arguments=quick)
 
 # %% [markdown]
-# With the three weights given there is no search; without them, thirty trials look for the weights that are best by
-# `metric`. The result is a method with a folder:
+# The three weights are set here. Without them, thirty trials search for the weights that are best by `metric`. The
+# result is a method that is loaded from its folder:
 
 # %%
-rows = test.select(range(60))
-exegete.compare(
-    model,
-    rows,
-    ["attributive_masking:masking", "decompx_linear", "occlusion", "random"],
-    ["aopc_comprehensiveness", "auc"],
-)
+examples = test.select(range(60))
+methods = ["attributive_masking:masking", "decompx_linear", "occlusion", "random"]
+exegete.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
 
 # %%
 exegete.attribute(model, [test[2]], method="attributive_masking:masking")
 
 # %% [markdown]
-# `attributive_masking:masking?refine_steps=10` trains a copy of it on each text and keeps the map that the metric
-# likes best. Judge such maps by another metric as well: they were chosen by this one. [What came
-# out](../results/aml.md).
+# `attributive_masking:masking?refine_steps=10` trains a copy of the masking model on each text and keeps the mask that
+# is best by a metric. Judge such masks by another metric as well, because they were selected by this one.
+# [Results](../results/aml.md).

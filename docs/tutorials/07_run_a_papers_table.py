@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Run a paper's table
 #
-# A study file says which data, models, recipes, seeds, explainers and metrics there are, and which tables come out.
-# The files of the papers are in [studies](../studies/index.md). This one is small enough to run here.
+# A study file lists data, models, recipes, seeds, explainers and metrics, and the tables to make from them. exegete
+# trains and judges all combinations. The files for the papers' tables are in [studies](../studies/index.md); the one on
+# this page is small enough to run here.
 
 # %%
 from pathlib import Path
@@ -29,23 +30,27 @@ tables:
 """)
 
 # %% [markdown]
-# First what there is to do, and how long it may take:
+# A dry run shows which runs are missing, and an estimate of their time:
 
 # %%
 from exegete.cli import main
 
 main(["study", "run", "study.yaml", "--output-dir", "runs", "--dry-run"])
 
+# %% [markdown]
+# Run the study:
+
 # %%
 main(["study", "run", "study.yaml", "--output-dir", "runs", "--quiet"])
 
 # %% [markdown]
-# Stopped or killed, the same command goes on where it was; a finished run is never done twice. The tables again, as
-# LaTeX:
+# If the command is interrupted, run it again: it resumes, and finished runs are not repeated. The tables can also be
+# printed as LaTeX:
 
 # %%
 main(["study", "table", "study.yaml", "--output-dir", "runs", "--format", "tex"])
 
 # %% [markdown]
-# A paper's file runs in the same way: `exegete study run studies/er-table-2.yaml --scale small` (with the corpora in
-# `$EXEGETE_DATA`). `exegete study schema > study.schema.json` gives editors the names of all keys.
+# A paper's table is run in the same way: `exegete study run studies/er-table-2.yaml --scale small`, with the corpora in
+# the folder `$EXEGETE_DATA`. `exegete study schema > study.schema.json` writes a JSON schema with which editors
+# complete and check the keys.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Explain a chat's sources
 #
-# Which source does an answer come from? A small Llama learns here, in seconds, to read orders and to say who pays for
-# what. Then its answers are traced back to the orders. With a model of your own, skip the first part: `exegete.load`
-# takes its folder or hub name, and `messages` in place of `prompt`.
+# Which source does an answer come from? In this tutorial a small Llama learns in seconds to read orders and to say who
+# pays for what; then its answers are traced back to the orders. If you have your own model, skip the first part: pass
+# its folder or hub name to `exegete.load`, and use `messages` instead of `prompt` for a chat.
 #
-# ## A model that answers
+# ## Train a small model
 
 # %%
 import random
@@ -21,15 +21,15 @@ DISHES = ["tea", "soup", "bread", "rice", "fish", "cake", "salad", "milk"]
 chance = random.Random(0)
 
 
-def orders():
-    """Four orders, a question about one of them, the right answer, and which order it needs."""
+def make_example():
+    """Return four orders, a question about one of them, the correct answer, and the order that it needs."""
     pairs = list(zip(chance.sample(PEOPLE, 4), chance.sample(DISHES, 4), strict=True))
-    asked = chance.randrange(4)
+    needed = chance.randrange(4)
     return {
-        "prompt": "{sources}\n\nbill for " + pairs[asked][0],
+        "prompt": "{sources}\n\nbill for " + pairs[needed][0],
         "sources": {f"order {number}": f"{who} {dish}." for number, (who, dish) in enumerate(pairs, 1)},
-        "response": f" {pairs[asked][1]}",
-        "evidence": [f"order {asked + 1}"],
+        "response": f" {pairs[needed][1]}",
+        "evidence": [f"order {needed + 1}"],
     }
 
 
@@ -41,9 +41,10 @@ config = LlamaConfig(
 )
 llama = LlamaForCausalLM(config)
 optimizer = torch.optim.AdamW(llama.parameters(), lr=3e-3)
-asked = torch.arange(15, 31, 4)  # where a name stands whose dish comes next
+# positions of the names in the questions; the model predicts the dish at the next position
+asked = torch.arange(15, 31, 4)
 for _ in range(600):
-    notes = [list(orders()["sources"].values()) for _ in range(32)]
+    notes = [list(make_example()["sources"].values()) for _ in range(32)]
     bills = ["".join(f" bill for {note.rstrip('.')}" for note in chance.sample(each, k=4)) for each in notes]
     texts = [" ".join(each) + bill for each, bill in zip(notes, bills, strict=True)]
     ids = torch.tensor(tokenizer(texts)["input_ids"])
@@ -51,38 +52,37 @@ for _ in range(600):
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, asked + 1].flatten()).backward()
     optimizer.step()
-right = float((logits.argmax(-1) == ids[:, asked + 1]).float().mean())
-print(f"answers that are right: {100 * right:.0f} % (by chance among the orders: 25 %)")
+accuracy = float((logits.argmax(-1) == ids[:, asked + 1]).float().mean())
+print(f"correct answers: {100 * accuracy:.0f} % (by chance among the orders: 25 %)")
 
 # %% [markdown]
-# It is a model of seconds: it knows that the answer is one of the dishes that were ordered, and not yet always whose.
-# That is enough to trace an answer, and a reminder that a citation says what the answer rests on, not whether it is
-# right.
+# After so little training, the model knows that the answer is one of the ordered dishes, but does not always choose the
+# right one. This is enough to trace an answer. A citation shows what the answer depends on, not whether it is correct.
 #
 # ## Which order does the answer come from?
 #
-# `{sources}` in a prompt or message is where the sources are put. `unit="source"` gives a score to each, and
-# `target="sentences"` a row to each sentence of the answer. Occlusion takes a source away and looks how much less
-# likely the answer becomes.
+# The sources are inserted at `{sources}` in the prompt or message. `unit="source"` gives one score per source, and
+# `target="sentences"` explains each sentence of the answer separately. Occlusion removes one source at a time and
+# measures how much less likely the answer becomes.
 
 # %%
 model = exegete.load((llama.eval(), tokenizer), task="generation")
-row = orders()
-chat = {"prompt": row["prompt"], "sources": row["sources"], "response": row["response"]}
+example = make_example()
+chat = {"prompt": example["prompt"], "sources": example["sources"], "response": example["response"]}
 result = exegete.attribute(model, [chat], method="occlusion", unit="source", target="sentences")
 print(result[0].units, result[0].scores.round(2))
-print(result[0].citations(k=1), "needed:", row["evidence"])
+print(result[0].citations(k=1), "needed:", example["evidence"])
 
 # %% [markdown]
-# Without `response` the model answers by itself, and its own answer is explained. The page lights up the prompt at
-# whatever word of the answer you point at:
+# If `response` is missing, the model generates an answer, and this answer is explained. Here the given answer is
+# explained word by word. Point at a word of the answer to highlight the parts of the prompt that it depends on:
 
 # %%
 exegete.attribute(model, [chat], method="occlusion", unit="token", target="words")
 
 # %% [markdown]
-# A word also comes from those before it. With `attribute_target` methods that score tokens say how much: the parts of
-# the answer before the one you point at light up, too.
+# A word of the answer also depends on the words of the answer before it. With `attribute_target=True`, these words get
+# scores too, and are highlighted when you point at a later word.
 
 # %%
 exegete.attribute(model, [chat], method="input_x_gradient", unit="token", target="words", attribute_target=True)
@@ -90,17 +90,17 @@ exegete.attribute(model, [chat], method="input_x_gradient", unit="token", target
 # %% [markdown]
 # ## Which method to trust
 #
-# The evidence is known, so `recall_at_k` says how often the needed order comes first; `topk_drop` how much less
-# likely the answer is without it.
+# The evidence is known here. `recall_at_k` measures how often the needed order has the highest score. `topk_drop`
+# measures how much less likely the answer becomes without the source that has the highest score.
 
 # %%
-rows = [orders() for _ in range(40)]
+examples = [make_example() for _ in range(40)]
 methods = ["occlusion", "context_cite", "input_x_gradient", "random"]
-exegete.compare(model, rows, methods, ["recall_at_k", "topk_drop?k=1"], unit="source")
+exegete.compare(model, examples, methods, ["recall_at_k", "topk_drop?k=1"], unit="source")
 
 # %% [markdown]
-# `exegete demo --task generation` does the same for every method on a Llama that it trains in three minutes, and tells
-# questions that need one note from those that need two.
+# `exegete demo --task generation` trains a Llama in three minutes and compares all methods on it, separately for
+# questions that need one note and questions that need two.
 #
 # On the command line, with sources as files:
 #
@@ -109,4 +109,4 @@ exegete.compare(model, rows, methods, ["recall_at_k", "topk_drop?k=1"], unit="so
 #   --source report.txt --source mail=inbox/7.txt
 # ```
 #
-# [Your own data](../data.md#chats) has the format of many chats in one file.
+# [Your own data](../data.md#chats) describes the format for many chats in one file.

@@ -1,22 +1,22 @@
 # %% [markdown]
 # # Your own method as a plugin package
 #
-# A method is one class with a card. A package names it in an entry point; after `pip install`, exegete knows it by
-# its id in Python, on the command line, in study files and on the pages. [examples/plugin](../contribute/plugin.md)
-# has a metric, an objective and a data format, too.
+# A method is one class with a card. A package registers it as an entry point. After `pip install`, exegete finds it by
+# its id in Python, on the command line, in study files and on the web pages. The package
+# [examples/plugin](../contribute/plugin.md) also contains a metric, an objective and a data format.
 #
 # ## The method
 #
-# The score of a word here: the length of the gradient at its embedding, times the length of the embedding to a power.
-# `EmbeddingGradient` asks for one formula, `scores_from_gradient`. Other methods subclass
-# `exegete.explainers.Explainer` and write `scores(model, batch, target)`, which returns [B, L] for B examples of L
-# positions; the class of
-# [examples/plugin](../contribute/plugin.md) does. Either way, the base class finds the target, zeroes special tokens
-# and padding, and puts the model back as it was.
+# In this example, a word's score is the length of the gradient at its embedding, times the length of the embedding to
+# a power. For methods of this kind, subclass `EmbeddingGradient` and write one formula, `scores_from_gradient`. For
+# other methods, subclass `exegete.explainers.Explainer` and write `scores(model, batch, target)`, which returns scores
+# [B, L] for B examples of L positions; the class in [examples/plugin](../contribute/plugin.md) does so. In both cases
+# the base class resolves the target, sets the scores of special tokens and padding to zero, and restores the model's
+# state.
 #
 # The card's `name` is the id of the entry point. Its `family` is one of control, gradients, attention, decomposition,
-# perturbation, search, interactions, learned and prompted. Its `unit` says what a score is; `{output}` stands for the
-# number that is explained, a logit, a probability or a log-probability.
+# perturbation, search, interactions, learned and prompted. Its `unit` describes a score; `{output}` is replaced by the
+# name of the explained number: logit, probability or log-probability.
 
 # %%
 from pathlib import Path
@@ -25,7 +25,7 @@ package = Path("plugin")
 (package / "src/my_methods").mkdir(parents=True, exist_ok=True)
 (package / "src/my_methods/__init__.py").write_text('"""Methods of my own."""\n')
 (package / "src/my_methods/gradient_length.py").write_text('''
-"""Gradient length: a plain product of two lengths."""
+"""Gradient length: the length of the gradient times the length of the embedding."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,7 +37,7 @@ from exegete.explainers import EmbeddingGradient, MethodCard
 class GradientLength(EmbeddingGradient):
     """Length of the gradient of the target's logit, times the embedding's to a power. Unsigned.
 
-    `power`: of the embedding's length.
+    `power`: the exponent of the embedding's length.
     """
 
     power: float = 1.0
@@ -47,7 +47,7 @@ class GradientLength(EmbeddingGradient):
     )
 
     def scores_from_gradient(self, slope, embeddings):
-        """‖∂f_c/∂E‖ · ‖E‖^power of slope and embeddings [B, L, d]: [B, L]."""
+        """Return ‖∂f_c/∂E‖ · ‖E‖^power [B, L] for the gradient `slope` and embeddings [B, L, d]."""
         return slope.norm(dim=-1) * embeddings.norm(dim=-1) ** self.power
 ''')
 (package / "pyproject.toml").write_text("""
@@ -67,24 +67,26 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 # %% [markdown]
 # ## A method with attention and a gradient
 #
-# A `SinglePass` asks with `capture` for what the forward pass shall record, and makes scores of it in
-# `scores_from_outputs`. It meets it in one of three forms:
+# A `SinglePass` method declares in `capture` what the forward pass has to record, and computes scores from it in
+# `scores_from_outputs`. Attention comes in two forms:
 #
-# - `outputs.attentions`: for each layer [B, H, L, L], rows look and columns are looked at. It is there for every
-#   model that has attention; of an encoder-decoder it is one map of the row (prompt, then response) for each decoder
-#   layer.
-# - `outputs.blocks`: only of encoder-decoders, every attention by itself, between the positions of its own sides:
-#   [B, H, S, S], [B, H, T, T], [B, H, T, S]. The answer depends on these, so gradients are taken at them.
-# - `model.scatter_attention(batch, maps)` lays maps of the shapes of the last `blocks` (whole layers: two blocks for
-#   each decoder layer) out among all L positions, and gives those of other models back.
-#   Do not call it with `outputs.attentions`.
+# - `outputs.attentions`: one tensor [B, H, L, L] per layer; rows are queries and columns are keys. All models with
+#   attention have it. For an encoder-decoder it is one map per decoder layer over the whole row of the batch (prompt,
+#   then response).
+# - `outputs.blocks`: encoder-decoders only. Each attention block separately, between the positions of its own sides:
+#   encoder [B, H, S, S], decoder [B, H, T, T] and cross-attention [B, H, T, S]. The answer is computed from these
+#   tensors, so take gradients with respect to them.
 #
-# So `outputs.blocks or outputs.attentions`, then `scatter_attention`, works for encoders, decoders and both together. A
-# method that does not apply to one raises `ExegeteError` with a sentence that says so.
+# `model.scatter_attention(batch, maps)` places maps of the shapes of the last `blocks` (whole layers: two blocks per
+# decoder layer) at their positions among all L positions; maps of other models are returned unchanged. Do not call it
+# with `outputs.attentions`.
+#
+# Using `outputs.blocks or outputs.attentions` and then `scatter_attention` therefore works for encoders, decoders and
+# encoder-decoders. A method that does not apply to one of them raises `ExegeteError` with the reason.
 
 # %%
 (package / "src/my_methods/attention_slope.py").write_text('''
-"""Attention slope: how much the last layer's attention to a position matters for the answer."""
+"""Attention slope: how much the answer depends on the last layer's attention to a position."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -95,7 +97,7 @@ from exegete.models import Capture
 
 @dataclass(frozen=True)
 class AttentionSlope(OutputExplainer, SinglePass):
-    """Attention times its gradient, mean over heads, where the answer is read. Signed."""
+    """Attention times its gradient, mean over heads, at the position where the answer is read. Signed."""
 
     card: ClassVar = MethodCard(
         name="attention_slope", family="attention", signed=True, differentiable=True, cost="F + B",
@@ -104,14 +106,15 @@ class AttentionSlope(OutputExplainer, SinglePass):
     capture: ClassVar = Capture(attentions=True)
 
     def passes(self, length):
-        """One forward and one backward pass; a method that says no backward pass gets no gradients."""
+        """Return one forward and one backward pass. Without a backward pass, no gradients are recorded."""
         return 1.0, 1.0
 
     def scores_from_outputs(self, model, batch, outputs, target, *, keep_graph):
-        """Σ_q readout(q) · mean_h (A ⊙ ∂f_c/∂A)[q, i], [B, L]."""
-        last = outputs.blocks[-2:] or outputs.attentions[-1:]  # a decoder's own and cross-attention are one layer
-        slopes = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
-        maps = [(block * slope).mean(1) for block, slope in zip(last, slopes, strict=True)]
+        """Return Σ_q readout(q) · mean_h (A ⊙ ∂f_c/∂A)[q, i], [B, L]."""
+        # In an encoder-decoder, self-attention and cross-attention together are one decoder layer.
+        last = outputs.blocks[-2:] or outputs.attentions[-1:]
+        gradients = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
+        maps = [(block * gradient).mean(1) for block, gradient in zip(last, gradients, strict=True)]
         rows = sum(model.scatter_attention(batch, maps))  # [B, L, L]
         readout = model.readout_weights(batch, target).to(rows.dtype)[:, None]  # [B, 1, L], 0 at padding
         return (readout @ rows)[:, 0].masked_fill(~batch.attended, 0.0)
@@ -122,8 +125,8 @@ with (package / "pyproject.toml").open("a") as file:
 # %% [markdown]
 # ## Install it
 #
-# You would run `pip install -e plugin`. Here it goes into a folder of its own, so that your environment stays as it
-# is.
+# Usually you run `pip install -e plugin`. Here the package is installed into a separate folder, so that your
+# environment does not change.
 
 # %%
 import os
@@ -138,11 +141,10 @@ sys.path.insert(0, "installed")
 # ## Use it
 # %%
 import exegete
-from exegete.training import train_baseline
 
 train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
+exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 model = exegete.load("baseline", device="cpu")
 # %%
 assert {"gradient_length", "attention_slope"} <= set(exegete.list_methods()["name"])
@@ -151,17 +153,17 @@ assert {"gradient_length", "attention_slope"} <= set(exegete.list_methods()["nam
 exegete.attribute(model, [test[0]], method="gradient_length?power=0.5")
 
 # %%
-rows = test.select(range(40))
-exegete.compare(
-    model, rows, ["gradient_length", "saliency", "decompx_linear", "random"], ["aopc_comprehensiveness", "auc"]
-)
+examples = test.select(range(40))
+methods = ["gradient_length", "saliency", "decompx_linear", "random"]
+exegete.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
 
 # %% [markdown]
 # ## Test it
 #
-# `exegete.testing` has the tests that every method of exegete passes: batches and padding, gradients, data types,
-# errors, what a decoder (GPT-2) and an encoder-decoder (T5) say, and that the model is as it was. A method that does
-# not apply to generated text passes by raising `ExegeteError`. Inherit them with one fixture:
+# `exegete.testing` contains the contract tests that every method of exegete passes. They check batches and padding,
+# gradients, data types, errors, results on a decoder (GPT-2) and an encoder-decoder (T5), and that the model's state is
+# restored. A method that does not apply to generated text passes by raising `ExegeteError`. Inherit the tests and
+# define one fixture:
 
 # %%
 Path("test_gradient_length.py").write_text("""
@@ -183,5 +185,5 @@ class TestAttentionSlope(ExplainerContract):
 """)
 command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gradient_length.py"]
 paths = os.pathsep.join(["installed", os.environ.get("PYTHONPATH", "")])
-done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
-print(done.stdout[-300:])
+result = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+print(result.stdout[-300:])

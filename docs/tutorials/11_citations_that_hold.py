@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Citations that hold
 #
-# Taking every source away tells what an answer rests on, and costs a pass a source. A citation of one pass is cheap and
-# may be wrong. `exegete train cite` trains the model until its cheap citation foretells what happens when sources go,
-# and then says how sure it is. Here a small Llama learns, in seconds, to say who pays for what.
+# Removing each source in turn shows which sources an answer depends on, but needs one pass per source. A citation from
+# a single pass is cheap, but may be wrong. `exegete train cite` trains the model so that its cheap citation predicts
+# what happens when sources are removed, and then calibrates how certain this prediction is. In this tutorial a small
+# Llama learns in seconds to say who pays for what.
 #
-# ## A model that answers
+# ## Train a small model
 
 # %%
 import random
@@ -17,24 +18,23 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import exegete
 from exegete.data import generated_tokenizer
-from exegete.recipes import RECIPES
 
 PEOPLE = ["ada", "boris", "clara", "david", "emma", "felix", "greta", "hugo"]
 DISHES = ["tea", "soup", "bread", "rice", "fish", "cake", "salad", "milk"]
 chance = random.Random(0)
 
 
-def orders():
-    """Four orders, a question about one of them, the right answer, and which order it needs."""
+def make_example():
+    """Return four orders, a question about one of them, the correct answer, and the order that it needs."""
     pairs = list(zip(chance.sample(PEOPLE, 4), chance.sample(DISHES, 4), strict=True))
-    asked = chance.randrange(4)
+    needed = chance.randrange(4)
     return {
-        "prompt": "{sources}\n\nbill for " + pairs[asked][0],
+        "prompt": "{sources}\n\nbill for " + pairs[needed][0],
         "sources": [
             {"name": f"order {number}", "text": f"{who} {dish}."} for number, (who, dish) in enumerate(pairs, 1)
         ],
-        "response": f" {pairs[asked][1]}",
-        "evidence": [f"order {asked + 1}"],
+        "response": f" {pairs[needed][1]}",
+        "evidence": [f"order {needed + 1}"],
     }
 
 
@@ -47,13 +47,14 @@ config = LlamaConfig(
     intermediate_size=128,
     num_hidden_layers=2,
     num_attention_heads=4,
-    eos_token_id=None,  # its answers are one word: nothing ends them
+    eos_token_id=None,  # answers are one word and have no end token
 )
 llama = LlamaForCausalLM(config)
 optimizer = torch.optim.AdamW(llama.parameters(), lr=3e-3)
-asked = torch.arange(15, 31, 4)  # where a name stands whose dish comes next
+# positions of the names in the questions; the model predicts the dish at the next position
+asked = torch.arange(15, 31, 4)
 for _ in range(600):
-    notes = [[each["text"] for each in orders()["sources"]] for _ in range(32)]
+    notes = [[source["text"] for source in make_example()["sources"]] for _ in range(32)]
     bills = ["".join(f" bill for {note.rstrip('.')}" for note in chance.sample(each, k=4)) for each in notes]
     texts = [" ".join(each) + bill for each, bill in zip(notes, bills, strict=True)]
     ids = torch.tensor(tokenizer(texts)["input_ids"])
@@ -67,44 +68,48 @@ tokenizer.save_pretrained("orders")
 # %% [markdown]
 # ## Train its citations
 #
-# The loss: its answers, minus λ times the correlation of citations and measured effects on eight random sets of
-# sources, plus how far it went from the model it was. λ and the weight of that are 10. On the command line:
+# The loss has three terms: the cross-entropy of the answers; minus λ times the correlation between citation scores and
+# the measured effects of eight random sets of sources; and a KL divergence that keeps the model close to the original.
+# λ and the weight of the KL divergence are 10. On the command line:
 #
 # ```sh
 # exegete train cite --model orders --data jsonl:orders.jsonl --citation decompx_linear --output-dir cited
 # ```
 
 # %%
-train, dev = (Dataset.from_list([orders() for _ in range(size)]) for size in (320, 200))
+train, dev = (Dataset.from_list([make_example() for _ in range(size)]) for size in (320, 200))
 quick = {"max_steps": 60, "eval_steps": 60, "learning_rate": 1e-3, "disable_tqdm": True}
-result = RECIPES["cite"](citation="decompx_linear").train("orders", train, dev, "cited", arguments=quick)
+recipe = exegete.recipe("cite", citation="decompx_linear")
+result = recipe.train("orders", train, dev, "cited", arguments=quick)
 print({name: round(value, 3) for name, value in result.metrics.items()})
 
 # %% [markdown]
-# ## Does the citation hold?
+# ## Does the citation predict removal?
 #
-# `lds` asks whether the sums of scores foretell the answers under new random sets of sources, of new questions.
-# `citation:cited` is what was trained, without the small scores that training rows had no use for.
+# On new questions and new random sets of sources, `lds` measures whether the sum of the scores predicts the probability
+# of the answer. `citation:cited` is the trained citation; it drops scores below a threshold that was chosen on training
+# examples.
 
 # %%
-rows = [orders() for _ in range(60)]
+examples = [make_example() for _ in range(60)]
 before, after = (exegete.load(folder, device="cpu", task="generation") for folder in ("orders", "cited"))
 for model, method in ((before, "decompx_linear"), (after, "citation:cited")):
-    print(exegete.compare(model, rows, [method, "occlusion"], ["lds", "recall_at_k"], unit="source").to_markdown())
+    comparison = exegete.compare(model, examples, [method, "occlusion"], ["lds", "recall_at_k"], unit="source")
+    print(comparison.to_markdown())
 
 # %% [markdown]
-# ## What it promises
+# ## Lower bounds
 #
-# Prompts that were not trained on say how much an answer really falls. Of a new prompt from the same world a bound is
-# then wrong in one case of ten at most. Where nothing can be promised, as of a source that repeats another, nothing is.
+# On prompts that were not used in training, exegete measures how much less likely the answer really becomes without a
+# source. From this it computes lower bounds for new prompts of the same distribution; a bound is wrong in at most one
+# of ten cases. A source has no bound if none above zero can be guaranteed, for example if it repeats another source.
 
 # %%
-found = exegete.attribute(after, rows[:3], "citation:cited", "sentences")
-for item in found:
-    (answer,) = item.citations(k=1)
-    print(answer.text, "←", answer.sources, "falls at least by", answer.promised or "nothing that can be promised")
+for explanation in exegete.attribute(after, examples[:3], "citation:cited", "sentences"):
+    (answer,) = explanation.citations(k=1)
+    print(answer.text, "←", answer.sources, "lower bounds:", dict(answer.lower_bounds) or "none")
 print(Path("cited/citation/config.json").read_text())
 
 # %% [markdown]
-# `coverage` there is the share of bounds that held, each half of the dev prompts judged by the other. A promise is
-# about prompts like these: of another kind of prompts it says nothing.
+# `coverage` in this file is the share of bounds that held when one half of the dev prompts was calibrated on the other.
+# The bounds are valid for prompts like these, not for prompts of another kind.
