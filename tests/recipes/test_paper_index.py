@@ -12,7 +12,7 @@ from exegete.recipes import RECIPES
 FILE = Path(__file__).parents[2] / "docs" / "papers.md"
 HEAD = """# Papers
 
-The training methods of `exegete train`, grouped by paper, with their differences to the paper. The same sentences are in
+The training methods of `exegete train`, by paper, and their differences to the paper. The same sentences are in
 `exegete train METHOD --help` and in the record of each run (`exegete_run.json`). The study files for the papers' tables
 are in [studies/](../studies/README.md), the results in [results/](results/).
 """
