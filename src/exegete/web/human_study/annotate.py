@@ -50,8 +50,8 @@ def show_invitation(request: Request, token: str) -> Response:
 @router.post("/join/{token}")
 async def accept_invitation(request: Request, token: str, form: authentication.UncheckedForm) -> Response:
     """Sign the annotator in with an invitation's token."""
-    # There is no cookie yet, so the form's token is derived from the invitation. A site that forges this request would
-    # need to know an invitation, and would sign the visitor in as somebody else.
+    # There is no cookie yet that the form's token could be derived from, so it is derived from the invitation, which
+    # other sites do not know.
     expected = authentication.make_csrf_token(request, token)
     if not authentication.is_equal_secret(authentication.get_field(form, "csrf"), expected):
         raise HTTPException(403, "Open the invitation again and press its button.")

@@ -44,7 +44,7 @@ class BlockDesign:
         return sorted((place + person + item) % self.methods for place in base)
 
 
-# Cached because pages ask for the same design on every request, and the search takes seconds for many methods.
+# Cached because pages ask for the same design on every request, and the search is slow for many methods.
 @cache
 def _find_base_blocks(methods: int, screen: int) -> tuple[tuple[int, ...], ...]:
     """Search base blocks greedily: add the block whose differences are rarest so far, until all are equally frequent.

@@ -75,7 +75,7 @@ def make_follow_up_commands(storage: URL, study: str, origin: Mapping[str, Any] 
 
 def _read_training_run(source: str) -> dict[str, Any]:
     """Return the recipe and data of a model; None for both if it was not trained by this library."""
-    # A run saves the model in a folder of its own or in a subfolder.
+    # The record of a run is in the model's folder or in the folder above it.
     for folder in (Path(source), Path(source).parent):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             run = json.loads((folder / RUN).read_text(encoding="utf-8"))

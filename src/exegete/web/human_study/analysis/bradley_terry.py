@@ -97,7 +97,7 @@ def fit_bradley_terry(wins: NDArray[np.float64]) -> BradleyTerryFit:
         # Strengths are defined up to a constant, so the information matrix is singular: the pseudo-inverse solves it.
         inverse = np.linalg.pinv(np.diag(information.sum(1)) - information)
         step = inverse @ gradient
-        # Steps are limited to 1 because full Newton steps diverge from 0 if one method wins nearly always.
+        # Steps are limited to 1 because full Newton steps can diverge if one method wins nearly always.
         theta = theta + step / max(1.0, float(np.abs(step).max()))
         if np.abs(step).max() < TOLERANCE:
             break

@@ -51,7 +51,7 @@ def fit_mixed_model(observations: Sequence[Observation]) -> MixedModel:
     Raises:
         ExegeteError: fewer than two annotators, items or methods.
     """
-    # Imported here because statsmodels takes more than a second to import, and only this page needs it.
+    # Imported here because statsmodels is slow to import, and only results of studies need it.
     from statsmodels.regression.mixed_linear_model import MixedLM  # noqa: PLC0415
 
     table = pd.DataFrame(observations, columns=list(Observation._fields))
