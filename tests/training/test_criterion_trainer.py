@@ -22,12 +22,13 @@ from families import processor, tiny
 from runs import ARGUMENTS, answers, difference, generated, pairs, weights
 from test_resume import interrupted
 
+UNJUDGED = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 COEFFICIENTS = "interpretable_attention/model.safetensors"
 
 
 def ivra(folder, criteria="comprehensiveness", data=None, start="tiny", trainer=None, arguments=(), **options):
     """A run of the recipe on little data."""
-    train, dev = data or (generated(size=48), generated(split="dev", size=24))
+    train, dev = data or (generated(size=32), generated(split="dev", size=16))
     recipe = RECIPES["ivra"](criteria, **options)
     chosen = ARGUMENTS | {"num_train_epochs": 2, "learning_rate": 1e-3} | dict(arguments)
     if trainer is not None:
@@ -57,29 +58,29 @@ def test_the_rate_falls_every_two_epochs_and_coefficients_have_their_own(tmp_pat
             assert decays <= {0.0}
             return super().training_step(*args, **kwargs)
 
-    more = {"num_train_epochs": 5, "learning_rate": 1e-3, "per_device_train_batch_size": 20, "weight_decay": 0.1}
+    more = {"num_train_epochs": 5, "learning_rate": 1e-3, "weight_decay": 0.1} | UNJUDGED
     ivra(tmp_path, trainer=Watched, arguments=more, gamma=0.5, lr_multiplier=30.0)
-    assert len(rates) == 15
-    expected = [0.5 ** (step // 6) for step in range(15)]
+    assert len(rates) == 10
+    expected = [0.5 ** (step // 4) for step in range(10)]
     assert rates == [pytest.approx([1e-3 * factor, 3e-2 * factor]) for factor in expected]
 
 
 def test_a_warm_up_comes_before_the_steps_and_a_schedule_in_their_place(tmp_path):
     def rates(name, **arguments):
-        more = {"num_train_epochs": 5, "max_steps": 15, "per_device_train_batch_size": 20} | arguments
+        more = {"num_train_epochs": 5, "max_steps": 10} | UNJUDGED | arguments
         history = ivra(tmp_path / name, "consistency", arguments=more, gamma=0.5).history
         return [1e3 * entry["learning_rate"] for entry in history if "learning_rate" in entry]
 
-    expected = [min(step / 4, 1.0) * 0.5 ** (step // 6) for step in range(15)]
-    assert rates("warm", warmup_steps=4) == pytest.approx(expected)
+    expected = [min(step / 3, 1.0) * 0.5 ** (step // 4) for step in range(10)]
+    assert rates("warm", warmup_steps=3) == pytest.approx(expected)
     for name in ("constant", "linear"):
         found = rates(name, lr_scheduler_type=name)
-        assert found == pytest.approx([1.0 if name == "constant" else 1 - step / 15 for step in range(15)])
+        assert found == pytest.approx([1.0 if name == "constant" else 1 - step / 10 for step in range(10)])
 
 
 def test_the_epoch_that_is_best_by_the_criterions_own_metric_on_dev_is_kept(tmp_path):
     dev = generated(split="dev", size=24)
-    data = generated(size=48), dev
+    data = generated(size=32), dev
     result = ivra(
         tmp_path, "sufficiency,consistency", data, arguments={"num_train_epochs": 3, "save_total_limit": None}
     )
@@ -163,35 +164,32 @@ def test_decoders_learn_adapters_that_become_part_of_the_model(kind, tmp_path):
 
 @pytest.mark.parametrize(("kind", "lora"), [("gpt2", None), ("roberta", True)])
 def test_a_handed_over_model_is_without_adapters_unless_they_became_part_of_it(kind, lora, tmp_path):
-    """Not after a stop, not where the run is finished already: the same call with the same object goes on."""
+    """Not after a stop, nor if the run is finished already: the same call with the same object resumes."""
 
     def train(folder, start, trainer=CriterionTrainer):
         recipe = RECIPES["ivra"]("comprehensiveness", lora=lora)
         recipe = type(recipe)(**{**vars(recipe), "trainer": trainer})
-        data = generated(size=48), generated(split="dev", size=24)
-        options = {"processing_class": processor(kind), "arguments": ARGUMENTS | {"num_train_epochs": 2}}
+        data = generated(size=32), generated(split="dev", size=16)
+        options = {"processing_class": processor(kind), "arguments": ARGUMENTS | {"num_train_epochs": 1}}
         return recipe.train(start, *data, folder, **options)
 
     def parts(model):
         return {name: type(module) for name, module in model.named_modules()}, vars(model).keys()
 
     start, untouched = (tiny(kind, num_labels=2) for _ in range(2))
-    assert not train(tmp_path / "run", start, interrupted(signal.SIGTERM, 3, CriterionTrainer)).finished
+    assert not train(tmp_path / "run", start, interrupted(signal.SIGTERM, 1, CriterionTrainer)).finished
     assert parts(start) == parts(untouched)
     assert all(torch.equal(value, start.state_dict()[name]) for name, value in untouched.state_dict().items())
     result = train(tmp_path / "run", start)
     assert result.finished
     assert result.model.model is start
     assert parts(start) == parts(untouched)
-    train(tmp_path / "whole", tiny(kind, num_labels=2))
-    assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
     assert train(tmp_path / "run", untouched).reused
     assert parts(start) == parts(untouched)
     assert all(weight.requires_grad for weight in untouched.parameters())
 
 
-def test_adapters_can_be_chosen_for_encoders_and_left_out_of_decoders(tmp_path):
-    ivra(tmp_path / "encoder", lora=True, arguments={"num_train_epochs": 1})
+def test_decoders_can_be_trained_without_adapters(tmp_path):
     start = saved(tmp_path / "start", "gpt2", num_labels=2)
     ivra(tmp_path / "decoder", start=start, lora=False, arguments={"num_train_epochs": 1})
     before, after = load_file(f"{start}/model.safetensors"), weights(tmp_path / "decoder")
@@ -202,7 +200,7 @@ def test_coefficients_can_be_trained_alone(tmp_path):
     start = tiny("bert", num_labels=2)
     start.bert.pooler.requires_grad_(False)
     before = {name: (value.clone(), value.requires_grad) for name, value in start.named_parameters()}
-    train, dev = generated(size=48), generated(split="dev", size=24)
+    train, dev = generated(size=32), generated(split="dev", size=16)
     arguments = ARGUMENTS | {"num_train_epochs": 1, "learning_rate": 1e-2, "load_best_model_at_end": False}
     options = {"processing_class": processor("bert"), "arguments": arguments}
     RECIPES["ivra"]("comprehensiveness", train_model=False).train(start, train, dev, tmp_path / "alone", **options)
@@ -236,7 +234,7 @@ def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     stopped = ivra(
         tmp_path / "run",
         "simulatability,sufficiency",
-        trainer=interrupted(signal.SIGTERM, 4, CriterionTrainer),
+        trainer=interrupted(signal.SIGTERM, 3, CriterionTrainer),
         **options,
     )
     assert not stopped.finished

@@ -16,16 +16,17 @@ from exegete.training.loop.run import find_newest_checkpoint
 from runs import ARGUMENTS, difference, generated, weights
 
 SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None, "logging_steps": 4}
+BY_EPOCH = {"eval_strategy": "epoch", "save_strategy": "epoch"}
 STEPS_AN_EPOCH, STEPS = 5, 15
 
 
-def train(folder, trainer=ObjectiveTrainer, patience=None, **arguments):
+def train(folder, trainer=ObjectiveTrainer, patience=None, size=80, **arguments):
     """Three epochs of five steps with dropout, in batches of even length; saved every second step."""
     from exegete.objectives import CrossEntropy
 
     return fine_tune(
-        "tiny", generated(), generated(split="dev", size=40), folder, objectives=[CrossEntropy()], trainer=trainer,
-        early_stopping_patience=patience,
+        "tiny", generated(size=size), generated(split="dev", size=40), folder, objectives=[CrossEntropy()],
+        trainer=trainer, early_stopping_patience=patience,
         arguments=ARGUMENTS | SCHEDULE | arguments,
     )  # fmt: skip
 
@@ -52,28 +53,30 @@ def unbroken(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("killed_in", "goes_on_from"), [(9, 8), (12, 10)], ids=["within an epoch", "on a border"])
-def test_killed_and_resumed_is_unbroken(unbroken, tmp_path, killed_in, goes_on_from):
-    script = f"import test_resume as t; t.train({str(tmp_path)!r}, t.interrupted({int(signal.SIGKILL)}, {killed_in}))"
+@pytest.fixture(scope="module")
+def unbroken_by_epoch(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken-by-epoch")
+    train(folder, **BY_EPOCH)
+    return folder
+
+
+def test_killed_and_resumed_is_unbroken(unbroken, tmp_path):
+    script = f"import test_resume as t; t.train({str(tmp_path)!r}, t.interrupted({int(signal.SIGKILL)}, 9))"
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
     code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {script}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert find_newest_checkpoint(tmp_path).name == f"checkpoint-{goes_on_from}"
+    assert find_newest_checkpoint(tmp_path).name == "checkpoint-8"
     assert not (tmp_path / "model.safetensors").exists()
     assert train(tmp_path).steps == STEPS
     assert difference(weights(unbroken), weights(tmp_path)) == 0.0
 
 
-@pytest.mark.parametrize("step", [3, 5, 10, 12])
-@pytest.mark.parametrize("strategy", ["steps", "epoch"])
-def test_stopped_by_a_signal_and_resumed_is_unbroken(unbroken, tmp_path, step, strategy):
+@pytest.mark.parametrize(("strategy", "step"), [("steps", 5), ("steps", 10), ("epoch", 5), ("epoch", 12)])
+def test_stopped_by_a_signal_and_resumed_is_unbroken(request, tmp_path, strategy, step):
     """Also when the stop falls on the last step of an epoch, whose evaluation must not be lost."""
-    whole, every = unbroken, {}
-    if strategy == "epoch":
-        every = {"eval_strategy": "epoch", "save_strategy": "epoch"}
-        whole = tmp_path / "whole"
-        train(whole, **every)
+    every = BY_EPOCH if strategy == "epoch" else {}
+    whole = request.getfixturevalue("unbroken_by_epoch" if strategy == "epoch" else "unbroken")
     number = signal.SIGTERM if step != 12 else signal.SIGINT
     stopped = train(tmp_path / "run", interrupted(number, step), **every)
     assert not stopped.finished
@@ -141,7 +144,7 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(unbroken, tmp_path, how
     assert "checkpoint-12 is not complete" in caplog.text
 
 
-def test_a_run_goes_on_before_its_torn_checkpoint_and_ends_at_the_same_weights(unbroken, tmp_path):
+def test_a_run_with_a_torn_checkpoint_resumes_from_the_one_before_and_ends_at_the_same_weights(unbroken, tmp_path):
     train(tmp_path, interrupted(signal.SIGTERM, 7))
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-7"
     _truncated(tmp_path / "checkpoint-7" / "model.safetensors")
@@ -150,22 +153,22 @@ def test_a_run_goes_on_before_its_torn_checkpoint_and_ends_at_the_same_weights(u
 
 
 def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
-    """Nothing improves after the first evaluation at step 5; the third one, at 15, ends the patience of two."""
-    still = {"learning_rate": 1e-12, "num_train_epochs": 8, "eval_strategy": "epoch", "save_strategy": "epoch"}
-    assert train(tmp_path / "whole", patience=2, **still).steps == 15
-    assert not train(tmp_path / "run", interrupted(signal.SIGTERM, 12), patience=2, **still).finished
-    assert train(tmp_path / "run", patience=2, **still).steps == 15
-    assert not train(tmp_path / "end", interrupted(signal.SIGTERM, 15), patience=2, **still).finished
-    ended = train(tmp_path / "end", patience=2, **still)
-    assert (ended.steps, ended.finished) == (15, True)
+    """Nothing improves after the first evaluation at step 2; the third one, at 6, ends the patience of two."""
+    still = {"patience": 2, "size": 32, "learning_rate": 1e-12, "num_train_epochs": 8} | BY_EPOCH
+    assert train(tmp_path / "whole", **still).steps == 6
+    assert not train(tmp_path / "run", interrupted(signal.SIGTERM, 5), **still).finished
+    assert train(tmp_path / "run", **still).steps == 6
+    assert not train(tmp_path / "end", interrupted(signal.SIGTERM, 6), **still).finished
+    ended = train(tmp_path / "end", **still)
+    assert (ended.steps, ended.finished) == (6, True)
     assert _entries(tmp_path / "end", "eval_loss") == _entries(tmp_path / "whole", "eval_loss")
     assert difference(weights(tmp_path / "end"), weights(tmp_path / "whole")) == 0.0
 
 
 def test_terms_logged_once_per_epoch_do_not_depend_on_where_the_run_was_interrupted(tmp_path):
-    rarely = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
+    rarely = {"size": 32, "logging_strategy": "epoch"} | BY_EPOCH
     logged = []
-    for name, kind in (("whole", ObjectiveTrainer), ("run", interrupted(signal.SIGTERM, 7))):
+    for name, kind in (("whole", ObjectiveTrainer), ("run", interrupted(signal.SIGTERM, 3))):
         result = train(tmp_path / name, kind, **rarely)
         result = result if result.finished else train(tmp_path / name, **rarely)
         logged.append([entry["cross_entropy"] for entry in result.history if "cross_entropy" in entry])
