@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 import exegete
+import families
 from exegete.cli import main
 from exegete.training import ObjectiveTrainer
 
+SCALE = "0.02"
 COMMAND = [sys.executable, "-m", "exegete"]
 
 
 def begun(folder, *words):
-    environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1]), "EXEGETE_SCALE": "0.05"}
+    environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1]), "EXEGETE_SCALE": SCALE}
     return subprocess.Popen(
         [*COMMAND, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -35,29 +37,28 @@ def stopped_when(process, there, number):
     return process.returncode, [line for line in err.replace("\r", "\n").splitlines() if "stopped" in line]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_stopped_in_training_goes_on(number, tmp_path):
+def test_a_demo_that_is_interrupted_in_training_resumes(tmp_path, capsys, monkeypatch):
     demo = ("demo", "--methods", "random,saliency", "--limit", "4", "--quiet", "--device", "cpu")
     model = tmp_path / "demo" / "model"
-    code, lines = stopped_when(begun(tmp_path, *demo), lambda: any(model.glob("checkpoint-*")), number)
-    assert code == 128 + number
+    code, lines = stopped_when(begun(tmp_path, *demo), lambda: any(model.glob("checkpoint-*")), signal.SIGINT)
+    assert code == 128 + signal.SIGINT
     (line,) = lines
     assert "resume with the same command" in line
-    again = begun(tmp_path, *demo)
-    out, err = again.communicate(timeout=240)
-    assert again.returncode == 0, err
-    assert "\nOn 4 examples, " in out
-    assert err.splitlines()[-1] == "report: demo/comparison/report.html"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXEGETE_SCALE", SCALE)
+    assert main([*demo]) == 0
+    shown = capsys.readouterr()
+    assert "\nOn 4 examples, " in shown.out
+    assert shown.err.splitlines()[-1] == "report: demo/comparison/report.html"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_comparison_that_is_stopped_says_what_is_kept(number, tmp_path, monkeypatch):
-    train = ("train", "baseline", "--config", "tiny", "--data", "generated?size=40", "--epochs", "1", "--quiet")
-    assert begun(tmp_path, *train, "--output-dir", "model").wait(timeout=240) == 0
+def test_a_comparison_that_is_terminated_says_what_is_kept(tmp_path):
+    families.tiny("bert", num_labels=2).save_pretrained(tmp_path / "model")
+    families.tokenizer("bert").save_pretrained(tmp_path / "model")
     compare = ("compare", "--model", "model", "--data", "generated", "--limit", "500", "--output-dir", "out")
     process = begun(tmp_path, *compare, "--methods", "lime,random", "--quiet")
-    code, lines = stopped_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), number)
-    assert code == 128 + number
+    code, lines = stopped_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM
     assert lines == ["stopped: finished examples are saved in out: resume with the same command and --output-dir out"]
 
 

@@ -25,6 +25,7 @@ from exegete.recipes import RECIPES
 from exegete.reports.attributions import Attributions
 from exegete.training import citations
 from exegete.training.loop.data import tokenize_responses
+from exegete.training.loop.trainer import LEARNED_FILE
 from runs import ARGUMENTS, difference, generated
 from test_resume import interrupted
 
@@ -50,23 +51,30 @@ def train(start, folder, recipe=None, **given):
     return recipe.train(start, rows("train", 12), rows("dev", 6), folder, arguments=STEPS)
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"lifetime": 2, "citation": "attention_to_source"}, {"citation": "input_x_gradient", "rank": 2}]
-)
-def test_stopped_and_resumed_is_unbroken(given, start, tmp_path):
-    recipe = RECIPES["cite"](masks=4, **given)
+def assert_coefficients_are_trained(folder):
+    """They are saved beside the model, and the saved citation has them."""
+    found = explainer(f"citation:{folder}")
+    assert isinstance(found.method, AttentionToSource)
+    coefficients = AttentionToSource.from_pretrained(folder).coefficients.detach()
+    assert not torch.allclose(coefficients, torch.full_like(coefficients, float(coefficients.mean())))
+    assert torch.equal(found.method.coefficients, coefficients)
+
+
+def test_stopped_and_resumed_is_unbroken_with_adapters_coefficients_and_kept_answers(start, tmp_path):
+    recipe = RECIPES["cite"](masks=4, lifetime=2, citation="attention_to_source", rank=2)
     whole = train(start, tmp_path / "whole", recipe)
     assert whole.steps == 6
     assert not train(start, tmp_path / "run", replace(recipe, trainer=interrupted(signal.SIGTERM, 4))).finished
     assert not (tmp_path / "run" / "citation").exists()
     resumed = train(start, tmp_path / "run", recipe)
     assert resumed.finished
-    file = "adapter_model.safetensors" if recipe.rank else "model.safetensors"
-    assert difference(*(load_file(tmp_path / name / file) for name in ("whole", "run"))) == 0.0
+    for file in ("adapter_model.safetensors", LEARNED_FILE):
+        assert difference(*(load_file(tmp_path / name / file) for name in ("whole", "run"))) == 0.0
     assert resumed.metrics == whole.metrics
     assert {"cross_entropy", "ablation_fidelity", "kl_to_original", "log_prob"} <= {*whole.metrics}
     one, other = ((tmp_path / name / "citation" / "config.json").read_text() for name in ("whole", "run"))
     assert one == other
+    assert_coefficients_are_trained(tmp_path / "whole")
 
 
 def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, capsys, monkeypatch):
@@ -183,13 +191,3 @@ def test_plain_training_of_answers_and_what_is_refused(start, tmp_path):
     missing = type(data).from_list([data[0], data[1] | {"response": None}])
     with pytest.raises(ExegeteError, match="row 1 has no response"):
         RECIPES["baseline"]().train(start, missing, data, tmp_path / "no")
-
-
-def test_coefficients_of_attention_are_trained_and_saved_beside_the_model(start, tmp_path):
-    result = train(start, tmp_path, citation="attention_to_source")
-    found = explainer(f"citation:{tmp_path}")
-    assert isinstance(found.method, AttentionToSource)
-    coefficients = AttentionToSource.from_pretrained(tmp_path).coefficients.detach()
-    assert not torch.allclose(coefficients, torch.full_like(coefficients, float(coefficients.mean())))
-    assert torch.equal(found.method.coefficients, coefficients)
-    assert result.finished

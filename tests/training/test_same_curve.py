@@ -41,7 +41,9 @@ def test_accumulated_parts(whole, tmp_path):
     assert difference(weights, end) < 2e-5
 
 
+@pytest.mark.parametrize("whole", ["input_x_gradient"], indirect=True)
 def test_two_processes(whole, tmp_path):
+    """For the guide whose gradients go through the model twice."""
     guide, curve, end = whole
     launched("steps_of_eight.py", tmp_path, guide)
     found, weights = outcome(tmp_path, processes=2)

@@ -67,16 +67,15 @@ def test_the_loss_of_spans_is_the_one_of_the_hugging_face_model_and_skips_answer
     torch.testing.assert_close(output["terms"][0], losses[counted].mean())
 
 
-@pytest.mark.parametrize("rows", [8, 14])
-def test_accumulated_parts_are_the_whole_batch(tmp_path, rows):
+def test_accumulated_parts_are_the_whole_batch(tmp_path):
     """Of 14 rows the second step holds 6: parts of 4 and 2, of which the smaller has the smaller share."""
-    data = sentences(rows)
+    data = sentences(14)
     kinds = {}
     for name, size, parts in (("whole", 8, 1), ("parts", 4, 2)):
         model = bert()
         loop = trainer(
             tmp_path / name, model, data, per_device_train_batch_size=size, gradient_accumulation_steps=parts,
-            train_sampling_strategy="group_by_length", num_train_epochs=3, optim="sgd", learning_rate=0.1,
+            train_sampling_strategy="group_by_length", num_train_epochs=2, optim="sgd", learning_rate=0.1,
             max_grad_norm=0.0,
         )  # fmt: skip
         loop.train()
@@ -253,10 +252,10 @@ def test_label_smoothing_is_refused_rather_than_ignored(tmp_path):
 )
 def test_with_gradient_checkpointing_a_step_is_the_same_or_refused(kind, works, tmp_path):
     data, found = generated(size=8), []
-    for checkpointing in (False, True):
+    for checkpointing in (True, False):
         model = bert(num_labels=2)
         parts = {"objectives": [CrossEntropy(), kind()], "gradient_checkpointing": checkpointing, "max_steps": 1}
-        if checkpointing and not works:
+        if not works:
             with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
                 trainer(tmp_path, model, data, **parts)
             return
