@@ -54,7 +54,10 @@ def wait_for(address, token):
 
 @pytest.mark.parametrize("how", SLOW)
 def test_slow_clients_keep_nobody_waiting_and_are_let_go(how, tmp_path, monkeypatch):
-    monkeypatch.setattr(TimeoutProtocol, "head", 2.0), monkeypatch.setattr(TimeoutProtocol, "body", 3.0)
+    (
+        monkeypatch.setattr(TimeoutProtocol, "header_timeout", 2.0),
+        monkeypatch.setattr(TimeoutProtocol, "body_timeout", 3.0),
+    )
     made = site(tmp_path, with_model=False)
     tokens = project(made)
     with noted("slow clients", how) as seen, listening(made) as address:
@@ -87,7 +90,7 @@ def received(client):
 
 
 def test_a_request_in_time_and_a_second_one_on_its_connection_are_answered(made, monkeypatch):
-    monkeypatch.setattr(TimeoutProtocol, "head", 0.5)
+    monkeypatch.setattr(TimeoutProtocol, "header_timeout", 0.5)
     with listening(made) as address, httpx.Client(base_url=address) as client:
         for _ in range(4):
             assert client.get("/sign-in").status_code == 200

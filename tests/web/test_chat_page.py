@@ -75,7 +75,7 @@ def test_a_document_whose_words_are_all_gone_is_gone_with_what_is_between_them(r
 def test_without_an_answer_the_model_answers_and_that_is_kept_for_all_methods(room, monkeypatch):
     asked = replace(ASKED, response="", tokens=5)
     found = room.explain(asked)
-    assert found.own
+    assert found.is_generated
     (row,) = model().respond([room.make_example(asked)], 5)
     assert found.attribution == exegete.attribute(model(), [row], "occlusion", "sentences", unit="source")[0]
     monkeypatch.setattr(model().model, "generate", None)

@@ -60,7 +60,7 @@ def test_it_is_bounded_and_has_room_again():
         queue.submit(lambda stop: None)
     go.set()
     assert all(outcome.result(10) for outcome, _ in first)
-    until(lambda: queue._room._value == 3)
+    until(lambda: queue._free._value == 3)
     assert queue.submit(lambda stop: 7)[0].result(10) == 7
     queue.close()
 
@@ -118,11 +118,11 @@ def test_beyond_the_queue_it_is_said_when_to_come_again(tmp_path, monkeypatch):
     form = asked | {"removed": "1", "csrf": csrf(chief.get("/explore"))}
     reply = chief.post("/explore/without", data=form, headers={"accept": "application/json"})
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
-    assert "Not now" in reply.json()["error"]
+    assert "is busy" in reply.json()["error"]
     assert chief.get("/explore").status_code == 200
     go.set()
     [outcome.result(20) for outcome, _ in held]
-    until(lambda: made.explorer.work._room._value == 2)
+    until(lambda: made.explorer.work._free._value == 2)
     assert chief.get("/explore/export/json", params=asked).status_code == 200
     made.studies.close()
 
@@ -144,7 +144,7 @@ def test_whoever_leaves_is_not_worked_for(tmp_path, monkeypatch):
             with pytest.raises(httpx.ReadTimeout):
                 chief.get(path, params={"text": TEXTS[0], "method": "saliency", "whole": "1"}, timeout=0.7)
             until(lambda: len(begun) == len(ended) > 0)
-            until(lambda: made.explorer.work._room._value == made.limits.queue_size)
+            until(lambda: made.explorer.work._free._value == made.limits.queue_size)
         assert len(begun) == 3
     made.studies.close()
 
@@ -173,7 +173,7 @@ def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
             )
             for n in range(WAITING)
         ]
-        until(lambda: made.explorer.work._room._value <= made.limits.queue_size - WAITING + 1)
+        until(lambda: made.explorer.work._free._value <= made.limits.queue_size - WAITING + 1)
         with client(address, follow_redirects=False) as ada:
             page = ada.get(f"/join/{token}")
             form = {"csrf": csrf(page)}

@@ -1,4 +1,4 @@
-"""Pages for people: explore explanations, browse results, and rank explanations blind."""
+"""Web pages to explore explanations, browse results, chat about documents and run blind human studies."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The application: rooms put together, what goes wrong made into pages."""
+"""The FastAPI application: the routes of all pages, sign-in, and the pages that report errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
-from starlette.exceptions import HTTPException as AnyHttpError
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
 from exegete.errors import ExegeteError
@@ -25,18 +25,20 @@ from exegete.web.security_headers import SecurityMiddleware
 from exegete.web.site import Site, get_site
 from exegete.web.write_limit import BusyError
 
-RETRY = 2
-"""Seconds after which what was refused for now may be tried again."""
+RETRY_SECONDS = 2
+"""Seconds after which clients may repeat a request that was refused because the server was busy."""
 public = APIRouter()
-"""Paths that anybody may ask for."""
+"""Routes that need no sign-in."""
 
 
 def create_app(site: Site) -> FastAPI:
-    """The pages of a site. Handlers translate between HTTP and the rooms' services, and hold no state.
+    """Return the FastAPI application that serves the pages of a site.
 
-    Every page but signing in, joining and annotating is the admin's alone.
+    Only the pages to sign in, to accept an invitation and to annotate are public; all others are for the admin. The
+    handlers translate between HTTP and the services of `site`, and hold no state.
     """
-    app = FastAPI(title="exegete", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_life)
+    # The interactive API documentation loads scripts from a CDN and would list the admin's routes to strangers.
+    app = FastAPI(title="exegete", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_close_queues_at_shutdown)
     app.state.site = site
     app.include_router(public)
     admin = [Depends(authentication.require_admin)]
@@ -50,30 +52,30 @@ def create_app(site: Site) -> FastAPI:
         app.include_router(take)
         app.include_router(annotate)
         app.include_router(manage, dependencies=admin)
-    app.add_exception_handler(ExegeteError, _bad_input)
-    app.add_exception_handler(AnyHttpError, _refused)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(authentication.SignInRequiredError, _stranger)
-    app.add_exception_handler(BusyError, _busy)
-    app.add_exception_handler(WrongStageError, _elsewhere)
-    app.add_exception_handler(ClientDisconnect, _left)
-    app.add_exception_handler(Exception, _broken)
+    app.add_exception_handler(ExegeteError, _handle_invalid_input)
+    app.add_exception_handler(StarletteHTTPException, _handle_http_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(authentication.SignInRequiredError, _handle_sign_in_required)
+    app.add_exception_handler(BusyError, _handle_busy)
+    app.add_exception_handler(WrongStageError, _handle_wrong_page)
+    app.add_exception_handler(ClientDisconnect, _handle_disconnect)
+    app.add_exception_handler(Exception, _handle_unexpected_error)
     app.add_middleware(SecurityMiddleware, hosts=site.hosts, limits=site.limits)
     return app
 
 
 @asynccontextmanager
-async def _life(app: FastAPI) -> AsyncIterator[None]:
-    """Work with models ends with the server."""
+async def _close_queues_at_shutdown(app: FastAPI) -> AsyncIterator[None]:
+    """Stop the work with models when the server stops; the process could not end before it otherwise."""
     yield
-    for room in (app.state.site.explorer, app.state.site.chats):
-        if room is not None:
-            room.work.close()
+    for service in (app.state.site.explorer, app.state.site.chats):
+        if service is not None:
+            service.work.close()
 
 
 @public.get("/static/{name}")
-def asset(name: str) -> Response:
-    """The style sheet, or a script."""
+def serve_asset(name: str) -> Response:
+    """Serve the style sheet or a script."""
     if name not in load_assets():
         raise HTTPException(404, "There is no such file.")
     content, media = load_assets()[name]
@@ -81,16 +83,16 @@ def asset(name: str) -> Response:
 
 
 @public.get("/favicon.ico")
-def icon() -> Response:
-    """An empty answer (204): there is no favicon."""
+def serve_favicon() -> Response:
+    """Answer that there is no favicon (204), so that browsers log no error."""
     return Response(status_code=204)
 
 
 @public.get("/sign-in")
-def sign_in_page(request: Request, token: str = "", next: str = "/") -> Response:
-    """The page that asks for the admin's token; with the right one in the address it opens the door at once."""
+def show_sign_in(request: Request, token: str = "", next: str = "/") -> Response:
+    """Show the page that asks for the admin's token, or sign the admin in if the address has it."""
     if token and authentication.is_equal_secret(token, get_site(request).token):
-        return _let_in(request, next)
+        return _sign_admin_in(request, next)
     return render_page(
         request,
         "sign_in",
@@ -102,73 +104,78 @@ def sign_in_page(request: Request, token: str = "", next: str = "/") -> Response
 
 @public.post("/sign-in")
 def sign_in(request: Request, form: authentication.UncheckedForm) -> Response:
-    """Opens the door to whoever knows the token."""
+    """Sign the admin in with the token in the form."""
+    # No CSRF token here: there is no cookie yet, and a forged form would have to know the admin's token.
     after = authentication.get_field(form, "next", "/")
     if authentication.is_equal_secret(authentication.get_field(form, "token").strip(), get_site(request).token):
-        return _let_in(request, after)
+        return _sign_admin_in(request, after)
     return render_page(request, "sign_in", next=authentication.make_local_address(after), wrong=True, status=403)
 
 
 @public.get("/", dependencies=[Depends(authentication.require_admin)])
-def home(request: Request) -> Response:
-    """The first room that is open."""
+def redirect_home(request: Request) -> Response:
+    """Redirect to the first page that the site offers."""
     site = get_site(request)
-    rooms = (("/explore", site.explorer), ("/chat", site.chats), ("/browse", site.results), ("/studies", site.storage))
-    return RedirectResponse(next(address for address, room in rooms if room), 303)
+    pages = {"/explore": site.explorer, "/chat": site.chats, "/browse": site.results, "/studies": site.storage}
+    return RedirectResponse(next(address for address, service in pages.items() if service), 303)
 
 
-def _let_in(request: Request, after: str) -> Response:
+def _sign_admin_in(request: Request, after: str) -> Response:
     response = RedirectResponse(authentication.make_local_address(after), 303)
     authentication.set_admin_cookie(request, response)
     return response
 
 
-def _bad_input(request: Request, error: Exception) -> Response:
-    return _told(request, 422, str(error))
+def _handle_invalid_input(request: Request, error: Exception) -> Response:
+    return _respond_with_message(request, 422, str(error))
 
 
-def _refused(request: Request, error: Exception) -> Response:
-    status, detail = (error.status_code, error.detail) if isinstance(error, AnyHttpError) else (500, "")
-    return _told(request, status, "There is no such page." if detail == "Not Found" else str(detail))
+def _handle_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    message = "This page does not exist." if error.detail == "Not Found" else str(error.detail)
+    return _respond_with_message(request, error.status_code, message)
 
 
-def _malformed(request: Request, error: Exception) -> Response:
-    return _told(request, 422, "The address or form has a value that is none of its kind.")
+def _handle_validation_error(request: Request, error: Exception) -> Response:
+    return _respond_with_message(request, 422, "A value in the address or the form has the wrong type.")
 
 
-def _broken(request: Request, error: Exception) -> Response:
-    return _told(request, 500, "Something went wrong on our side; the server's log says what.")
+def _handle_unexpected_error(request: Request, error: Exception) -> Response:
+    # The message of an unexpected error can hold texts, paths or passwords: only the server's log gets it.
+    return _respond_with_message(request, 500, "Something went wrong in the server; its log has the details.")
 
 
-def _stranger(request: Request, error: Exception) -> Response:
+def _handle_sign_in_required(request: Request, error: Exception) -> Response:
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
-        return _told(request, 401, "Sign in with the token that the server printed.")
+        return _respond_with_message(request, 401, "Sign in with the token that the server printed.")
     return RedirectResponse(authentication.make_sign_in_address(request), 303)
 
 
-def _busy(request: Request, error: Exception) -> Response:
+def _handle_busy(request: Request, error: Exception) -> Response:
     form = getattr(request.state, "form", None)
-    if request.method == "GET" or not form or request.state.files or not _wants_page(request):
-        response = _told(request, 503, f"Not now: {error}. Try again in a moment.")
+    if request.method == "GET" or not form or request.state.files or not _accepts_html(request):
+        response = _respond_with_message(request, 503, f"The server is busy: {error}. Try again in a moment.")
     else:
+        # The page holds the form's fields, so that an annotator can send the same answer again.
         response = render_page(request, "again", form=form, status=503)
-    response.headers["retry-after"] = str(RETRY)
+    response.headers["retry-after"] = str(RETRY_SECONDS)
     return response
 
 
-def _elsewhere(request: Request, error: Exception) -> Response:
+def _handle_wrong_page(request: Request, error: Exception) -> Response:
     return RedirectResponse("/annotate", 303)
 
 
-def _left(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+def _handle_disconnect(request: Request, error: Exception) -> Response:
+    # Nobody reads this response, but a handler has to return one; nginx logs 499 for clients that have left.
+    return Response(status_code=499)
 
 
-def _wants_page(request: Request) -> bool:
+def _accepts_html(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "text/html")
 
 
-def _told(request: Request, status: int, message: str) -> Response:
-    if not _wants_page(request):
+def _respond_with_message(request: Request, status: int, message: str) -> Response:
+    if not _accepts_html(request):
         return JSONResponse({"error": message}, status)
     return render_page(request, "message", message=message, status=status)

@@ -1,4 +1,4 @@
-"""Who may do what: the admin's token, annotators' invitations, and requests that other sites forge."""
+"""Authentication of the admin and of annotators, and protection of forms against cross-site request forgery (CSRF)."""
 
 from __future__ import annotations
 
@@ -15,74 +15,80 @@ from exegete.errors import ExegeteError
 from exegete.web.site import get_site
 
 ANNOTATOR_COOKIE = "exegete-annotator"
-HEADER = "x-csrf-token"
-MONTH = 30 * 24 * 3600
+CSRF_HEADER = "x-csrf-token"
+COOKIE_SECONDS = 30 * 24 * 3600
 
 Form = Mapping[str, list[str]]
 """The text fields of a form, each with its values."""
 
 
 class SignInRequiredError(Exception):
-    """Nobody is signed in where an admin is needed."""
+    """The page is for the admin, and the request does not come from a signed-in admin."""
 
 
 def make_admin_cookie_name(token: str) -> str:
-    """The name of the admin's cookie: servers on other ports of a machine have other ones."""
+    """Return the name of the admin's cookie."""
+    # Browsers share cookies between the ports of a host: the name keeps several servers on one machine apart.
     return f"exegete-admin-{sha256(token.encode()).hexdigest()[:8]}"
 
 
-def compute_hmac(secret: str, what: str) -> str:
-    """A keyed digest (HMAC-SHA256) of a text, which only holders of the secret can compute."""
-    return hmac.new(secret.encode(), what.encode(), sha256).hexdigest()
+def compute_hmac(secret: str, text: str) -> str:
+    """Return the HMAC-SHA256 of a text, which only holders of the secret can compute."""
+    return hmac.new(secret.encode(), text.encode(), sha256).hexdigest()
 
 
 def is_equal_secret(one: str, other: str) -> bool:
-    """Whether two secrets are equal, in a time that tells nothing."""
+    """Return whether two secrets are equal, in a time that does not depend on where they differ."""
+    # Cookies can contain lone surrogates, which plain UTF-8 refuses with an error.
     return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
 
 
 def is_admin(request: Request) -> bool:
-    """Whether the request comes with the admin's cookie."""
+    """Return whether the request has the admin's cookie."""
     token = get_site(request).token
+    # The cookie holds an HMAC, so that the token itself is stored in no browser.
     return is_equal_secret(request.cookies.get(make_admin_cookie_name(token), ""), compute_hmac(token, "admin"))
 
 
 def require_admin(request: Request) -> None:
-    """For pages of the admin: lets nobody else in."""
+    """Raise SignInRequiredError unless the request comes from the admin; a dependency of the admin's pages."""
     if not is_admin(request):
         raise SignInRequiredError
 
 
 def set_admin_cookie(request: Request, response: Response) -> None:
-    """Makes the browser the admin's."""
+    """Sign the admin in: set the admin's cookie in the response."""
     token = get_site(request).token
-    _set(request, response, make_admin_cookie_name(token), compute_hmac(token, "admin"), "strict")
+    _set_cookie(request, response, make_admin_cookie_name(token), compute_hmac(token, "admin"), "strict")
 
 
 def set_annotator_cookie(request: Request, response: Response, token: str) -> None:
-    """Makes the browser that of an annotator who was invited with this token."""
-    _set(request, response, ANNOTATOR_COOKIE, token, "lax")
+    """Sign the annotator in with an invitation token."""
+    # "lax", because an invitation is opened from a mail or a recruitment site; "strict" would hold the cookie back.
+    _set_cookie(request, response, ANNOTATOR_COOKIE, token, "lax")
 
 
 def make_csrf_token(request: Request, token: str | None = None) -> str:
-    """The token that a form of this page has to send back: made from a cookie that no other site can read.
+    """Return the token that the forms of a page send back, derived from a cookie that other sites cannot read.
 
-    `token`: an annotator's, where the cookie is not set yet.
+    Args:
+        request: The request for the page.
+        token: An annotator's token, if the cookie is not set yet.
     """
-    return compute_hmac(token or _secret(request), "csrf")
+    return compute_hmac(token or _get_csrf_secret(request), "csrf")
 
 
 async def read_checked_form(request: Request) -> Form:
-    """The form of a request that changes something, if it comes from a page of ours."""
+    """Return the text fields of a form. Raises HTTPException (403) if one of our pages did not send it."""
     content = await read_form(request)
-    given = request.headers.get(HEADER) or "".join(content.get("csrf", [])[:1])
-    if not is_equal_secret(given, make_csrf_token(request)):
-        raise HTTPException(403, "This form is too old or comes from somewhere else. Load its page again.")
+    token = request.headers.get(CSRF_HEADER) or get_field(content, "csrf")
+    if not is_equal_secret(token, make_csrf_token(request)):
+        raise HTTPException(403, "This form is too old or was sent by another site. Load its page again.")
     return content
 
 
 async def read_form(request: Request) -> Form:
-    """The text fields of a form, unchecked; files are kept in `request.state.files`."""
+    """Return the text fields of a form without checking its token; its files are stored in `request.state.files`."""
     limits = get_site(request).limits
     form = await request.form(max_files=1, max_fields=limits.form_fields, max_part_size=limits.form_bytes)
     fields: dict[str, list[str]] = {}
@@ -92,60 +98,68 @@ async def read_form(request: Request) -> Form:
             fields.setdefault(name, []).append(value)
         else:
             files[name] = value
+    # The handler of BusyError sends the fields back to the browser, so that no answer is lost.
     request.state.files, request.state.form = files, fields
     return fields
 
 
 CheckedForm = Annotated[Form, Depends(read_checked_form)]
-"""A form that comes from a page of ours."""
+"""The fields of a form that one of our pages sent."""
 UncheckedForm = Annotated[Form, Depends(read_form)]
-"""A form that may come from anywhere."""
+"""The fields of a form that any site may have sent."""
 
 
 async def read_upload(request: Request, form: CheckedForm) -> bytes:
-    """The content of the form's file."""
+    """Return the content of the uploaded file. Raises ExegeteError if there is none."""
     file = request.state.files.get("file")
     content: bytes = b"" if file is None else await file.read()
     if not content:
-        raise ExegeteError("choose a file")
+        raise ExegeteError("expected a file that is not empty: choose one")
     return content
 
 
 Upload = Annotated[bytes, Depends(read_upload)]
-"""The content of a form's file."""
+"""The content of an uploaded file."""
 
 
 def get_field(form: Form, name: str, default: str = "") -> str:
-    """The first value of a field."""
+    """Return the first value of a field, or the default if the form does not have it."""
     return form.get(name, [default])[0]
 
 
 def make_sign_in_address(request: Request) -> str:
-    """The sign-in page, which leads back to this one."""
-    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return f"/sign-in?next={quote(here if request.method == 'GET' else '/', safe='')}"
+    """Return the address of the sign-in page, which leads back to the requested page."""
+    address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    # A form cannot be sent again by a redirect: after it, the admin starts from the first page.
+    return f"/sign-in?next={quote(address if request.method == 'GET' else '/', safe='')}"
 
 
 def make_local_address(address: str) -> str:
-    """The address if it is on this site, else the first page."""
-    outside = not address.startswith("/") or address.startswith(("//", "/\\")) or any(ord(c) < 33 for c in address)
-    return "/" if outside else address
+    """Return the address if it is on this site, else "/"."""
+    # Browsers read "//host" and "/\\host" as another host, and drop tabs and line ends in front of it: without this
+    # check, a link to our sign-in page could lead on to a copy of it elsewhere.
+    is_external = not address.startswith("/") or address.startswith(("//", "/\\"))
+    if is_external or any(ord(letter) < 33 for letter in address):
+        return "/"
+    return address
 
 
-def _secret(request: Request) -> str:
-    """The cookie that a form's token is made of: an annotator's pages stay the annotator's, whoever else is here."""
+def _get_csrf_secret(request: Request) -> str:
+    """Return the cookie from which the token of forms is derived."""
     token = get_site(request).token
+    # By address, not by who is signed in: an admin who tries out an invitation has both cookies.
     annotating = request.url.path.startswith(("/annotate", "/join"))
     return request.cookies.get(ANNOTATOR_COOKIE if annotating else make_admin_cookie_name(token), "")
 
 
-def _set(request: Request, response: Response, name: str, value: str, same_site: str) -> None:
+def _set_cookie(request: Request, response: Response, name: str, value: str, same_site: str) -> None:
     response.set_cookie(
         name,
         value,
-        max_age=MONTH,
+        max_age=COOKIE_SECONDS,
+        # Scripts never need the cookies, so an injected one could not read them either.
         httponly=True,
         secure=get_site(request).address_of(request).startswith("https:"),
-        samesite=same_site,  # type: ignore[arg-type]  # starlette wants the literal
+        samesite=same_site,  # type: ignore[arg-type]  # starlette expects a Literal
         path="/",
     )

@@ -1,4 +1,4 @@
-"""A check that the name in a request is one of the valid ones."""
+"""Validation of names that come with a request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from exegete.errors import unknown
 
 
-def validate_choice(what: str, given: str, valid: Sequence[str]) -> str:
-    """The given name, or the first of the valid ones where none is given. Raises ExegeteError for another name."""
-    if not given:
+def validate_choice(field: str, value: str, valid: Sequence[str]) -> str:
+    """Return the value, or the first valid one if it is empty. Raises ExegeteError for any other value."""
+    if not value:
         return valid[0]
-    if given not in valid:
-        raise unknown(what, given, valid)
-    return given
+    if value not in valid:
+        raise unknown(field, value, valid)
+    return value

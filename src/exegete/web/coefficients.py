@@ -1,4 +1,4 @@
-"""Coefficients of learned explainers for heads, layers and features, as coloured cells."""
+"""Heatmaps of the coefficients that learned explainers give to heads, layers and features."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from exegete.web.heatmaps import Heatmap, make_heatmap
 
 
 def has_coefficients(method: Explainer) -> bool:
-    """Whether the method has coefficients that can be shown."""
+    """Return whether the method has coefficients that can be shown."""
     return type(method) in COEFFICIENTS
 
 
 def make_coefficient_heatmaps(method: Explainer) -> dict[str, Heatmap]:
-    """By kind of coefficient: a row a layer, the last one first."""
-    return {kind: _grid(values.detach().cpu(), method) for kind, values in COEFFICIENTS[type(method)](method).items()}
+    """Return one heatmap per kind of coefficient, with one row per layer and the last layer first."""
+    coefficients = COEFFICIENTS[type(method)](method)
+    return {kind: _make_heatmap(values.detach().cpu(), method) for kind, values in coefficients.items()}
 
 
-def _grid(values: Any, method: Any) -> Heatmap:
-    rows = range(method.n_layers, method.n_layers - len(values), -1)
+def _make_heatmap(values: Any, method: Any) -> Heatmap:
+    # An explainer of the last layers only has fewer rows than the model has layers.
+    layers = range(method.n_layers, method.n_layers - len(values), -1)
     columns = [str(number) for number in range(1, values.shape[1] + 1)]
-    return make_heatmap([f"layer {n}" for n in rows], columns, values.flip(0).numpy(), signed=bool((values < 0).any()))
+    has_negative = bool((values < 0).any())
+    return make_heatmap([f"layer {n}" for n in layers], columns, values.flip(0).numpy(), signed=has_negative)

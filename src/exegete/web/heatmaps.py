@@ -1,4 +1,4 @@
-"""Scores as coloured cells: layers by positions, heads by layers."""
+"""Scores as tables of coloured cells: layers by positions, heads by layers."""
 
 from __future__ import annotations
 
@@ -6,49 +6,52 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from exegete.reports.attributions import Attribution
 from exegete.reports.highlighted import colors
 
 
 class HeatmapCell(NamedTuple):
-    """A number and the class of its colour."""
+    """A number and the CSS class of its colour."""
 
     value: float
     color: str
 
 
 class Heatmap(NamedTuple):
-    """Named rows and columns of cells."""
+    """The column names, and each row's name with its cells."""
 
     columns: Sequence[str]
     rows: Sequence[tuple[str, Sequence[HeatmapCell]]]
 
 
 def make_layer_heatmap(item: Attribution) -> Heatmap:
-    """The scores of each layer, the last one first; special tokens are left out. Layers may differ in their scale."""
-    kept = [place for place, special in enumerate(item.special) if not special]
+    """Return the scores of each layer without special tokens, the last layer first."""
+    positions = [position for position, is_special in enumerate(item.special) if not is_special]
     layers = item.layers if item.layers is not None else item.scores[None]
     names = [str(number) for number in range(len(layers), 0, -1)]
-    return make_heatmap(
-        names, [item.tokens[place] for place in kept], layers[::-1, kept], signed=item.signed, by_row=True
-    )
+    tokens = [item.tokens[position] for position in positions]
+    # Each row is scaled by itself: the scores of layers can differ by orders of magnitude.
+    return make_heatmap(names, tokens, layers[::-1, positions], signed=item.signed, by_row=True)
 
 
 def make_heatmap(
     rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False
 ) -> Heatmap:
-    """Values [R, C], the strongest one of all, or of each row, in the strongest shade."""
+    """Return a heatmap of values [R, C]. The largest magnitude, of all values or of each row, has the darkest shade."""
     array = np.asarray(values, dtype=np.float64)
-    top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=np.isfinite(array))
-    cells = [
-        [
-            HeatmapCell(
-                float(value), colors.level_to_css_class(colors.score_to_level(float(value), float(most)), signed=signed)
-            )
-            for value in line
-        ]
-        for line, (most,) in zip(array, np.broadcast_to(top, (len(array), 1)), strict=True)
-    ]
+    # NaN and infinity must not decide the scale: every other cell would lose its colour.
+    is_finite = np.isfinite(array)
+    top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=is_finite)
+    tops = np.broadcast_to(top, (len(array), 1))[:, 0]
+    cells = [_color_row(line, float(largest), signed) for line, largest in zip(array, tops, strict=True)]
     return Heatmap(columns, list(zip(rows, cells, strict=True)))
+
+
+def _color_row(values: NDArray[np.float64], largest: float, signed: bool) -> list[HeatmapCell]:
+    cells = []
+    for value in values.tolist():
+        level = colors.score_to_level(value, largest)
+        cells.append(HeatmapCell(value, colors.level_to_css_class(level, signed=signed)))
+    return cells

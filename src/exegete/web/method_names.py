@@ -1,4 +1,4 @@
-"""Methods by the names that pages show."""
+"""Names of methods as pages show them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from collections.abc import Iterable
 
 
 def make_display_names(specs: Iterable[str]) -> dict[str, str]:
-    """By spec, the name on pages: of a learned method's folder as few last parts as no other spec ends in."""
-    ends = {spec: _ends(spec) for spec in specs}
-    count = Counter(end for every in ends.values() for end in every)
-    return {spec: next((end for end in every if count[end] == 1), every[-1]) for spec, every in ends.items()}
+    """Return a name for each spec.
+
+    The path in a learned method's spec is cut to the fewest last parts that distinguish it from the other specs.
+    """
+    suffixes = {spec: _list_suffixes(spec) for spec in specs}
+    count = Counter[str]()
+    for candidates in suffixes.values():
+        count.update(candidates)
+    names = {}
+    for spec, candidates in suffixes.items():
+        unique = [name for name in candidates if count[name] == 1]
+        names[spec] = unique[0] if unique else candidates[-1]
+    return names
 
 
-def _ends(spec: str) -> list[str]:
-    """The spec with one, two, ... of its folder's last parts, at last all of it."""
+def _list_suffixes(spec: str) -> list[str]:
+    """Return the spec with one, two, … of the last parts of its path; the last element is the whole spec."""
     name, colon, path = spec.rstrip("/").partition(":")
     parts = path.split("/")
     return [f"{name}{colon}{'/'.join(parts[-size:])}" for size in range(1, len(parts) + 1)]

@@ -1,4 +1,4 @@
-"""From a template and values to a page; everything that is put in is escaped."""
+"""Pages made of templates and values. Jinja escapes every value, so text from outside stays text."""
 
 from __future__ import annotations
 
@@ -27,37 +27,52 @@ SCRIPTS = {
 
 
 @cache
-def templates() -> Environment:
-    """Our templates, and those of reports."""
-    base = highlight.template_environment()
-    loaders = [FileSystemLoader(ROOM / "templates"), *([base.loader] if base.loader else [])]
-    return base.overlay(loader=ChoiceLoader(loaders))
+def load_templates() -> Environment:
+    """Return the environment of the web templates, which can include the templates of reports."""
+    reports = highlight.template_environment()
+    loaders = [FileSystemLoader(ROOM / "templates"), *([reports.loader] if reports.loader else [])]
+    # An overlay keeps the filters and the autoescaping of reports, and leaves their environment unchanged.
+    return reports.overlay(loader=ChoiceLoader(loaders))
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page. Templates also see `site`, `admin` (whether the admin asks), `csrf`, `here` (the path), `lang`, `t`."""
+    """Return a page made of a template.
+
+    Besides `values`, the template sees `site`, `admin` (whether the admin is signed in), `csrf` (the token of forms),
+    `here` (the path of the request), `lang`, and the translators `t` (annotators' pages) and `say` (admin's pages).
+    """
     lang = values.pop("lang", "en")
-    told = {"lang": lang, "t": make_translator(lang), "say": make_admin_translator(lang)}
-    shared = {"site": get_site(request), "admin": is_admin(request), "here": request.url.path} | told
     csrf = values.pop("csrf", None) or make_csrf_token(request)
-    text = templates().get_template(f"{template}.html.j2").render(**shared, csrf=csrf, **values)
+    text = render_fragment(
+        template,
+        site=get_site(request),
+        admin=is_admin(request),
+        here=request.url.path,
+        lang=lang,
+        t=make_translator(lang),
+        say=make_admin_translator(lang),
+        csrf=csrf,
+        **values,
+    )
     return HTMLResponse(text, status)
 
 
 def render_fragment(template: str, **values: Any) -> str:
-    """A part of a page."""
-    return templates().get_template(f"{template}.html.j2").render(**values)
+    """Return the HTML of a template as text."""
+    return load_templates().get_template(f"{template}.html.j2").render(**values)
 
 
 def make_download(content: bytes, name: str, media: str) -> Response:
-    """A response that the browser saves as a file, under a safe name."""
+    """Return a response that the browser saves as a file."""
+    # A quote or line end in the name would add to the header; a slash would suggest a folder.
     safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in name)
     return Response(content, media_type=media, headers={"content-disposition": f'attachment; filename="{safe}"'})
 
 
 @cache
 def load_assets() -> Mapping[str, tuple[bytes, str]]:
-    """The style sheet and scripts by name, with their media types: all there is, so that no path is ever looked up."""
-    found = {name: (path.read_bytes(), "text/javascript; charset=utf-8") for name, path in SCRIPTS.items()}
-    style = templates().get_template("site.css.j2").render()
-    return found | {"style.css": (style.encode(), "text/css; charset=utf-8")}
+    """Return the content and media type of the style sheet and of each script, by file name."""
+    # Requests look names up here and never open a path, so that no address can reach another file.
+    assets = {name: (path.read_bytes(), "text/javascript; charset=utf-8") for name, path in SCRIPTS.items()}
+    style = load_templates().get_template("site.css.j2").render()
+    return assets | {"style.css": (style.encode(), "text/css; charset=utf-8")}

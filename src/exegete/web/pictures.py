@@ -1,4 +1,4 @@
-"""Pictures that come in are checked and made small; those that go out are PNG."""
+"""Uploaded pictures, checked and scaled down, and PNG encoding."""
 
 from __future__ import annotations
 
@@ -13,54 +13,63 @@ from PIL import Image, UnidentifiedImageError
 from exegete.errors import ExegeteError
 from exegete.web.settings import Limits
 
+# Pillow reads dozens of formats; the fewer decoders see foreign bytes, the smaller the attack surface.
 FORMATS = ("PNG", "JPEG", "WEBP")
-KEPT = 64
+MAX_PICTURES = 64
 
 
 class PictureStore:
-    """The last pictures that were uploaded, in memory, by a digest of what they show."""
+    """The last uploaded pictures, kept in memory and found by a digest of their content."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._pictures: OrderedDict[str, bytes] = OrderedDict()
+        # Handlers that are no coroutines run on several threads.
         self._lock = Lock()
 
     def add(self, content: bytes) -> str:
-        """Keeps a picture and gives its digest. Raises ExegeteError for what is none, or is too large."""
+        """Store a picture and return its digest. Raises ExegeteError if it cannot be read or is too large."""
         picture = encode_png(open_picture(content, self.limits))
+        # Of the re-encoded pixels: metadata of the upload is dropped, and equal pictures are stored once.
         digest = sha256(picture).hexdigest()[:32]
         with self._lock:
-            self._kept[digest] = picture
-            self._kept.move_to_end(digest)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self._pictures[digest] = picture
+            self._pictures.move_to_end(digest)
+            while len(self._pictures) > MAX_PICTURES:
+                self._pictures.popitem(last=False)
         return digest
 
     def get(self, digest: str) -> bytes:
-        """A PNG. Raises ExegeteError when it is not kept any more."""
+        """Return a picture as PNG. Raises ExegeteError if it is no longer stored."""
         with self._lock:
-            if digest not in self._kept:
-                raise ExegeteError(f"the picture is not here any more (the last {KEPT} are kept): upload it again")
-            return self._kept[digest]
+            if digest not in self._pictures:
+                raise ExegeteError(f"this picture is no longer stored (the last {MAX_PICTURES} are): upload it again")
+            return self._pictures[digest]
 
 
 def open_picture(content: bytes, limits: Limits) -> Image.Image:
-    """The picture, at most `limits.picture_side` wide and high; its size is read before decoding."""
+    """Return the picture in RGB, at most `limits.picture_side` wide and high.
+
+    Raises:
+        ExegeteError: the content is no picture of a known format, or has too many pixels.
+    """
     try:
         with Image.open(BytesIO(content), formats=FORMATS) as picture:
+            # `open` reads only the header. A small file can decode to gigabytes, so the size is checked first.
             if picture.width * picture.height > limits.picture_pixels:
-                raise ExegeteError(f"a picture may have {limits.picture_pixels:,} pixels, this one is larger")
-            found = picture.convert("RGB")
+                raise ExegeteError(f"expected a picture of at most {limits.picture_pixels:,} pixels, this one has more")
+            decoded = picture.convert("RGB")
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+        # ExegeteError is a ValueError; the one that is raised above passes unchanged.
         if isinstance(error, ExegeteError):
             raise
         raise ExegeteError(f"expected a picture ({', '.join(FORMATS)})") from None
-    found.thumbnail((limits.picture_side, limits.picture_side))
-    return found
+    decoded.thumbnail((limits.picture_side, limits.picture_side))
+    return decoded
 
 
 def encode_png(picture: Any) -> bytes:
-    """A PIL image as a PNG."""
+    """Return a PIL image as PNG."""
     buffer = BytesIO()
     picture.convert("RGB").save(buffer, format="PNG")
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""How much a request may bring."""
+"""Bounds on requests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what comes from outside; beyond them a request is refused.
+    """Bounds on what a request may contain; a request beyond them is refused.
 
-    `text`: characters of a text; `form` and `upload`: bytes of a request's body; `fields`: of a form; `pixels`: of a
-    picture; `side`: to which a picture is scaled down; `methods`: explained at once; `examples`: of an imported file;
-    `waiting`: pieces of work with models; `seconds`: that each may wait, and then take.
+    Attributes:
+        text_length: Characters of a text.
+        form_bytes: Bytes of a request's body.
+        upload_bytes: Bytes of the body of a request that uploads a file.
+        form_fields: Fields of a form.
+        picture_pixels: Pixels of an uploaded picture.
+        picture_side: Width and height, in pixels, to which pictures are scaled down.
+        methods: Methods explained in one request.
+        file_examples: Examples in an imported file.
+        queue_size: Explanations that wait or run at a time, per queue.
+        work_seconds: Seconds that an explanation may wait, and then run.
     """
 
     text_length: int = 20_000
@@ -27,8 +35,10 @@ class Limits:
 
 
 UPLOAD_PATHS = frozenset({"/picture", "/studies/import"})
-"""The addresses to which files go."""
+"""The addresses that take files."""
+# `int` raises ValueError for strings of more than 4,300 digits, and its time grows with the square of their number.
 MAX_DIGITS = 18
-"""Digits of a number that is read: more have no meaning anywhere here, and thousands cannot be read at all."""
+"""Digits of a number in a request."""
+# Questions travel in the address, so that a page can be linked: h11's default (16 KiB) is too small for them.
 MAX_HEADER_BYTES = 256 << 10
-"""Bytes that a request's first line and headers may have: a text travels in a permalink."""
+"""Bytes of a request's first line and headers."""

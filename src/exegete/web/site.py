@@ -1,4 +1,4 @@
-"""The parts of the site that a server offers, and its settings."""
+"""The site that a server offers: its pages, and its settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """The rooms that are open, the admin's token, and the names under which the server may be asked for.
+    """The services behind the pages of a server, and its settings. Pages without a service are not served.
 
-    `explorer`: models to explain; `chats`: language models; `results`: what `compare` and `study` left, by name;
-    `storage`: human studies; `address`: where browsers reach the server, which invitations begin with; default: where a
-    request came to.
+    Attributes:
+        token: The admin's secret, of at least 20 characters.
+        explorer: Models to explain.
+        results: Stored results of `compare`, `explain` and `study`, by name.
+        storage: The database of human studies.
+        limits: Bounds on requests.
+        hosts: Host names and addresses by which browsers may ask for the server.
+        address: The URL at which browsers reach the server, used in invitations; default: the URL of the request.
+        chats: Language models to explain.
     """
 
+    # Not in the repr: a traceback or log line that prints the site must not print the secret.
     token: str = field(repr=False)
     explorer: Explorer | None = None
     results: Mapping[str, Result] = field(default_factory=dict)
@@ -41,18 +48,18 @@ class Site:
             raise ExegeteError("expected an admin token of at least 20 characters: a shorter one can be guessed")
 
     def address_of(self, request: Request) -> str:
-        """Where browsers reach the server, without a slash at the end."""
+        """Return the URL at which browsers reach the server, without a slash at the end."""
         return self.address or str(request.base_url).rstrip("/")
 
     @property
     def studies(self) -> Storage:
-        """The storage, in rooms that are open only where there is one; ExegeteError elsewhere."""
+        """The database of human studies. Raises ExegeteError if the server has none."""
         if self.storage is None:
             raise ExegeteError("this server has no studies: start it with --study NAME or --storage URL")
         return self.storage
 
 
 def get_site(request: Request) -> Site:
-    """The site that a request is for."""
+    """Return the site of the application that handles the request."""
     site: Site = request.app.state.site
     return site

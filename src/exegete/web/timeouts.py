@@ -1,4 +1,7 @@
-"""Connections that send their request slowly, or never, are closed: they hold none of the server's places for long."""
+"""Timeouts for receiving a request.
+
+Without them, clients that send a request slowly, or none, could occupy all of the server's connections.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,45 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class TimeoutProtocol(H11Protocol):
-    """uvicorn's protocol with a time for each request: `head` seconds for its first lines, `body` for the rest."""
+    """uvicorn's HTTP/1.1 protocol, which closes connections whose request arrives too slowly."""
 
-    head, body = 10.0, 120.0
+    header_timeout, body_timeout = 10.0, 120.0
+    """Seconds for the first line and headers of a request, and for its body."""
 
-    _deadline: asyncio.TimerHandle | None = None
-    _reading_body = False
+    _timer: asyncio.TimerHandle | None = None
+    _is_reading_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The time for the first request begins."""
+        """Start the timer of the first request."""
         super().connection_made(transport)
-        self._give(self.head)
+        self._start_timer(self.header_timeout)
 
     def data_received(self, data: bytes) -> None:
-        """More of a request: its time goes on, the body's own begins with it, and none runs once all is there."""
+        """Process received bytes and start, keep or stop the timer."""
         super().data_received(data)
         state = self.conn.their_state
-        if state is h11.IDLE and self._deadline is None:
-            self._give(self.head)
-        elif state is h11.SEND_BODY and not self._reading_body:
-            self._give(self.body)
-            self._reading_body = True
+        # A running timer is not restarted: one byte every few seconds would keep the connection open forever.
+        if state is h11.IDLE and self._timer is None:
+            self._start_timer(self.header_timeout)
+        elif state is h11.SEND_BODY and not self._is_reading_body:
+            self._start_timer(self.body_timeout)
+            self._is_reading_body = True
         elif state not in (h11.IDLE, h11.SEND_BODY):
-            self._forget()
+            # The request is complete. Explanations and event streams may take longer than the timeouts.
+            self._cancel_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
-        self._forget()
+        """Stop the timer."""
+        self._cancel_timer()
         super().connection_lost(exc)
 
-    def _give(self, seconds: float) -> None:
-        self._forget()
-        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+    def _start_timer(self, seconds: float) -> None:
+        self._cancel_timer()
+        # `close` would first flush the answer to a client that may not read it; `abort` frees the socket at once.
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
 
-    def _forget(self) -> None:
-        self._reading_body = False
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _cancel_timer(self) -> None:
+        self._is_reading_body = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

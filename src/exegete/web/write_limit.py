@@ -1,4 +1,4 @@
-"""Too much at once is told, never waited for on the threads that serve pages."""
+"""A limit on concurrent writes, so that writers that wait for the database do not block the pages."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from anyio.lowlevel import RunVar
 
 T = TypeVar("T")
 MAX_WRITERS, WRITE_TIMEOUT = 4, 20.0
-"""Threads that write answers at a time; seconds that an answer waits for one of them."""
-_writers = RunVar[CapacityLimiter]("exegete_writers")
+"""Number of threads that write answers; seconds that an answer waits for one of them."""
+# A limiter belongs to the event loop in which it is made; tests run several loops in one process.
+_limiter = RunVar[CapacityLimiter]("exegete_writers")
 
 
 class BusyError(Exception):
-    """Not now: the same request succeeds later."""
+    """The server cannot process the request now; the client can repeat it later."""
 
 
 async def run_write(function: Callable[[], T]) -> T:
-    """The result of a function that writes. It runs on a thread of its own kind; whoever waits for one holds none.
+    """Return the result of a function that writes to the database, run on one of at most `MAX_WRITERS` threads.
 
     Raises:
-        BusyError: no such thread got free.
+        BusyError: no thread became free within `WRITE_TIMEOUT` seconds.
     """
-    limiter = _writers.get(None)
+    limiter = _limiter.get(None)
     if limiter is None:
         limiter = CapacityLimiter(MAX_WRITERS)
-        _writers.set(limiter)
-    waiting = object()
+        _limiter.set(limiter)
+    # The wait happens in the event loop. On a thread, waiting writers could take all threads that serve pages.
+    borrower = object()
     try:
         with fail_after(WRITE_TIMEOUT):
-            await limiter.acquire_on_behalf_of(waiting)
+            await limiter.acquire_on_behalf_of(borrower)
     except TimeoutError:
         raise BusyError("the answers of others are being saved") from None
     try:
+        # A limiter of its own: the default one, of 40 threads, is shared with the handlers of pages.
         return await to_thread.run_sync(function, limiter=CapacityLimiter(1))
     finally:
-        limiter.release_on_behalf_of(waiting)
+        limiter.release_on_behalf_of(borrower)

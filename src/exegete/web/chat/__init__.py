@@ -1,1 +1,1 @@
-"""What a model says about documents: where its answer comes from, and how likely it stays without parts of them."""
+"""The chat: where a model's answer about documents comes from, and how likely it is without parts of them."""

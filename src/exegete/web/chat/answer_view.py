@@ -1,4 +1,4 @@
-"""The page of an answer as plain values: what the model read, text by text, and its shades by part of the answer."""
+"""The values that the page of an answer shows: the texts of the prompt, and their shades per part of the answer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from exegete.reports.highlighted.generated_view import HighlightedText, TextPiec
 
 
 @dataclass(frozen=True)
-class Section:
-    """A text that the model read, its name, whether it is a document, and its pieces by unit."""
+class PromptSection:
+    """A named text of the prompt, whether it is a document, and its pieces by unit."""
 
     name: str
     is_source: bool
@@ -23,26 +23,31 @@ class Section:
 
 @dataclass(frozen=True)
 class AnswerView:
-    """What `highlighted` has, with the prompt by `sections` [S].
+    """An answer and its prompt, for the T explained parts of the answer and the S sections of the prompt.
 
-    `sums` [T + 1, S]: the scores of each text, of all rows together and of each; `log_probs` and `tokens` [T + 1]: of
-    the whole answer and each row.
+    Attributes:
+        highlighted: The shades of the units.
+        sections: The sections of the prompt.
+        sums: Sums of scores [T + 1, S] per section; the first row is for the whole answer.
+        log_probs: Log-probabilities [T + 1] of the whole answer and of each part.
+        tokens: Numbers of tokens [T + 1] of the whole answer and of each part.
     """
 
     highlighted: HighlightedText
-    sections: list[Section]
+    sections: list[PromptSection]
     sums: list[list[float]]
     log_probs: list[float]
     tokens: list[int]
 
     @property
     def mean_probabilities(self) -> list[float]:
-        """[T + 1] The mean probability of a token (geometric), in per cent."""
+        """The geometric mean of the token probabilities [T + 1], in per cent."""
+        # The probability of a long text is too small for a bar, and would compare lengths rather than certainty.
         return [100 * exp(value / count) for value, count in zip(self.log_probs, self.tokens, strict=True)]
 
     @property
     def script_data(self) -> dict[str, Any]:
-        """What a script needs, as JSON can hold it."""
+        """The values that the page's script needs, serialisable as JSON."""
         return {
             "levels": self.highlighted.levels,
             "best": self.highlighted.best,
@@ -53,15 +58,17 @@ class AnswerView:
 
 
 def build_answer_view(item: GeneratedAttribution) -> AnswerView:
-    """The drawing of one attribution."""
-    texts = [number for number, _, _ in item.unit_spans]
+    """Return the view of one attribution."""
+    texts = [text for text, _, _ in item.unit_spans]
     names, places = item.exchange.names, item.exchange.places
     sections = []
-    for number, (name, place, own) in enumerate(zip(names, places, item.exchange.is_source, strict=True)):
-        extents = [(start, end) if text == number else (0, 0) for text, start, end in item.unit_spans]
-        sections.append(Section(name, own, cut_text(item.prompt[slice(*place)], extents)))
-    inside = np.array(texts)[:, None] == np.arange(len(names))
+    for number, (name, (start, end), is_source) in enumerate(zip(names, places, item.exchange.is_source, strict=True)):
+        # Units of other texts get an empty span, so that a piece's index remains the number of its unit.
+        spans = [(first, last) if text == number else (0, 0) for text, first, last in item.unit_spans]
+        sections.append(PromptSection(name, is_source, cut_text(item.prompt[start:end], spans)))
+    # [U, S] Membership of units in sections: the product with the scores sums them per section.
+    is_in_section = np.array(texts)[:, None] == np.arange(len(names))
     rows = np.concatenate([item.scores.sum(0, keepdims=True), item.scores]).astype(np.float64)
     log_probs = [float(item.log_probs.sum()), *item.log_probs.tolist()]
     tokens = [len(item.exchange.tokens), *(end - start for start, end in item.spans)]
-    return AnswerView(highlight_generated(item), sections, (rows @ inside).tolist(), log_probs, tokens)
+    return AnswerView(highlight_generated(item), sections, (rows @ is_in_section).tolist(), log_probs, tokens)

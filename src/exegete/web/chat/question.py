@@ -1,4 +1,4 @@
-"""Documents, a question and the settings of a chat's page, as they stand in its address."""
+"""The documents, question and settings of a chat page, as read from its address."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from exegete.web.settings import Limits
 
 ROWS = ("sentences", "words", "tokens")
 UNITS = get_args(Granularity)
-TOKENS, MOST_TOKENS = 64, 512
-"""Tokens of an answer where nothing says how many, and at most."""
+DEFAULT_TOKENS, MAX_TOKENS = 64, 512
+"""The default and the largest limit on the tokens of an answer."""
 
 
 @dataclass(frozen=True)
 class ChatQuestion:
-    """A question on named documents, the answer to explain (none: the model's own), and how.
+    """A question about named documents, and the settings of its explanation.
 
-    `model` and `method` are names that the server gave; `unit` "" is the usual one; `rows` are the
-    parts of the answer that are explained; `tokens`: of an answer at most.
+    Attributes:
+        model: Name of a model of the server.
+        method: Name of a method of the server.
+        question: The user's message.
+        sources: Name and text of each document.
+        system: Instructions, for models with a chat template.
+        response: The answer to explain; empty: the model generates it.
+        unit: The unit of the prompt that is scored and removed; empty: see `ChatService.resolve_method`.
+        rows: The parts of the answer that are explained, see `ROWS`.
+        tokens: Largest number of generated tokens.
     """
 
     model: str
@@ -35,17 +43,20 @@ class ChatQuestion:
     response: str = ""
     unit: str = ""
     rows: str = ROWS[0]
-    tokens: int = TOKENS
+    tokens: int = DEFAULT_TOKENS
 
     @property
     def query(self) -> str:
-        """The question as it stands in an address."""
-        plain = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name != "sources"]
-        documents = [pair for name, text in self.sources for pair in (("name", name), ("text", text))]
-        return urlencode([(name, value) for name, value in plain if value] + documents)
+        """The question as the query of an address."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sources"}
+        pairs = [(name, value) for name, value in settings.items() if value]
+        # Empty names and texts are kept: documents are read as the n-th name with the n-th text.
+        for name, text in self.sources:
+            pairs += [("name", name), ("text", text)]
+        return urlencode(pairs)
 
     def build_query(self, **changes: Any) -> str:
-        """The query of this question with changes."""
+        """Return the query of this question with some fields changed."""
         return replace(self, **changes).query
 
 
@@ -53,27 +64,37 @@ def parse_chat_question(
     query: Mapping[str, Sequence[str]],
     models: Sequence[str],
     methods: Sequence[str],
-    usual: Callable[[str], str],
+    default_method: Callable[[str], str],
     limits: Limits,
 ) -> ChatQuestion:
-    """The question of an address or form; `usual`: the method of a model where none is named.
+    """Return the question in an address or form.
+
+    Args:
+        query: The values of each field.
+        models: Names of the server's models; the first is the default.
+        methods: Names of the server's methods.
+        default_method: Returns the method for a model if the query names none.
+        limits: Bounds on the texts.
 
     Raises:
-        ExegeteError: texts beyond the limits, or names that the server does not have.
+        ExegeteError: the texts are too long, a name is unknown, or the number of tokens is invalid.
     """
+    # Browsers send line ends of a textarea as CRLF; the spans of units would then differ from those of a link.
     first = {name: values[0].replace("\r\n", "\n") for name, values in query.items() if values}
     pairs = zip_longest(query.get("name", ()), query.get("text", ()), fillvalue="")
     sources = [(name.strip(), text.replace("\r\n", "\n")) for name, text in pairs if name.strip() or text.strip()]
     texts = [first.get(name, "") for name in ("question", "system", "response")]
-    if (size := sum(map(len, [*texts, *(part for pair in sources for part in pair)]))) > limits.text_length:
+    # One bound on the sum: the model reads all texts at once.
+    size = sum(map(len, texts)) + sum(len(name) + len(text) for name, text in sources)
+    if size > limits.text_length:
         raise ExegeteError(f"all texts together may have {limits.text_length:,} characters, these have {size:,}")
-    tokens = first.get("tokens", str(TOKENS))
-    if not (tokens.isdecimal() and len(tokens) < 5 and 1 <= int(tokens) <= MOST_TOKENS):
-        raise ExegeteError(f"an answer may have 1 to {MOST_TOKENS} tokens, not {tokens[:20]!r}")
+    tokens = first.get("tokens", str(DEFAULT_TOKENS))
+    if not (tokens.isdecimal() and len(tokens) < 5 and 1 <= int(tokens) <= MAX_TOKENS):
+        raise ExegeteError(f"an answer may have 1 to {MAX_TOKENS} tokens, not {tokens[:20]!r}")
     model = validate_choice("model", first.get("model", ""), models)
     return ChatQuestion(
         model=model,
-        method=validate_choice("method", first.get("method", "") or usual(model), methods),
+        method=validate_choice("method", first.get("method", "") or default_method(model), methods),
         question=texts[0],
         sources=tuple(sources),
         system=texts[1],

@@ -1,4 +1,4 @@
-"""The chat's pages: documents and a question, where the answer comes from, and the answer without parts of them."""
+"""Routes of the chat: explanations of answers, log-probabilities without some units, exports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attributions
 from exegete.web import authentication
 from exegete.web.chat.answer_view import build_answer_view
-from exegete.web.chat.question import MOST_TOKENS, ROWS, UNITS, ChatQuestion, parse_chat_question
+from exegete.web.chat.question import MAX_TOKENS, ROWS, UNITS, ChatQuestion, parse_chat_question
 from exegete.web.chat.service import AnswerExplanation, ChatService
-from exegete.web.explore.routes import numbers
-from exegete.web.explore.stream import Put, stream_events, throttle_progress
+from exegete.web.explore.routes import parse_numbers
+from exegete.web.explore.stream import SendEvent, stream_events, throttle_progress
 from exegete.web.pages import make_download, render_fragment, render_page
 from exegete.web.site import get_site
 
@@ -26,16 +26,19 @@ router = APIRouter()
 
 
 @router.get("/chat")
-async def chat(request: Request) -> Response:
-    """The form, and a card that waits for its answer; with `whole` the answer is there at once."""
-    chats, question = _asked(request)
+async def show_chat(request: Request) -> Response:
+    """Show the form and, for a question, a place for the answer.
+
+    The page's script then fills the place from the stream. With `whole` in the query, the page has the answer.
+    """
+    chats, question = _parse_request(request)
     if not question.question.strip() or "whole" not in request.query_params:
-        return await run_in_threadpool(_page, request, chats, question, "")
-    answered = await chats.work.run(request, lambda stop: chats.explain(question, stop=stop))
-    return await run_in_threadpool(_page, request, chats, question, _card(answered))
+        return await run_in_threadpool(_render_chat, request, chats, question, "")
+    result = await chats.work.run(request, lambda stop: chats.explain(question, stop=stop))
+    return await run_in_threadpool(_render_chat, request, chats, question, _render_card(result))
 
 
-def _page(request: Request, chats: ChatService, question: ChatQuestion, card: str) -> Response:
+def _render_chat(request: Request, chats: ChatService, question: ChatQuestion, card: str) -> Response:
     return render_page(
         request,
         "chat",
@@ -44,69 +47,70 @@ def _page(request: Request, chats: ChatService, question: ChatQuestion, card: st
         card=card,
         units=UNITS,
         rows=ROWS,
-        most=MOST_TOKENS,
+        most=MAX_TOKENS,
         waits=bool(question.question.strip()) and not card,
     )
 
 
 @router.get("/chat/example")
-def some_example(request: Request) -> Response:
-    """Another of the server's examples."""
-    chats, question = _asked(request)
+def redirect_to_example(request: Request) -> Response:
+    """Redirect to the chat with a random example of the server."""
+    chats, question = _parse_request(request)
     if not chats.examples:
         raise ExegeteError("this server has no examples: start it with --data")
-    found = choice(chats.examples)  # noqa: S311  (no secret)
-    texts = {name: getattr(found, name) for name in ("question", "sources", "system", "response")}
+    example = choice(chats.examples)  # noqa: S311  (no secret)
+    texts = {name: getattr(example, name) for name in ("question", "sources", "system", "response")}
     return RedirectResponse(f"/chat?{question.build_query(**texts)}", 303)
 
 
 @router.get("/chat/stream")
-async def stream(request: Request) -> Response:
-    """The answer when it is there: `progress` (share), then `card` (HTML)."""
-    chats, question = _asked(request)
-    lines = stream_events(chats.work, partial(_tell, chats, question))
+async def stream_answer(request: Request) -> Response:
+    """Stream the answer and its explanation as events: `progress` (share), then `card` (HTML)."""
+    chats, question = _parse_request(request)
+    lines = stream_events(chats.work, partial(_send_answer, chats, question))
     return StreamingResponse(lines, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-def _tell(chats: ChatService, question: ChatQuestion, put: Put, stop: Event) -> None:
-    put("card", {"html": _card(chats.explain(question, throttle_progress(put), stop))})
+def _send_answer(chats: ChatService, question: ChatQuestion, send: SendEvent, stop: Event) -> None:
+    result = chats.explain(question, throttle_progress(send), stop)
+    send("card", {"html": _render_card(result)})
 
 
 @router.post("/chat/without")
-async def without(request: Request, form: authentication.CheckedForm) -> Response:
-    """Log-probabilities of the answer and its parts without some units, as JSON."""
-    chats, question = _asked(request, form)
-    removed = numbers(authentication.get_field(form, "removed"))
+async def score_without_units(request: Request, form: authentication.CheckedForm) -> Response:
+    """Return the log-probabilities of the answer and of its parts without some units, as JSON."""
+    chats, question = _parse_request(request, form)
+    removed = parse_numbers(authentication.get_field(form, "removed"))
     return JSONResponse(await chats.work.run(request, lambda stop: chats.score_without(question, removed, stop)))
 
 
 @router.get("/chat/export/{kind}")
-async def export(request: Request, kind: str) -> Response:
-    """The attribution as a page or as JSON."""
-    chats, question = _asked(request)
+async def export_answer(request: Request, kind: str) -> Response:
+    """Return the attribution as a file: an HTML page or JSON."""
+    chats, question = _parse_request(request)
     if kind not in ("html", "json"):
-        raise HTTPException(404, "There are exports as html and json.")
-    answered = await chats.work.run(request, lambda stop: chats.explain(question, stop=stop))
-    if answered.attribution is None:
-        raise ExegeteError(f"there is nothing to export: {answered.problem}")
-    found: Attributions[Any] = Attributions([answered.attribution])
+        raise HTTPException(404, "Exports are available as html and json.")
+    result = await chats.work.run(request, lambda stop: chats.explain(question, stop=stop))
+    if result.attribution is None:
+        raise ExegeteError(f"there is nothing to export: {result.problem}")
+    attributions: Attributions[Any] = Attributions([result.attribution])
     if kind == "html":
-        return make_download(found.to_html().encode(), "answer.html", "text/html; charset=utf-8")
-    return make_download(found.to_json().encode(), "answer.json", "application/json")
+        return make_download(attributions.to_html().encode(), "answer.html", "text/html; charset=utf-8")
+    return make_download(attributions.to_json().encode(), "answer.json", "application/json")
 
 
-def _card(answered: AnswerExplanation) -> str:
-    view = None if answered.attribution is None else build_answer_view(answered.attribution)
-    return render_fragment("chat_card", answered=answered, view=view)
+def _render_card(result: AnswerExplanation) -> str:
+    view = None if result.attribution is None else build_answer_view(result.attribution)
+    return render_fragment("chat_card", result=result, view=view)
 
 
-def _asked(request: Request, form: authentication.Form | None = None) -> tuple[ChatService, ChatQuestion]:
+def _parse_request(request: Request, form: authentication.Form | None = None) -> tuple[ChatService, ChatQuestion]:
     site = get_site(request)
     chats = site.chats
     if chats is None:
         raise HTTPException(404)
-    query = request.query_params
-    given = {name: query.getlist(name) for name in query} if form is None else form
-    return chats, parse_chat_question(
-        given, list(chats.models), list(chats.methods), chats.get_default_method, site.limits
-    )
+    query = form
+    if query is None:
+        query = {name: request.query_params.getlist(name) for name in request.query_params}
+    models, methods = list(chats.models), list(chats.methods)
+    return chats, parse_chat_question(query, models, methods, chats.get_default_method, site.limits)

@@ -1,11 +1,11 @@
-"""Language models behind the chat's page: answers, where they come from, what they lose. Nothing here knows of HTTP."""
+"""Language models behind the chat's pages: their answers and explanations, independent of HTTP."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Event
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -23,39 +23,39 @@ from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.reports.generated import GeneratedAttribution
 from exegete.studies.compare.compare import list_native_methods
-from exegete.web.chat.question import ChatQuestion
-from exegete.web.explore.progress import track_progress
+from exegete.web.chat.question import ROWS, ChatQuestion
+from exegete.web.explore.progress import ShareCallback, track_progress
 from exegete.web.explore.queue import WorkQueue
 from exegete.web.method_names import make_display_names
 from exegete.web.settings import Limits
 
 CACHE_SIZE = 256
-ANSWERING = 0.3
-"""The share of the progress that an answer takes, the explanation has the rest."""
-Report = Callable[[float], None]
+RESPONSE_SHARE = 0.3
+"""Share of the progress bar for the generation of the answer; the rest is for its explanation."""
 V = TypeVar("V")
 
 
 class AnswerExplanation(NamedTuple):
-    """The attribution of an answer, or why there is none; `own`: whether the model gave the answer itself."""
+    """The attribution of an answer, or an error message; `is_generated`: the model wrote the answer, not the user."""
 
     attribution: GeneratedAttribution | None = None
     problem: str = ""
-    own: bool = True
+    is_generated: bool = True
     seconds: float = 0.0
 
 
 class ChatService:
-    """Explains what models by name say on documents; what pages ask goes through `work`, one piece after the other.
+    """Generates and explains answers of several language models.
+
+    Methods that run a model must be called through the queue `work`, which runs one task at a time.
 
     Args:
-        models: language models, with an encoder or without.
-        methods: specs as on the command line, beside every method that needs nothing but the model; what a request
-            names is looked up among these, never made from its words.
-        examples: rows of prompt or messages, sources and response to begin with.
-        limits: see `Limits`.
-        seed: of methods that have one.
-        trained_methods: by model the spec of the method that it was trained for.
+        models: The models by name: decoders or encoder-decoders.
+        methods: Specs of methods, as on the command line, offered besides the methods that need only the model.
+        examples: Examples that the pages offer, with a prompt or messages, sources and perhaps a response.
+        limits: Bounds on requests.
+        seed: Random seed of the methods that have one.
+        trained_methods: By model, the spec of the method that the model was trained for.
     """
 
     def __init__(
@@ -68,160 +68,173 @@ class ChatService:
         trained_methods: Mapping[str, str] | None = None,
     ) -> None:
         if not models:
-            raise ExegeteError("there is no model to explain: give one with --model")
+            raise ExegeteError("expected a model to explain: give one with --model")
+        trained_methods = trained_methods or {}
         self.models, self.seed = dict(models), seed
-        names = make_display_names((*(trained_methods or {}).values(), *methods, *list_native_methods()))
+        names = make_display_names((*trained_methods.values(), *methods, *list_native_methods()))
+        # Methods are made when their unit is known; an invalid spec is an error at the start nevertheless.
         for spec in names:
             explainer(spec)
         self.methods = {name: spec for spec, name in names.items()}
         self.configured_methods = [names[spec] for spec in methods]
-        self.trained_methods = {model: names[spec] for model, spec in (trained_methods or {}).items()}
+        self.trained_methods = {model: names[spec] for model, spec in trained_methods.items()}
         self.titles = make_titles(self.methods)
-        self.examples = [found for row in examples if (found := _asked(row)) is not None]
+        questions = [_make_question(example) for example in examples]
+        self.examples = [question for question in questions if question is not None]
         self.work = WorkQueue(limits.queue_size, limits.work_seconds)
-        self._made = dict[tuple[str, str], tuple[Explainer, Granularity]]()
-        self._said = OrderedDict[ChatQuestion, dict[str, Any]]()
-        self._kept = OrderedDict[ChatQuestion, AnswerExplanation]()
+        self._explainers = dict[tuple[str, str], tuple[Explainer, Granularity]]()
+        self._responses = OrderedDict[ChatQuestion, dict[str, Any]]()
+        self._explanations = OrderedDict[ChatQuestion, AnswerExplanation]()
 
     def get_default_method(self, model: str) -> str:
-        """The method a page begins with: what the model was trained for, else the server's first, else the best."""
-        return self.trained_methods.get(model) or next(
-            iter(self.configured_methods), default_method(self.models[model])
-        )
+        """Return the method the model was trained for, else the first one chosen for the server, else the best."""
+        if model in self.trained_methods:
+            return self.trained_methods[model]
+        return self.configured_methods[0] if self.configured_methods else default_method(self.models[model])
 
     def has_chat_template(self, model: str) -> bool:
-        """Whether a model reads chats; the others go on with a text."""
+        """Return whether a model reads messages; other models continue a plain prompt."""
         return bool(getattr(self.models[model].tokenizer, "chat_template", None))
 
     def resolve_method(self, question: ChatQuestion) -> tuple[Explainer, Granularity]:
-        """The method and the units it scores: those question for, else its own, else documents where there are some."""
+        """Return the method and the unit it scores.
+
+        The unit is the one in the question, else the one a saved method was trained with, else documents, or words if
+        the question has no documents.
+        """
         spec = self.methods[question.method]
         unit = question.unit or (explainer(spec).params.get("unit") if ":" in spec else None)
         unit = unit or ("source" if question.sources else "word")
-        if (spec, unit) not in self._made:
-            self._made[spec, unit] = resolve_unit(spec, cast(Granularity, unit), seed_params(spec, self.seed))
-        return self._made[spec, unit]
+        if (spec, unit) not in self._explainers:
+            params = seed_params(spec, self.seed)
+            self._explainers[spec, unit] = resolve_unit(spec, cast(Granularity, unit), params)
+        return self._explainers[spec, unit]
 
     def make_example(self, question: ChatQuestion) -> dict[str, Any]:
-        """The question as a row: messages where the model reads chats, else a prompt.
+        """Return the question as an example: messages for models with a chat template, else a prompt.
 
-        Documents stand where the question says {sources} or {NAME} (or word for word), else where a chat template has a
-        place for them, else before the question.
+        Documents replace {sources} or {NAME} in the question. If it has neither and does not quote a document, they
+        are left to a chat template that takes documents, else put before the question.
         """
         text, model = question.question, self.models[question.model]
-        marks = [
-            "{sources}",
-            *(f"{{{name}}}" for name, _ in question.sources if name),
-            *(t for _, t in question.sources),
-        ]
+        marks = ["{sources}", *(f"{{{name}}}" for name, _ in question.sources if name)]
+        marks += [document for _, document in question.sources if document]
         template = str(getattr(model.tokenizer, "chat_template", None) or "")
-        if question.sources and "documents" not in template and not any(mark and mark in text for mark in marks):
+        if question.sources and "documents" not in template and not any(mark in text for mark in marks):
             text = f"{{sources}}\n\n{text}"
-        row: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in question.sources]}
+        example: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in question.sources]}
         answer = question.response
         if template:
-            said = [{"role": "system", "content": question.system}] if question.system.strip() else []
-            row["messages"] = [*said, {"role": "user", "content": text}]
+            system = [{"role": "system", "content": question.system}] if question.system.strip() else []
+            example["messages"] = [*system, {"role": "user", "content": text}]
         else:
-            row["prompt"] = text
-            answer = answer if model.is_encoder_decoder or text[-1:].isspace() or answer[:1].isspace() else f" {answer}"
-        return row | ({"response": answer} if question.response.strip() else {})
+            example["prompt"] = text
+            # A decoder continues the prompt: "why?because" would be tokenized unlike anything the model has seen.
+            if not (model.is_encoder_decoder or text[-1:].isspace() or answer[:1].isspace()):
+                answer = f" {answer}"
+        if question.response.strip():
+            example["response"] = answer
+        return example
 
     def explain(
-        self, question: ChatQuestion, report: Report | None = None, stop: Event | None = None
+        self, question: ChatQuestion, report: ShareCallback | None = None, stop: Event | None = None
     ) -> AnswerExplanation:
-        """Where the answer comes from; what was answered lately is remembered.
+        """Return the explanation of the answer; the last results are cached.
 
         Raises:
-            StoppedError: `stop` was set meanwhile.
+            StoppedError: `stop` was set.
         """
-        if question not in self._kept:
-            _remember(self._kept, question, self._explain(question, report or (lambda share: None), stop or Event()))
-        return self._kept[question]
+        if question not in self._explanations:
+            result = self._explain(question, report or (lambda share: None), stop or Event())
+            _cache_result(self._explanations, question, result)
+        return self._explanations[question]
 
     def score_without(self, question: ChatQuestion, removed: Iterable[int], stop: Event | None = None) -> list[float]:
-        """Log-probabilities of the whole answer and of its explained parts when the units of these numbers are gone.
+        """Return the log-probabilities [T + 1] of the answer and its T explained parts without the removed units.
 
-        A text all of whose units are gone is removed as a whole.
+        A text whose units are all removed is removed as a whole, with the space between them.
         """
         item, model = self.explain(question, stop=stop).attribution, self.models[question.model]
         if item is None:
             return []
-        row = self._answered(question, lambda share: None, stop or Event())
-        with track_progress(model.embedding, lambda seen: None, stop or Event()):
-            batch = model.encode([row])
-            keep = ~_gone(batch, item, set(removed))
+        example = self._add_response(question, lambda share: None, stop or Event())
+        with track_progress(model.embedding, lambda n_inputs: None, stop or Event()):
+            batch = model.encode([example])
+            keep = ~_find_removed_positions(batch, item, set(removed))
             table = model.predict_perturbed(batch, keep[None, None].to(batch.device))[0]
         spans = torch.tensor([(0, len(item.exchange.tokens)), *item.spans], device=batch.device)[:, None]
         return [float(model.task.log_probability(table, span)) for span in spans]
 
-    def _explain(self, question: ChatQuestion, report: Report, stop: Event) -> AnswerExplanation:
-        begun, model = time.perf_counter(), self.models[question.model]
+    def _explain(self, question: ChatQuestion, report: ShareCallback, stop: Event) -> AnswerExplanation:
+        start, model = time.perf_counter(), self.models[question.model]
         try:
+            is_generated = "response" not in self.make_example(question)
             method, unit = self.resolve_method(question)
-            row = self._answered(question, lambda share: report(ANSWERING * share), stop)
-            total = plan_work(model, row, method, question.rows, unit, question.tokens).forward
-            passes = partial(_in_all, report, total)
-            with track_progress(model.embedding, passes, stop):
-                (item,) = attribute_generated(model, [row], method, question.rows, unit)
-            return AnswerExplanation(
-                item, "", "response" not in self.make_example(question), time.perf_counter() - begun
-            )
+            example = self._add_response(question, lambda share: report(RESPONSE_SHARE * share), stop)
+            total = plan_work(model, example, method, question.rows, unit, question.tokens).forward
+
+            def report_inputs(n_inputs: int) -> None:
+                # The plan is an estimate: adaptive methods can run more inputs.
+                share = min(1.0, n_inputs / total)
+                report(RESPONSE_SHARE + (1 - RESPONSE_SHARE) * share)
+
+            # The embedding is called once per pass whichever way a method runs the model, and before the costly layers.
+            with track_progress(model.embedding, report_inputs, stop):
+                (item,) = attribute_generated(model, [example], method, question.rows, unit)
+            return AnswerExplanation(item, "", is_generated, time.perf_counter() - start)
         except ExegeteError as error:
             return AnswerExplanation(problem=str(error))
 
-    def _answered(self, question: ChatQuestion, report: Report, stop: Event) -> dict[str, Any]:
-        """The row with an answer."""
-        model, row = self.models[question.model], self.make_example(question)
-        plain = ChatQuestion(
-            question.model,
-            "",
-            question.question,
-            question.sources,
-            question.system,
-            question.response,
-            tokens=question.tokens,
-        )
-        if plain not in self._said:
-            with track_progress(model.embedding, lambda seen: report(min(1.0, seen / question.tokens)), stop):
-                _remember(self._said, plain, model.respond([row], question.tokens)[0])
-        return self._said[plain]
+    def _add_response(self, question: ChatQuestion, report: ShareCallback, stop: Event) -> dict[str, Any]:
+        """Return the question's example with the answer, generated by the model if the question has none."""
+        model, example = self.models[question.model], self.make_example(question)
+        # The answer does not depend on the method, unit and rows: changing them must not generate it again.
+        key = replace(question, method="", unit="", rows=ROWS[0])
+        if key not in self._responses:
+            with track_progress(model.embedding, lambda n_inputs: report(min(1.0, n_inputs / question.tokens)), stop):
+                _cache_result(self._responses, key, model.respond([example], question.tokens)[0])
+        return self._responses[key]
 
 
-def _in_all(report: Report, total: float, seen: int) -> None:
-    """Reports the share of an explanation's passes, after its answer's."""
-    report(ANSWERING + (1 - ANSWERING) * min(1.0, seen / total))
-
-
-def _gone(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor:
-    """[L] Positions of the removed units, and of texts of which nothing stays."""
+def _find_removed_positions(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor:
+    """Return the positions [L] of the removed units, and of the texts whose units are all removed."""
     number = list_units(batch, cast(Granularity, item.unit)).number
     (alignment,) = batch.alignments or ()
     text = torch.tensor([-1 if span is None else span[0] for span in alignment.spans])
+    # Alignments have no padding; decoders are padded on the left.
     texts = torch.nn.functional.pad(text, (len(number) - len(text), 0), value=-1)
-    left = {text for unit, (text, _, _) in enumerate(item.unit_spans) if unit not in removed}
-    whole = {text for text, _, _ in item.unit_spans} - left
-    of_units, of_texts = (torch.tensor(sorted(each), dtype=torch.long) for each in (removed, whole))
-    return torch.isin(number, of_units) | torch.isin(texts, of_texts)
+    remaining = {text for unit, (text, _, _) in enumerate(item.unit_spans) if unit not in removed}
+    # Otherwise spaces and line ends between the units of a removed document would stay in the prompt.
+    removed_texts = {text for text, _, _ in item.unit_spans} - remaining
+    is_removed = torch.isin(number, torch.tensor(sorted(removed), dtype=torch.long))
+    return is_removed | torch.isin(texts, torch.tensor(sorted(removed_texts), dtype=torch.long))
 
 
-def _asked(row: Mapping[str, Any]) -> ChatQuestion | None:
-    """What a row asks, without model and method; None for chats of several turns, which the page has no place for."""
+def _make_question(row: Mapping[str, Any]) -> ChatQuestion | None:
+    """Return the question of an example, without model and method, or None for chats of several turns."""
     example = prompt_to_row(row)
     messages = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
-    *before, last = messages
-    if last.get("role") != "user" or any(each.get("role") != "system" for each in before) or len(before) > 1:
+    *system, last = messages
+    # The form has one field for instructions and one for the question.
+    if last.get("role") != "user" or len(system) > 1 or any(message.get("role") != "system" for message in system):
         return None
     sources = example.get("sources") or {}
-    named = sources.items() if isinstance(sources, Mapping) else [(each["name"], each["text"]) for each in sources]
+    if isinstance(sources, Mapping):
+        documents = tuple(sources.items())
+    else:
+        documents = tuple((source["name"], source["text"]) for source in sources)
     answer = example.get("response")
     return ChatQuestion(
-        "", "", str(last["content"]), tuple(named), str(before[0]["content"]) if before else "",
-        answer if isinstance(answer, str) else "",
-    )  # fmt: skip
+        model="",
+        method="",
+        question=str(last["content"]),
+        sources=documents,
+        system=str(system[0]["content"]) if system else "",
+        response=answer if isinstance(answer, str) else "",
+    )
 
 
-def _remember(kept: OrderedDict[ChatQuestion, V], question: ChatQuestion, found: V) -> None:
-    kept[question] = found
-    while len(kept) > CACHE_SIZE:
-        kept.popitem(last=False)
+def _cache_result(cache: OrderedDict[ChatQuestion, V], question: ChatQuestion, result: V) -> None:
+    cache[question] = result
+    while len(cache) > CACHE_SIZE:
+        cache.popitem(last=False)

@@ -1,1 +1,1 @@
-"""Explaining one input by many methods, and asking what the model would say without parts of it."""
+"""The explorer: explain one input by many methods, and predict it again without parts of it."""

@@ -1,4 +1,4 @@
-"""How far a method is, counted in the inputs its model has read; and a way to stop it."""
+"""Progress of an explanation, counted in model inputs, and a way to stop it."""
 
 from __future__ import annotations
 
@@ -9,31 +9,36 @@ from typing import Any
 
 from torch import nn
 
-Report = Callable[[int], None]
+CountCallback = Callable[[int], None]
+"""Receives the number of inputs that the model has processed so far."""
+ShareCallback = Callable[[float], None]
+"""Receives the share of the work that is done, from 0 to 1."""
 
 
 class StoppedError(Exception):
-    """Nobody waits for the answer any more."""
+    """The work was stopped: its client has left, its time is up, or the server stops."""
 
 
 @contextmanager
-def track_progress(model: nn.Module, report: Report, stop: Event) -> Iterator[None]:
-    """Inside the block `report` is told, before each forward pass, how many inputs have gone through the model.
+def track_progress(model: nn.Module, report: CountCallback, stop: Event) -> Iterator[None]:
+    """Call `report` before each forward pass of the model inside the block.
 
     Raises:
-        StoppedError: when `stop` is set, at the next pass; the model is left as it came.
+        StoppedError: `stop` was set; raised at the next forward pass. The model is restored.
     """
-    seen = 0
+    n_inputs = 0
 
-    def before(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        nonlocal seen
+    def before_forward(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        nonlocal n_inputs
+        # A thread cannot be interrupted from outside; the forward pass is the one place that every method goes through.
         if stop.is_set():
             raise StoppedError
-        report(seen)
-        given = [*args, named.get("input_ids"), named.get("inputs_embeds")]
-        seen += next((len(each) for each in given if each is not None), 1)
+        report(n_inputs)
+        candidates = [*args, named.get("input_ids"), named.get("inputs_embeds")]
+        inputs = next((value for value in candidates if value is not None), None)
+        n_inputs += 1 if inputs is None else len(inputs)
 
-    hook = model.register_forward_pre_hook(before, with_kwargs=True)
+    hook = model.register_forward_pre_hook(before_forward, with_kwargs=True)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The input and settings of an explorer page, as they stand in its address."""
+"""The input and settings of an explorer page, as read from its address."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ PREDICTED = "predicted"
 
 @dataclass(frozen=True)
 class TextQuestion:
-    """A text, a pair or a picture (its key), and how it shall be explained.
+    """A text, pair of texts or picture to explain, and the settings of its explanation.
 
-    `model` and `method` are names that the server gave, `target` a label or `predicted`.
+    Attributes:
+        model: Name of a model of the server.
+        text: The text, or the first text of a pair.
+        pair: The second text, if any.
+        picture: Key of a picture, for image models.
+        target: A label, or "predicted".
+        level: The unit that is scored and removed, see `LEVELS`.
+        method: Names of methods of the server.
     """
 
     model: str
@@ -32,13 +39,16 @@ class TextQuestion:
 
     @property
     def query(self) -> str:
-        """The question as it stands in an address."""
-        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        pairs = [(name, each) for name, value in values for each in (value if isinstance(value, tuple) else (value,))]
-        return urlencode([(name, each) for name, each in pairs if each])
+        """The question as the query of an address."""
+        pairs: list[tuple[str, str]] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            values = value if isinstance(value, tuple) else (value,)
+            pairs += [(field.name, item) for item in values if item]
+        return urlencode(pairs)
 
     def build_query(self, **changes: Any) -> str:
-        """The query of this question with changes."""
+        """Return the query of this question with some fields changed."""
         return replace(self, **changes).query
 
 
@@ -46,29 +56,38 @@ def parse_text_question(
     query: Mapping[str, Sequence[str]],
     models: Sequence[str],
     methods: Sequence[str],
-    usual: Callable[[str], Sequence[str]],
+    default_methods: Callable[[str], Sequence[str]],
     limits: Limits,
 ) -> TextQuestion:
-    """The question of an address or form; `usual`: the methods of a model where none is named.
+    """Return the question in an address or form.
+
+    Args:
+        query: The values of each field.
+        models: Names of the server's models; the first is the default.
+        methods: Names of the server's methods.
+        default_methods: Returns the methods for a model if the query names none.
+        limits: Bounds on the texts and methods.
 
     Raises:
-        ExegeteError: a text beyond the limits, names that the server does not have, or too many methods.
+        ExegeteError: a text is too long, a name is unknown, or there are too many methods.
     """
     first = {name: values[0] for name, values in query.items() if values}
     for name in ("text", "pair"):
-        if len(first.get(name, "")) > limits.text_length:
-            raise ExegeteError(f"a text may have {limits.text_length:,} characters, this one has {len(first[name]):,}")
+        length = len(first.get(name, ""))
+        if length > limits.text_length:
+            raise ExegeteError(f"a text may have {limits.text_length:,} characters, this one has {length:,}")
     model = validate_choice("model", first.get("model", ""), models)
-    chosen = tuple(dict.fromkeys(query.get("method", ()))) or tuple(usual(model))
+    chosen = tuple(dict.fromkeys(query.get("method", ()))) or tuple(default_methods(model))
+    # A request only selects among the server's methods: a spec made from its words could name any file.
     for name in chosen:
         if name not in methods:
             raise unknown("method", name, methods)
     if len(chosen) > limits.methods:
-        raise ExegeteError(f"at most {limits.methods} methods at once, got {len(chosen)}")
+        raise ExegeteError(f"expected at most {limits.methods} methods, got {len(chosen)}")
     return TextQuestion(
         model=model,
-        text=_lines(first.get("text", "")),
-        pair=_lines(first.get("pair", "")),
+        text=_normalize_newlines(first.get("text", "")),
+        pair=_normalize_newlines(first.get("pair", "")),
         picture=first.get("picture", "")[:64],
         target=first.get("target", "")[:200] or PREDICTED,
         level=validate_choice("level", first.get("level", ""), LEVELS),
@@ -76,6 +95,6 @@ def parse_text_question(
     )
 
 
-def _lines(text: str) -> str:
-    """Forms send line ends as two characters."""
+def _normalize_newlines(text: str) -> str:
+    # Browsers send line ends of a textarea as CRLF; offsets and cached results would differ from the same text by link.
     return text.replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-"""Work with models on one thread: bounded, with a deadline, and given up when nobody waits for it."""
+"""A bounded queue for work with models, on one thread, with a deadline; work without a client is dropped."""
 
 from __future__ import annotations
 
@@ -16,84 +16,90 @@ from exegete.web.write_limit import BusyError
 
 T = TypeVar("T")
 Work = Callable[[Event], T]
-"""Work that has to stop when the event is set."""
-GLANCE = 0.1
-"""Seconds between two looks at whether the client is still there."""
+"""Work that must stop when the event is set."""
+POLL_SECONDS = 0.1
+"""Time between two checks whether the client is still connected."""
 
 
 class WorkQueue:
-    """A queue of `size` pieces of work; each may wait and then work for so many `seconds`."""
+    """A queue of at most `size` tasks, each of which may wait and then run for `seconds`."""
 
     def __init__(self, size: int, seconds: float) -> None:
         self.size, self.seconds = size, seconds
-        self._room = BoundedSemaphore(size)
-        self._thread, self._stops = ThreadPoolExecutor(1, "exegete-models"), set[Event]()
+        self._free = BoundedSemaphore(size)
+        # One thread: hooks and gradients are state of the model, and two passes at a time would need twice the memory.
+        self._thread, self._stop_events = ThreadPoolExecutor(1, "exegete-models"), set[Event]()
 
     def submit(self, work: Work[T]) -> tuple[Future[T], Event]:
-        """The work's outcome, and the event that ends it: in the queue, or at its next pass through a model.
+        """Return the future of the work, and the event that stops it before it starts or at its next forward pass.
 
         Raises:
             BusyError: the queue is full.
         """
-        if not self._room.acquire(blocking=False):
+        # Refused at once instead of waiting: the queue of the executor itself has no bound.
+        if not self._free.acquire(blocking=False):
             raise BusyError(f"{self.size} explanations are waiting")
         stop = Event()
         outcome = self._thread.submit(self._run, work, stop)
-        self._stops.add(stop)
-        outcome.add_done_callback(lambda _: self._done(stop))
+        self._stop_events.add(stop)
+        outcome.add_done_callback(lambda _: self._release(stop))
         return outcome, stop
 
-    def _done(self, stop: Event) -> None:
-        self._stops.discard(stop)
-        self._room.release()
+    def _release(self, stop: Event) -> None:
+        self._stop_events.discard(stop)
+        self._free.release()
 
     def _run(self, work: Work[T], stop: Event) -> T:
         if stop.is_set():
             raise StoppedError
-        late = Event()
+        is_late = Event()
 
-        def end() -> None:
-            late.set()
+        def expire() -> None:
+            is_late.set()
             stop.set()
 
-        timer = Timer(self.seconds, end)
+        # The time starts here and not in `submit`: waiting in the queue has a limit of its own.
+        timer = Timer(self.seconds, expire)
         timer.daemon = True
         timer.start()
         try:
             return work(stop)
         except StoppedError:
-            if late.is_set():
+            # `stop` has several causes; only an expired timer is worth an error message.
+            if is_late.is_set():
                 raise BusyError(f"it takes more than {self.seconds:g} seconds") from None
             raise
         finally:
             timer.cancel()
 
     async def run(self, request: Request, work: Work[T]) -> T:
-        """The result of the work for a request.
+        """Return the result of work for a request.
 
         Raises:
             BusyError: the queue is full, or the time is up.
-            ClientDisconnect: the client has left; the work is given up.
+            ClientDisconnect: the client has left; the work is stopped.
         """
         outcome, stop = self.submit(work)
-        waited = asyncio.wrap_future(outcome)
-        waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may look at it
-        end = asyncio.get_running_loop().time() + self.seconds
+        future = asyncio.wrap_future(outcome)
+        # asyncio logs exceptions that nobody retrieves, as happens when this method returns before the work ends.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        deadline = asyncio.get_running_loop().time() + self.seconds
         try:
-            while not (await asyncio.wait([waited], timeout=GLANCE))[0]:
+            while not (await asyncio.wait([future], timeout=POLL_SECONDS))[0]:
                 if await request.is_disconnected():
                     raise ClientDisconnect
-                if not outcome.running() and asyncio.get_running_loop().time() > end:
-                    raise BusyError("the explanations of others take long")
-            return waited.result()
+                if not outcome.running() and asyncio.get_running_loop().time() > deadline:
+                    raise BusyError("the explanations of others take too long")
+            return future.result()
         except StoppedError:
-            raise BusyError("the work was given up") from None
+            raise BusyError("the work was stopped") from None
         finally:
             stop.set()
             outcome.cancel()
 
     def close(self) -> None:
-        """Takes no more work, and gives up what waits and what is done."""
-        for stop in list(self._stops):
+        """Stop the running work, cancel the waiting work and accept no more."""
+        # A copy: `_release` removes events from the set on another thread.
+        for stop in list(self._stop_events):
             stop.set()
         self._thread.shutdown(wait=False, cancel_futures=True)

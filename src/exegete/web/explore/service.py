@@ -1,4 +1,4 @@
-"""Models and methods behind the explorer's pages; nothing here knows of HTTP."""
+"""Models and methods behind the explorer's pages, independent of HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
 from exegete.studies.compare.compare import list_native_methods
-from exegete.web.explore.progress import Report, track_progress
+from exegete.web.explore.progress import CountCallback, track_progress
 from exegete.web.explore.question import PREDICTED, TextQuestion
 from exegete.web.explore.queue import WorkQueue
 from exegete.web.method_names import make_display_names
@@ -34,7 +34,7 @@ EXAMPLE_PREFIX = "example-"
 
 
 class LabelScore(NamedTuple):
-    """One thing the model can say, and how sure it is (a regression: its value)."""
+    """A label with its probability, or the value of a regression."""
 
     label: str
     value: float
@@ -42,7 +42,7 @@ class LabelScore(NamedTuple):
 
 @dataclass(frozen=True)
 class MethodResult:
-    """A method's answer to a question: an attribution and its figures, or an error message."""
+    """The result of one method: an attribution and its metrics by title, or an error message in `problem`."""
 
     name: str
     attribution: Attribution | None = None
@@ -52,15 +52,16 @@ class MethodResult:
 
 
 class Explorer:
-    """Answers questions on models by name; what pages ask goes through `work`, one piece after the other.
+    """Predicts and explains single inputs with several models and methods.
+
+    Methods that run a model must be called through the queue `work`, which runs one task at a time.
 
     Args:
-        models: what can be explained.
-        methods: specs as on the command line, beside every method that needs nothing but the model; what a request
-            names is looked up among these, never made from its words.
-        examples: rows of canonical columns to begin with.
-        limits: see `Limits`.
-        seed: of methods that have one.
+        models: The models by name.
+        methods: Specs of methods, as on the command line, offered besides the methods that need only the model.
+        examples: Examples that the pages offer.
+        limits: Bounds on requests.
+        seed: Random seed of the methods that have one.
     """
 
     def __init__(
@@ -72,53 +73,56 @@ class Explorer:
         seed: int = 0,
     ) -> None:
         if not models:
-            raise ExegeteError("there is no model to explain: give one with --model")
+            raise ExegeteError("expected a model to explain: give one with --model")
         self.models, self.examples = dict(models), examples
         names = make_display_names((*methods, *list_native_methods()))
+        # Methods are made once, here: a request names one of them and never a file to load.
         self.methods = {name: make_seeded(spec, seed) for spec, name in names.items()}
         self.configured_methods = [names[spec] for spec in methods]
         self.titles = make_titles(self.methods)
-        self.judges = [metric(name) for name in METRICS]
+        self.metrics = [metric(name) for name in METRICS]
         self.pictures = PictureStore(limits)
         self.work = WorkQueue(limits.queue_size, limits.work_seconds)
-        self._kept = OrderedDict[tuple[str, ...], MethodResult]()
+        self._cache = OrderedDict[tuple[str, ...], MethodResult]()
 
     def get_default_methods(self, model: str) -> list[str]:
-        """The methods a page begins with: those chosen for this server, else the model's best and a second look."""
+        """Return the methods chosen for this server, else the model's best method and occlusion."""
         return self.configured_methods or [default_method(self.models[model]), SECOND_METHOD]
 
     def is_image_model(self, model: str) -> bool:
-        """Whether a model reads pictures; the others read texts."""
+        """Return whether a model takes pictures instead of texts."""
         return self.models[model].modality == "image"
 
     def find_examples(self, model: str) -> list[int]:
-        """The numbers of the examples that a model reads."""
-        return [place for place, row in enumerate(self.examples) if ("image" in row) == self.is_image_model(model)]
+        """Return the indices of the examples that suit a model: pictures for image models, texts for others."""
+        is_image = self.is_image_model(model)
+        return [index for index, example in enumerate(self.examples) if ("image" in example) == is_image]
 
     def has_input(self, question: TextQuestion) -> bool:
-        """Whether there is anything to explain."""
+        """Return whether the question has a text or picture to explain."""
         return bool(question.picture if self.is_image_model(question.model) else question.text.strip())
 
     def make_example(self, question: TextQuestion) -> Any:
-        """The question's input, as `attribute` takes it: a text, a pair of texts or an image."""
+        """Return the question's text, pair of texts or image, as `attribute` takes it."""
         if self.is_image_model(question.model):
             return Image.open(BytesIO(self.read_picture(question.picture)))
         return (question.text, question.pair) if question.pair.strip() else question.text
 
     def read_picture(self, key: str) -> bytes:
-        """A PNG: uploaded, or one of the examples."""
-        pictures = {
-            f"{EXAMPLE_PREFIX}{place}": row["image"] for place, row in enumerate(self.examples) if "image" in row
-        }
-        return encode_png(pictures[key]) if key in pictures else self.pictures.get(key)
+        """Return an uploaded picture or the picture of an example as PNG. Raises ExegeteError if it is not stored."""
+        # Keys are compared as text: `int` raises for thousands of digits, and reads "٣" and "03" as 3.
+        for index, example in enumerate(self.examples):
+            if key == f"{EXAMPLE_PREFIX}{index}" and "image" in example:
+                return encode_png(example["image"])
+        return self.pictures.get(key)
 
     def list_target_labels(self, question: TextQuestion) -> list[str]:
-        """Labels to explain besides the prediction: none if the model has one output, or answers with spans."""
+        """Return the labels that can be explained; empty for models with one output and for extracted answers."""
         model = self.models[question.model]
         return list(model.labels) if model.task.name in ("classification", "multi_label") else []
 
     def check_target(self, question: TextQuestion) -> str:
-        """The target to explain. Raises ExegeteError if the model has no such label."""
+        """Return the question's target. Raises ExegeteError if the model has no such label."""
         valid = (PREDICTED, *self.list_target_labels(question))
         if question.target not in valid:
             raise unknown("target", question.target, valid)
@@ -127,68 +131,84 @@ class Explorer:
     def predict_labels(
         self, question: TextQuestion, removed: Sequence[int] = (), stop: Event | None = None
     ) -> list[LabelScore]:
-        """The model's answers with the words (tokens, patches) of these numbers removed."""
+        """Return the model's prediction for the question without the removed units.
+
+        Args:
+            question: The question; its level decides whether units are words or tokens (or patches of a picture).
+            removed: Numbers of the removed units.
+            stop: Stops the work when it is set.
+
+        Raises:
+            StoppedError: `stop` was set.
+        """
         model = self.models[question.model]
         with model.cache_perturbed(), track_progress(model, lambda _: None, stop or Event()):
             batch = model.encode([self.make_example(question)])
-            unit = batch.word_of if question.level == "word" else _numbered(batch)
-            gone = torch.isin(unit, torch.tensor(sorted(removed), dtype=torch.long, device=batch.device))
-            probabilities = model.predict_perturbed(batch, (~gone | ~batch.content)[None])[0]
+            unit = batch.word_of if question.level == "word" else _number_content(batch)
+            is_removed = torch.isin(unit, torch.tensor(sorted(removed), dtype=torch.long, device=batch.device))
+            # Positions without content (special tokens, padding) have the number -1 and always stay.
+            probabilities = model.predict_perturbed(batch, (~is_removed | ~batch.content)[None])[0]
             if model.task.name == "span":
+                # Thousands of spans are possible answers: only the one of the full input is followed.
                 target = model.predict(batch)
-                found = attribute(model, self.make_example(question), "random").to_pandas()["prediction_label"][0]
-                return [LabelScore(str(found), float(model.task.probability(probabilities, target)[0]))]
-        names = model.labels if probabilities.shape[1] > 1 or model.task.name != "regression" else ("value",)
+                answer = attribute(model, self.make_example(question), "random").to_pandas()["prediction_label"][0]
+                return [LabelScore(str(answer), float(model.task.probability(probabilities, target)[0]))]
+        has_labels = probabilities.shape[1] > 1 or model.task.name != "regression"
+        names = model.labels if has_labels else ("value",)
         return [LabelScore(name, value) for name, value in zip(names, probabilities[0].tolist(), strict=True)]
 
     def estimate_inputs(self, question: TextQuestion, name: str) -> float:
-        """About how many inputs the model will read for a method."""
+        """Return the approximate number of inputs that a method runs through the model."""
         model = self.models[question.model]
         length = int(model.encode([self.make_example(question)]).content.sum())
         return max(1.0, self.methods[name].passes(length)[0])
 
     def explain(
-        self, question: TextQuestion, name: str, report: Report | None = None, stop: Event | None = None
+        self, question: TextQuestion, name: str, report: CountCallback | None = None, stop: Event | None = None
     ) -> MethodResult:
-        """One method's answer; what was answered lately is remembered.
+        """Return one method's explanation; the last results are cached.
 
         Raises:
-            StoppedError: `stop` was set meanwhile.
+            StoppedError: `stop` was set.
         """
+        # The level only changes how a result is shown, so it is not part of the key.
         key = (question.model, question.text, question.pair, question.picture, question.target, name)
-        if key not in self._kept:
-            found = self._explain(question, name, report or (lambda _: None), stop or Event())
-            self._kept[key] = found
-            while len(self._kept) > CACHE_SIZE:
-                self._kept.popitem(last=False)
-            return found
-        return self._kept[key]
+        if key in self._cache:
+            return self._cache[key]
+        result = self._explain(question, name, report or (lambda _: None), stop or Event())
+        self._cache[key] = result
+        while len(self._cache) > CACHE_SIZE:
+            self._cache.popitem(last=False)
+        return result
 
-    def _explain(self, question: TextQuestion, name: str, report: Report, stop: Event) -> MethodResult:
+    def _explain(self, question: TextQuestion, name: str, report: CountCallback, stop: Event) -> MethodResult:
         model, method = self.models[question.model], self.methods[name]
         with model.cache_perturbed():
-            begun = time.perf_counter()
+            start = time.perf_counter()
             try:
                 with track_progress(model, report, stop):
                     example = self.make_example(question)
                     item = attribute(model, example, method, self.check_target(question))[0]
-                    seconds = time.perf_counter() - begun
-                    return MethodResult(name, item, figures=self._judged(model, example, item), seconds=seconds)
+                    # Measured before the metrics, which need many passes of their own.
+                    seconds = time.perf_counter() - start
+                    return MethodResult(name, item, figures=self._evaluate(model, example, item), seconds=seconds)
             except ExegeteError as error:
+                # One method that does not support the model must not hide the results of the others.
                 return MethodResult(name, problem=str(error))
 
-    def _judged(self, model: ExplainedModel, example: Any, item: Attribution) -> dict[str, float]:
-        """Faithfulness figures of an attribution on this input, by metric."""
+    def _evaluate(self, model: ExplainedModel, example: Any, item: Attribution) -> dict[str, float]:
+        """Return the faithfulness of an attribution on its example, by the metric's title."""
         batch = model.encode([example])
         scores = torch.tensor(item.scores, device=batch.device)[None]
         target = model.resolve_target(batch, [item.target] if model.task.name != "span" else item.target)
-        return {
-            judge.card.title: float(judge.evaluate(model, batch, scores, target)[judge.name][0])
-            for judge in self.judges
-            if judge.supports(model)
-        }
+        figures = {}
+        for evaluator in self.metrics:
+            if evaluator.supports(model):
+                values = evaluator.evaluate(model, batch, scores, target)[evaluator.name]
+                figures[evaluator.card.title] = float(values[0])
+        return figures
 
 
-def _numbered(batch: Batch) -> torch.Tensor:
-    """[1, L] The number of each content position, -1 elsewhere."""
+def _number_content(batch: Batch) -> torch.Tensor:
+    """Return the number of each content position [1, L], and -1 for special tokens."""
     return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
