@@ -62,7 +62,7 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
         page.get_by_label("Text").nth(number).fill(text)
     page.get_by_role("button", name="Remove this document").nth(1).click()
     expect(page.get_by_label("Text")).to_have_count(2)
-    page.get_by_label("ChatQuestion", exact=True).fill("what is small ?")
+    page.get_by_label("Question", exact=True).fill("what is small ?")
     page.locator("summary", has_text="Instructions, and an answer to explain").click()
     page.get_by_label("Tokens of the model's own answer").fill("6")
     with page.expect_navigation():

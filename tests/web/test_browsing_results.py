@@ -41,24 +41,22 @@ def test_examples_are_sorted_by_the_metric_of_the_method(result, order):
     view = parse_view(result, {"method": "globenc", "metric": "aopc_sufficiency", "sort": "metric", "order": order})
     frame = result.comparison.results.query("method == 'globenc'").sort_values("aopc_sufficiency")
     expected = frame["example"].tolist()
-    assert [line.example for line in list_examples(result, view).lines] == expected[
-        :: 1 if order == "ascending" else -1
-    ]
+    assert [line.example for line in list_examples(result, view).rows] == expected[:: 1 if order == "ascending" else -1]
 
 
 def test_filters_leave_what_fits(result):
     found = list_examples(result, View("saliency", "aopc_sufficiency", text="FILM"))
-    assert [TEXTS[line.example] for line in found.lines] == [text for text in TEXTS if "film" in text]
-    predictions = {line.prediction for line in list_examples(result, View("saliency", "aopc_sufficiency")).lines}
+    assert [TEXTS[line.example] for line in found.rows] == [text for text in TEXTS if "film" in text]
+    predictions = {line.prediction for line in list_examples(result, View("saliency", "aopc_sufficiency")).rows}
     one = sorted(predictions)[0]
-    chosen = list_examples(result, View("saliency", "aopc_sufficiency", prediction=one)).lines
+    chosen = list_examples(result, View("saliency", "aopc_sufficiency", prediction=one)).rows
     assert {line.prediction for line in chosen} == {one}
 
 
 def test_pages_cut_the_list_and_none_is_empty(result, monkeypatch):
     monkeypatch.setattr("exegete.web.browse.listing.PER_PAGE", 3)
     pages = [list_examples(result, View("saliency", "aopc_sufficiency", page=page)) for page in (1, 2)]
-    assert [len(page.lines) for page in pages] == [3, 1]
+    assert [len(page.rows) for page in pages] == [3, 1]
     assert [(page.count, page.pages) for page in pages] == [(4, 2)] * 2
     assert PER_PAGE == 20
 

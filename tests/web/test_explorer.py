@@ -184,5 +184,5 @@ def test_a_target_that_the_model_does_not_know_is_said_before_anything_is_explai
 
 
 def test_no_model_is_nothing_to_explore():
-    with pytest.raises(ExegeteError, match="no model"):
+    with pytest.raises(ExegeteError, match="expected a model"):
         Explorer({})

@@ -1,1 +1,1 @@
-"""Browsing what `compare` and `study` left: which method, on which example, and where methods disagree."""
+"""Browsing stored results: methods by metric, single examples, and where methods disagree."""

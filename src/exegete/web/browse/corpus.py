@@ -1,4 +1,4 @@
-"""The page of an explained corpus: what its explanations come to, and its rows, some at a time."""
+"""The page of an explained corpus: a summary of its explanations, and its rows in pages."""
 
 from __future__ import annotations
 
@@ -14,60 +14,64 @@ from exegete.errors import unknown
 from exegete.reports.attributions import Attribution
 from exegete.studies.corpus.parts import CorpusParts
 from exegete.studies.corpus.summary import CorpusSummary, summarise
+from exegete.web.browse.listing import parse_page
 from exegete.web.browse.stored import Result
 from exegete.web.pages import render_page
 from exegete.web.site import get_site
 
-PER_PAGE, TOP = 20, 10
+PER_PAGE, N_TOP = 20, 10
 
 
-def corpus_page(request: Request, found: Result) -> Response:
-    """The summary, against another corpus if one is chosen, and a page of rows.
+def render_corpus(request: Request, result: Result) -> Response:
+    """Return the page of a corpus, compared with another corpus if the request names one with `against`.
 
     Raises:
-        ExegeteError: a corpus that is not explained to its end; another one that there is not.
+        ExegeteError: the corpus is not explained completely, or there is no corpus of the name `against`.
     """
-    others = {name: each for name, each in get_site(request).results.items() if each.is_corpus and name != found.name}
+    results = get_site(request).results
+    others = {name: other for name, other in results.items() if other.is_corpus and name != result.name}
     chosen = request.query_params.get("against", "")
     if chosen and chosen not in others:
         raise unknown("corpus", chosen, others)
-    summary = summed(found.folder, others[chosen].folder if chosen else None)
+    summary = get_summary(result.folder, others[chosen].folder if chosen else None)
     pages = max(1, math.ceil(summary.rows / PER_PAGE))
-    asked = request.query_params.get("page", "1")
-    number = min(pages, max(1, int(asked))) if asked.isdecimal() and len(asked) < 9 else 1
-    rows = CorpusParts(found.folder).read_slice((number - 1) * PER_PAGE, PER_PAGE)
+    number = min(pages, parse_page(request.query_params.get("page", "")))
+    rows = CorpusParts(result.folder).read_slice((number - 1) * PER_PAGE, PER_PAGE)
     return render_page(
         request,
         "browse_corpus",
-        result=found,
+        result=result,
         summary=summary,
-        words=[(label, _records(one)) for label, one in summary.words.groupby("label", sort=False)],
-        drift=None if summary.drift is None else _records(summary.drift),
-        lines=[(_item(row), row["label"]) for row in rows],
+        words=[(label, _list_top(rows)) for label, rows in summary.words.groupby("label", sort=False)],
+        drift=None if summary.drift is None else _list_top(summary.drift),
+        lines=[(_read_attribution(row), row["label"]) for row in rows],
         others=others,
         chosen=chosen,
         number=number,
         pages=pages,
-        top=TOP,
+        top=N_TOP,
     )
 
 
-def summed(folder: Path, against: Path | None) -> CorpusSummary:
-    """The summary as the folders are now; it is made once."""
-    marks = tuple((each / "corpus.json").stat().st_mtime_ns for each in (folder, against) if each is not None)
-    return _summed(folder, against, marks)
+def get_summary(folder: Path, against: Path | None) -> CorpusSummary:
+    """Return the summary of a corpus, cached until one of the folders changes."""
+    folders = [folder] if against is None else [folder, against]
+    # A corpus can be explained further while the server runs; its head file is written last.
+    times = tuple((corpus / "corpus.json").stat().st_mtime_ns for corpus in folders)
+    return _summarise(folder, against, times)
 
 
 @lru_cache(maxsize=16)
-def _summed(folder: Path, against: Path | None, marks: tuple[int, ...]) -> CorpusSummary:
-    del marks
-    return summarise(folder, against, top=TOP)
+def _summarise(folder: Path, against: Path | None, times: tuple[int, ...]) -> CorpusSummary:
+    # The times are only part of the cache's key.
+    del times
+    return summarise(folder, against, top=N_TOP)
 
 
-def _item(row: dict[str, Any]) -> Attribution:
+def _read_attribution(row: dict[str, Any]) -> Attribution:
     return Attribution.from_row({name: value for name, value in row.items() if name not in ("label", "rationale")})
 
 
-def _records(frame: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = frame.head(TOP).to_dict("records")
-    return found
+def _list_top(frame: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.head(N_TOP).to_dict("records")
+    return rows

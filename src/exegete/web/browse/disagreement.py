@@ -1,4 +1,4 @@
-"""How alike several methods rank the parts of one example."""
+"""Rank correlations between the scores that several methods give to one example."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from exegete.reports.attributions import Attribution
 
 
 def compute_correlations(items: Sequence[Attribution]) -> NDArray[np.float64]:
-    """[M, M] Kendall's τ-b between the scores of every two methods, over positions that are not special.
+    """Return Kendall's τ-b [M, M] between the scores of each two methods, without special tokens.
 
-    Signed scores count by their magnitude, as everywhere that signed and unsigned methods meet. NaN where a method
-    gives every position the same score.
+    Signed scores count by their magnitude, so that they can be compared with unsigned ones. A method that gives every
+    position the same score has NaN.
     """
-    scores = np.stack([_scores(item) for item in items])
-    upper = np.triu_indices(scores.shape[1], 1)
-    signs = np.sign(scores[:, upper[0]] - scores[:, upper[1]])
-    size = np.sqrt((signs != 0).sum(1))
+    scores = np.stack([_select_scores(item) for item in items])
+    # One matrix product for all pairs of methods: scipy's kendalltau would run once per pair and example.
+    first, second = np.triu_indices(scores.shape[1], 1)
+    signs = np.sign(scores[:, first] - scores[:, second])
+    # τ-b: concordant minus discordant pairs, over the geometric mean of the pairs without ties in either ranking.
+    n_untied = np.sqrt((signs != 0).sum(1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: NDArray[np.float64] = np.asarray((signs @ signs.T) / np.outer(size, size), dtype=np.float64)
-    return found
+        taus: NDArray[np.float64] = np.asarray((signs @ signs.T) / np.outer(n_untied, n_untied), dtype=np.float64)
+    return taus
 
 
-def _scores(item: Attribution) -> NDArray[np.float64]:
+def _select_scores(item: Attribution) -> NDArray[np.float64]:
     values: NDArray[np.float64] = item.scores[~np.asarray(item.special, dtype=bool)].astype(np.float64)
     return np.absolute(values, dtype=np.float64) if item.signed else values

@@ -1,4 +1,4 @@
-"""A result's examples, sorted, filtered and cut into pages."""
+"""The examples of a result, filtered, sorted and divided into pages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ PER_PAGE = 20
 
 @dataclass(frozen=True)
 class View:
-    """The chosen view of a result: examples explained by `method` and judged by `metric`.
+    """The method, metric, order and filters of a list of examples.
 
-    `text`: what the example contains; `prediction`: what the model answered, empty for all; `only`: see `ONLY`.
+    Attributes:
+        method: The method whose explanations are shown.
+        metric: The metric whose values are shown.
+        sort: The column to sort by, see `SORTS`.
+        order: "ascending" or "descending".
+        text: Text that an example must contain.
+        prediction: The prediction that an example must have; empty: any.
+        only: A filter, see `ONLY`.
+        page: The number of the page, from 1.
     """
 
     method: str
@@ -37,17 +45,17 @@ class View:
     page: int = 1
 
     def build_link(self, **changes: Any) -> str:
-        """The query of this view with changes; the first page unless one is named."""
+        """Return the query of this view with some fields changed.
+
+        It leads to the first page unless `page` is given: another filter has other pages.
+        """
         values = vars(replace(self, **({"page": 1} | changes)))
         return "?" + urlencode({name: value for name, value in values.items() if value not in ("", 1)})
 
 
 @dataclass(frozen=True)
 class ExampleRow:
-    """An example in the list.
-
-    `probability`: of the target; `value`: of the chosen metric; `item`: explained by the chosen method, where kept.
-    """
+    """An example in the list, with the target's probability, the metric's value and the attribution if it was kept."""
 
     example: int
     text: str
@@ -63,17 +71,16 @@ class ExampleRow:
 
 @dataclass(frozen=True)
 class ExamplePage:
-    """One page of a view: its lines, how many there are in all, and the number of pages."""
+    """The examples on one page, the number of all examples of the view, and the number of pages."""
 
-    lines: Sequence[ExampleRow]
+    rows: Sequence[ExampleRow]
     count: int
     pages: int
 
 
 def parse_view(result: Result, query: Mapping[str, str]) -> View:
-    """The view that an address asks for. Raises ExegeteError for names that the result does not have."""
+    """Return the view in the query of an address. Raises ExegeteError for a name that the result does not have."""
     metrics = [card.name for card in result.comparison.cards]
-    page = query.get("page", "1")
     return View(
         method=validate_choice("method", query.get("method", ""), result.leaderboard.rows),
         metric=validate_choice("metric", query.get("metric", ""), metrics),
@@ -82,57 +89,67 @@ def parse_view(result: Result, query: Mapping[str, str]) -> View:
         only=validate_choice("choice", query.get("only", ""), ONLY),
         text=query.get("text", "")[:200],
         prediction=query.get("prediction", "")[:200],
-        page=max(1, int(page)) if page.isdecimal() and len(page) < 9 else 1,
+        page=parse_page(query.get("page", "")),
     )
+
+
+def parse_page(text: str) -> int:
+    """Return the number of a page, or 1 if the text is no positive number of at most eight digits."""
+    if not text.isdecimal() or len(text) > 8:
+        return 1
+    return max(1, int(text))
 
 
 def list_examples(result: Result, view: View) -> ExamplePage:
-    """The lines of a view's page; examples without a value come last in either order."""
+    """Return the examples on the view's page; examples without a value come last in either order."""
     frame = result.comparison.results
-    mine = frame[frame["method"] == view.method]
-    lines = [line for line in (_line(result, view, row) for row in mine.to_dict("records")) if _fits(line, view)]
-    known = [line for line in lines if not math.isnan(_key(line, view.sort))]
-    known.sort(key=lambda line: _key(line, view.sort), reverse=view.order == "descending")
-    known += [line for line in lines if math.isnan(_key(line, view.sort))]
+    of_method = frame[frame["method"] == view.method]
+    rows = [_make_row(result, view, record) for record in of_method.to_dict("records")]
+    rows = [row for row in rows if _matches(row, view)]
+    # NaN compares as false with everything: a sort over it would leave the list in no order at all.
+    ranked = [row for row in rows if not math.isnan(_get_sort_value(row, view.sort))]
+    ranked.sort(key=lambda row: _get_sort_value(row, view.sort), reverse=view.order == "descending")
+    ranked += [row for row in rows if math.isnan(_get_sort_value(row, view.sort))]
     start = (view.page - 1) * PER_PAGE
-    return ExamplePage(known[start : start + PER_PAGE], len(known), max(1, math.ceil(len(known) / PER_PAGE)))
+    return ExamplePage(ranked[start : start + PER_PAGE], len(ranked), max(1, math.ceil(len(ranked) / PER_PAGE)))
 
 
 def get_example_values(result: Result, example: int) -> pd.DataFrame:
-    """Methods × metrics of one example."""
+    """Return the metrics of one example: a row per method, a column per metric, named by its title."""
     frame = result.comparison.results
     titles = {card.name: card.title for card in result.comparison.cards}
-    found: pd.DataFrame = frame[frame["example"] == example].set_index("method")[list(titles)]
-    return found.rename(columns=titles)
+    values: pd.DataFrame = frame[frame["example"] == example].set_index("method")[list(titles)]
+    return values.rename(columns=titles)
 
 
-def _line(result: Result, view: View, row: Mapping[Any, Any]) -> ExampleRow:
-    example = int(row["example"])
-    item = result.attributions.get(example, {}).get(view.method)
-    rows = result.comparison.examples
-    given = rows[example] if example < len(rows) else {}
-    texts = item.texts if item is not None else [given[name] for name in ("text", "text_pair") if name in given]
+def _make_row(result: Result, view: View, record: Mapping[Any, Any]) -> ExampleRow:
+    number = int(record["example"])
+    item = result.attributions.get(number, {}).get(view.method)
+    examples = result.comparison.examples
+    # A run that kept no texts has results without examples.
+    example = examples[number] if number < len(examples) else {}
+    texts = item.texts if item is not None else [example[name] for name in ("text", "text_pair") if name in example]
     return ExampleRow(
-        example,
-        " / ".join(texts),
-        str(row["target"]),
-        str(row["prediction"]),
-        given.get("label_name"),
-        float(row["probability"]),
-        int(row["tokens"]),
-        float(row[view.metric]),
-        result.disagreement.get(example, math.nan),
-        item,
+        example=number,
+        text=" / ".join(texts),
+        target=str(record["target"]),
+        prediction=str(record["prediction"]),
+        label=example.get("label_name"),
+        probability=float(record["probability"]),
+        tokens=int(record["tokens"]),
+        value=float(record[view.metric]),
+        disagreement=result.disagreement.get(number, math.nan),
+        item=item,
     )
 
 
-def _fits(line: ExampleRow, view: View) -> bool:
-    if view.text.lower() not in line.text.lower() or view.prediction not in ("", line.prediction):
+def _matches(row: ExampleRow, view: View) -> bool:
+    if view.text.lower() not in row.text.lower() or view.prediction not in ("", row.prediction):
         return False
     if view.only in ("right", "wrong"):
-        return line.label is not None and (line.label == line.prediction) == (view.only == "right")
-    return view.only == "all" or (line.item is not None and line.item.truncated)
+        return row.label is not None and (row.label == row.prediction) == (view.only == "right")
+    return view.only == "all" or (row.item is not None and row.item.truncated)
 
 
-def _key(line: ExampleRow, sort: str) -> float:
-    return float(line.value if sort == "metric" else getattr(line, sort))
+def _get_sort_value(row: ExampleRow, sort: str) -> float:
+    return float(row.value if sort == "metric" else getattr(row, sort))

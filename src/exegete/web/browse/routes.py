@@ -1,4 +1,4 @@
-"""The pages of results: the table, its examples, one example, a study's figures, and the report as it was written."""
+"""Routes of stored results: tables, examples, coefficients, figures of studies, and written reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, Response
 from exegete.errors import unknown
 from exegete.reports.highlighted import colors
 from exegete.reports.tables.cells import make_cells
-from exegete.web.browse.corpus import corpus_page
+from exegete.web.browse.corpus import render_corpus
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, get_example_values, list_examples, parse_view
 from exegete.web.browse.stored import Result
 from exegete.web.coefficients import has_coefficients, make_coefficient_heatmaps
@@ -18,119 +18,122 @@ from exegete.web.pictures import encode_png
 from exegete.web.site import get_site
 
 router = APIRouter(prefix="/browse")
+# Reports are files with inline scripts, and a folder of results may come from somebody else. The sandbox gives the page
+# an origin of its own, so that its scripts cannot act as the signed-in admin.
 REPORT_POLICY = (
     "sandbox allow-scripts allow-popups; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-ROWS = 500
+# A study can have a hundred thousand figures; browsers become slow with tables of that size.
+MAX_ROWS = 500
 
 
 @router.get("")
-def results(request: Request) -> Response:
-    """The page that lists all results."""
+def show_results(request: Request) -> Response:
+    """List all results."""
     return render_page(request, "browse_results", results=get_site(request).results.values())
 
 
 @router.get("/{name}")
-def result(request: Request, name: str) -> Response:
-    """A result: its table, where methods agree, and its examples."""
-    found = _found(request, name)
-    if found.is_study:
-        return _study(request, found)
-    if found.is_corpus:
-        return corpus_page(request, found)
-    view = parse_view(found, request.query_params)
-    board = found.leaderboard
+def show_result(request: Request, name: str) -> Response:
+    """Show a result: the table of methods and metrics, the agreement of the methods, and the examples."""
+    result = _get_result(request, name)
+    if result.is_study:
+        return _render_study(request, result)
+    if result.is_corpus:
+        return render_corpus(request, result)
+    view = parse_view(result, request.query_params)
+    board = result.leaderboard
     return render_page(
         request,
         "browse_result",
-        result=found,
+        result=result,
         board=board,
         cells=make_cells(board),
-        agreement=found.agreement if found.has_attributions and len(found.methods) > 1 else None,
+        agreement=result.agreement if result.has_attributions and len(result.methods) > 1 else None,
         shade=lambda tau: colors.level_to_css_class(colors.score_to_level(tau, 1.0), signed=True),
         view=view,
-        listing=list_examples(found, view),
-        predictions=sorted(set(map(str, found.comparison.results["prediction"]))),
+        listing=list_examples(result, view),
+        predictions=sorted(set(map(str, result.comparison.results["prediction"]))),
         sorts=SORTS,
         orders=ORDERS,
         only=ONLY,
-        labelled=any("label_name" in row for row in found.comparison.examples),
+        labelled=any("label_name" in row for row in result.comparison.examples),
     )
 
 
 @router.get("/{name}/examples/{example}")
-def example(request: Request, name: str, example: int) -> Response:
-    """One example by every method."""
-    found = _found(request, name)
-    if found.is_study or found.is_corpus or example not in set(found.comparison.results["example"]):
-        raise HTTPException(404, "This result has no such example.")
-    rows = found.comparison.examples
+def show_example(request: Request, name: str, example: int) -> Response:
+    """Show one example, explained by each method."""
+    result = _get_result(request, name)
+    if result.is_study or result.is_corpus or example not in set(result.comparison.results["example"]):
+        raise HTTPException(404, "This result does not have this example.")
+    rows = result.comparison.examples
     row = rows[example] if example < len(rows) else {}
     return render_page(
         request,
         "browse_example",
-        result=found,
+        result=result,
         example=example,
         row=row,
-        items=found.attributions.get(example, {}),
-        values=get_example_values(found, example),
-        disagreement=found.disagreement.get(example),
+        items=result.attributions.get(example, {}),
+        values=get_example_values(result, example),
+        disagreement=result.disagreement.get(example),
         layer_map=make_layer_heatmap,
-        view=parse_view(found, request.query_params),
-        last=int(found.comparison.results["example"].max()),
+        view=parse_view(result, request.query_params),
+        last=int(result.comparison.results["example"].max()),
     )
 
 
 @router.get("/{name}/examples/{example}/picture")
-def picture(request: Request, name: str, example: int) -> Response:
-    """The image of an example, as PNG."""
-    found = _found(request, name)
-    rows = [] if found.is_corpus else found.comparison.examples
+def serve_picture(request: Request, name: str, example: int) -> Response:
+    """Serve the image of an example as PNG."""
+    result = _get_result(request, name)
+    rows = [] if result.is_corpus else result.comparison.examples
     if not 0 <= example < len(rows) or "image" not in rows[example]:
         raise HTTPException(404, "This example has no picture.")
     return Response(encode_png(rows[example]["image"]), media_type="image/png")
 
 
 @router.get("/{name}/heads")
-def heads(request: Request, name: str) -> Response:
-    """The page of coefficients that the result's learned explainers give to attention heads."""
-    found = _found(request, name)
-    if found.is_study or found.is_corpus or not found.learned_methods:
+def show_coefficients(request: Request, name: str) -> Response:
+    """Show the coefficients that the result's learned explainers give to attention heads."""
+    result = _get_result(request, name)
+    if result.is_study or result.is_corpus or not result.learned_methods:
         raise HTTPException(404, "This result has no learned explainer.")
-    methods = {
-        each: make_coefficient_heatmaps(found.load_explainer(each))
-        for each in found.learned_methods
-        if has_coefficients(found.load_explainer(each))
-    }
+    methods = {}
+    for method in result.learned_methods:
+        explainer = result.load_explainer(method)
+        if has_coefficients(explainer):
+            methods[method] = make_coefficient_heatmaps(explainer)
     return render_page(request, "heads", methods=methods, back=f"/browse/{name}")
 
 
 @router.get("/{name}/report")
-def report(request: Request, name: str) -> Response:
-    """The page that was written with the result, in a sandbox of its own."""
-    path = _found(request, name).report_path
+def serve_report(request: Request, name: str) -> Response:
+    """Serve the report that was written with the result, in a sandbox."""
+    path = _get_result(request, name).report_path
     if path is None:
         raise HTTPException(404, "This result has no report.")
     return HTMLResponse(path.read_text(encoding="utf-8"), headers={"content-security-policy": REPORT_POLICY})
 
 
-def _study(request: Request, found: Result) -> Response:
-    """A study's figures, those that match."""
-    frame = found.figures
+def _render_study(request: Request, result: Result) -> Response:
+    """Return the page of a study's figures, filtered by the fields in the query."""
+    frame = result.figures
     fields = [name for name in ("training", "model", "recipe", "dataset", "explainer", "metric") if name in frame]
     chosen = {name: request.query_params.get(name, "") for name in fields}
     for name, value in chosen.items():
         if value:
             frame = frame[frame[name].astype(str) == value]
-    choices = {name: sorted(set(found.figures[name].astype(str))) for name in fields}
-    shown = frame.head(ROWS)
+    choices = {name: sorted(set(result.figures[name].astype(str))) for name in fields}
+    shown = frame.head(MAX_ROWS)
     return render_page(
-        request, "browse_study", result=found, shown=shown, count=len(frame), choices=choices, chosen=chosen
+        request, "browse_study", result=result, shown=shown, count=len(frame), choices=choices, chosen=chosen
     )
 
 
-def _found(request: Request, name: str) -> Result:
+def _get_result(request: Request, name: str) -> Result:
     results = get_site(request).results
     if name not in results:
         raise unknown("result", name, results)

@@ -1,4 +1,4 @@
-"""Results on disk by the names they go by in addresses."""
+"""Results on disk, and the names that they have in addresses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ from exegete.studies.runs.store import Cell, Store
 from exegete.web.browse.disagreement import compute_correlations
 
 RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"
-DEPTH = 3
+MAX_DEPTH = 3
 
 
 @dataclass(frozen=True)
 class Result:
-    """A comparison, a judged run of a study, a study's report or an explained corpus; read when first looked at."""
+    """A comparison, an evaluated run of a study, a study's report or an explained corpus.
+
+    Files are read when a property is first used, so that a server with many results starts at once.
+    """
 
     name: str
     title: str
@@ -42,125 +45,129 @@ class Result:
 
     @property
     def has_attributions(self) -> bool:
-        """Whether its attributions were kept."""
+        """Whether the attributions were kept."""
         return (self.folder / ATTRIBUTIONS).is_dir()
 
     @property
     def report_path(self) -> Path | None:
-        """The page that was written with it."""
+        """The path of the report that was written with the result, if any."""
         path = self.folder / REPORT
         return path if path.is_file() else None
 
     @property
     def is_study(self) -> bool:
-        """Whether it is a study's report: figures of runs, no examples."""
+        """Whether the result is a study's report, which has figures of runs but no examples."""
         return (self.folder / FIGURES).is_file() and not (self.folder / RESULTS).is_file()
 
     @property
     def is_corpus(self) -> bool:
-        """Whether it is an explained corpus: one method's rows, of any number."""
+        """Whether the result is an explained corpus, which has the rows of one method and is read in parts."""
         return (self.folder / CORPUS).is_file()
 
     @cached_property
     def figures(self) -> pd.DataFrame:
-        """A study's figures, one a run, explainer and metric."""
+        """The figures of a study, one per run, explainer and metric."""
         return pd.read_parquet(self.folder / FIGURES)
 
     @cached_property
     def comparison(self) -> Comparison:
-        """Its numbers and attributions; without attributions where a study kept none."""
-        return Comparison.load(self.folder) if (self.folder / RUN).is_file() else _run(self.folder)
+        """The scores, and the attributions if they were kept."""
+        return Comparison.load(self.folder) if (self.folder / RUN).is_file() else _load_run(self.folder)
 
     @cached_property
     def leaderboard(self) -> Leaderboard:
-        """The table of methods and metrics, the best by the first metric first."""
+        """The table of methods by metrics, sorted by the first metric."""
         return self.comparison.leaderboard
 
     @cached_property
     def titles(self) -> dict[str, str]:
-        """The methods in people's words, by name."""
+        """The displayed title of each method."""
         return self.comparison.titles
 
     @cached_property
     def methods(self) -> list[str]:
-        """The methods compared, in order."""
+        """The compared methods, in order."""
         return list(dict.fromkeys(self.comparison.results["method"]))
 
     @cached_property
     def learned_methods(self) -> list[str]:
-        """The methods that were read from a folder and have coefficients to show."""
+        """The learned methods, which were loaded from a folder."""
         config = self.comparison.config
         if "explainers" in config:
             return [name for name, facts in config["explainers"].items() if "run" in facts]
         methods = config.get("methods", {})
-        return [name for name, made in methods.items() if ":" in name and EXPLAINERS[made["method"]].card.learned]
+        return [name for name, facts in methods.items() if ":" in name and EXPLAINERS[facts["method"]].card.learned]
 
     def load_explainer(self, name: str) -> Explainer:
-        """One of the learned methods. Raises ExegeteError when its folder is not there any more."""
+        """Load one of the learned methods. Raises ExegeteError if its folder no longer exists."""
         config = self.comparison.config
         if "explainers" not in config:
             return explainer(name)
-        found = load_learned_explainer(Cell(config, judge_model, self.title), name, Store(self.folder.parents[1]))
-        assert found is not None
-        return found
+        # A run's folder is STORE/cells/KEY, and the explainer is stored with the cell that trained it.
+        store = Store(self.folder.parents[1])
+        method = load_learned_explainer(Cell(config, judge_model, self.title), name, store)
+        assert method is not None
+        return method
 
     @cached_property
     def attributions(self) -> dict[int, dict[str, Attribution]]:
-        """The attributions by example, then by method."""
-        found: dict[int, dict[str, Attribution]] = {}
+        """The attributions by example, and then by method."""
+        attributions: dict[int, dict[str, Attribution]] = {}
         rows = self.comparison.results[["example", "method"]].itertuples(index=False)
         for (example, method), item in zip(rows, self.comparison.attributions, strict=False):
-            found.setdefault(int(example), {})[str(method)] = item
-        return found
+            attributions.setdefault(int(example), {})[str(method)] = item
+        return attributions
 
     @cached_property
     def correlations(self) -> dict[int, NDArray[np.float64]]:
-        """By example: Kendall's τ between every two methods."""
+        """Kendall's τ between each two methods [M, M], by example."""
         return {example: compute_correlations(list(items.values())) for example, items in self.attributions.items()}
 
     @cached_property
     def disagreement(self) -> dict[int, float]:
-        """By example: 1 − mean τ over pairs of methods; 0 is full agreement, 1 none, 2 the opposite."""
+        """1 − the mean τ over pairs of methods, by example: 0 for equal rankings, 1 unrelated, 2 opposite."""
         below = np.tril_indices(len(self.methods), -1)
-        return {example: 1 - mean(matrix[below]) for example, matrix in self.correlations.items()}
+        return {example: 1 - nan_mean(matrix[below]) for example, matrix in self.correlations.items()}
 
     @cached_property
     def agreement(self) -> NDArray[np.float64]:
-        """Methods × methods: mean τ over examples."""
-        every = np.stack(list(self.correlations.values()))
-        size = len(self.methods)
-        return np.array([[mean(every[:, one, other]) for other in range(size)] for one in range(size)])
+        """The mean τ over examples between each two methods [M, M]."""
+        taus = np.stack(list(self.correlations.values()))
+        # Not np.nanmean: it warns about pairs of methods that have no τ on any example.
+        flat = [nan_mean(column) for column in taus.reshape(len(taus), -1).T]
+        return np.array(flat).reshape(taus.shape[1:])
 
 
 def open_results(folders: Iterable[Path]) -> dict[str, Result]:
-    """The results in folders, by name. A folder of a study's runs gives a result for each judged run; one that
-    holds folders of results, each of these.
+    """Return the results in the folders, by name.
+
+    The folder of a study has a result per evaluated run. Folders inside a folder are searched, `MAX_DEPTH` deep.
 
     Raises:
-        ExegeteError: a folder without results.
+        ExegeteError: a folder has no results.
     """
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     for folder in folders:
-        for title, place in _results(folder):
-            name = _free(title, found)
-            found[name] = Result(name, title, place)
-    return found
+        for title, result_folder in _list_results(folder):
+            name = _make_unique_name(title, results)
+            results[name] = Result(name, title, result_folder)
+    return results
 
 
-def _results(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The results of a folder, or of the folders in it. Raises ExegeteError where there are none."""
-    found = list(_found(folder, DEPTH))
-    if not found:
+def _list_results(folder: Path) -> list[tuple[str, Path]]:
+    """Return the title and folder of each result in a folder. Raises ExegeteError if there is none."""
+    results = list(_walk_results(folder, MAX_DEPTH))
+    if not results:
         raise ExegeteError(
             f"{folder} holds no results: give a folder that `exegete compare`, `exegete explain --data`, "
             "`exegete study run` or `exegete study report` wrote to, or one that holds such folders"
         )
-    yield from found
+    return results
 
 
-def _found(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
-    compared = (folder / RUN).is_file() and (folder / RESULTS).is_file()
-    if compared or (folder / FIGURES).is_file() or (folder / CORPUS).is_file():
+def _walk_results(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
+    is_comparison = (folder / RUN).is_file() and (folder / RESULTS).is_file()
+    if is_comparison or (folder / FIGURES).is_file() or (folder / CORPUS).is_file():
         yield folder.resolve().name, folder
         return
     store = Store(folder)
@@ -169,12 +176,13 @@ def _found(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
             yield str((store.read_record(key) or {}).get("title", key)), store.cell_folder(key)
     if depth and folder.is_dir():
         for below in sorted(folder.iterdir()):
+            # Cells are listed by the store above, and a link could lead out of the folder, or around in it.
             if below.is_dir() and not below.is_symlink() and below.name != "cells" and below.name[0] != ".":
-                yield from _found(below, depth - 1)
+                yield from _walk_results(below, depth - 1)
 
 
-def _free(title: str, taken: Iterable[str]) -> str:
-    """A name for addresses, made of the title."""
+def _make_unique_name(title: str, taken: Iterable[str]) -> str:
+    """Return a name for addresses, made of the title, that is not taken."""
     base = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "result"
     names, number, name = set(taken), 2, base
     while name in names:
@@ -182,7 +190,7 @@ def _free(title: str, taken: Iterable[str]) -> str:
     return name
 
 
-def _run(folder: Path) -> Comparison:
+def _load_run(folder: Path) -> Comparison:
     record: dict[str, Any] = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
     results = pd.read_parquet(folder / RESULTS)
     cards = [
@@ -196,7 +204,7 @@ def _run(folder: Path) -> Comparison:
     return Comparison(results, curves, attributions, [*cards, *cost], examples, record["config"])
 
 
-def mean(values: NDArray[np.float64]) -> float:
-    """The mean without NaN; NaN where nothing is left."""
+def nan_mean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the finite values, or NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
