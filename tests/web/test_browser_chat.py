@@ -38,7 +38,7 @@ def opened(browser, address):
 
 def there(page):
     """Waits until the answer is there."""
-    expect(page.locator("#arrived")).to_have_text("The answer is here")
+    expect(page.locator("#arrived")).to_have_text("The answer has arrived")
 
 
 def shown(page):
@@ -64,7 +64,7 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
     expect(page.get_by_label("Text")).to_have_count(2)
     page.get_by_label("Question", exact=True).fill("what is small ?")
     page.locator("summary", has_text="Instructions, and an answer to explain").click()
-    page.get_by_label("Tokens of the model's own answer").fill("6")
+    page.get_by_label("Maximum number of generated tokens").fill("6")
     with page.expect_navigation():
         page.get_by_role("button", name="Explain").click()
     there(page)
@@ -111,10 +111,10 @@ def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows
     without = room.without(replace(WORDS, unit="source", method="occlusion"), [0])
     assert abs(clean[0] - without[0]) > 0.1
     width = page.locator("#bars rect:not(.was)").first.get_attribute("width")
-    leave = page.get_by_role("button", name="Leave out doc 1")
+    leave = page.get_by_role("button", name="Remove doc 1")
     leave.click()
     expect(leave).to_have_attribute("aria-pressed", "true")
-    expect(page.locator("#told")).to_contain_text(
+    expect(page.locator("#effect")).to_contain_text(
         f"Without doc 1: log-probability {without[0]:.2f} instead of {clean[0]:.2f}, probability"
     )
     assert shown(page) == pytest.approx(without[:1], abs=6e-3)
@@ -122,10 +122,10 @@ def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows
     assert float(bar.locator(".was").get_attribute("width")) == pytest.approx(float(width))
     assert bar.locator("rect:not(.was)").get_attribute("width") != width
     page.locator("[data-section='1'] [data-unit]").first.click()
-    expect(page.locator("#told")).to_contain_text("Without doc 1, 1 part: log-probability")
+    expect(page.locator("#effect")).to_contain_text("Without doc 1, 1 part: log-probability")
     assert page.locator(".gone").count() == len(SOURCES["doc 1"].split()) + 1
-    page.get_by_role("button", name="Put all back").click()
-    expect(page.locator("#told")).to_have_text("")
+    page.get_by_role("button", name="Restore all").click()
+    expect(page.locator("#effect")).to_have_text("")
     assert shown(page) == pytest.approx(clean[:1], abs=6e-3)
     expect(leave).to_have_attribute("aria-pressed", "false")
     expect(page.locator(".gone")).to_have_count(0)
@@ -142,10 +142,10 @@ def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened):
     expect(page.locator("[data-row='2']")).to_have_attribute("aria-pressed", "true")
     tab_to(page, "innerText", page.locator("[data-leave]").nth(1).inner_text())
     press("Space")
-    expect(page.locator("#told")).to_contain_text("Without doc 2: log-probability")
+    expect(page.locator("#effect")).to_contain_text("Without doc 2: log-probability")
     press("Tab")
     press("Space")
-    expect(page.locator("#told")).to_contain_text("instead of")
+    expect(page.locator("#effect")).to_contain_text("instead of")
     assert page.evaluate(f"{focused}.getAttribute('aria-pressed')") == "false", "the document's first word is put back"
 
 
@@ -157,7 +157,7 @@ def test_the_page_is_open_to_everybody(opened, asked):
     if page.locator("[data-unit]").count():
         page.locator("[data-row]").first.click()
         page.locator("[data-leave]").first.click()
-        expect(page.locator("#told")).to_contain_text("instead of")
+        expect(page.locator("#effect")).to_contain_text("instead of")
         shown(page)
     folds = page.locator("details:not([open]) > summary")
     for _ in range(folds.count()):
@@ -170,5 +170,5 @@ def test_an_answer_that_does_not_come_is_said_not_to(opened):
     page = opened(f"/chat?{ASKED.query}", admin=True)
     there(page)
     page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
-    page.get_by_role("button", name="Leave out doc 1").click()
-    expect(page.locator("#told")).to_have_text("No answer came, the bars are those from before.")
+    page.get_by_role("button", name="Remove doc 1").click()
+    expect(page.locator("#effect")).to_have_text("No answer from the server: the bars are unchanged.")

@@ -48,7 +48,7 @@ def test_a_text_is_explained_by_the_methods_that_were_chosen(opened, size):
     assert chosen[-1] == "lime"
     for method in chosen:
         assert card(page, method).locator(".words").inner_text() == TEXTS[0]
-    expect(page.locator("#arrived")).to_have_text(f"{len(chosen)} of {len(chosen)} explanations are here")
+    expect(page.locator("#arrived")).to_have_text(f"{len(chosen)} of {len(chosen)} explanations have arrived")
     assert page.locator("#bars .name").first.inner_text() == MARKUP
     assert page.locator("#answers script, #answers b[onclick]").count() == 0
     assert SCRIPT in page.locator("#answers").inner_text()
@@ -64,7 +64,7 @@ def test_a_text_is_explained_by_the_methods_that_were_chosen(opened, size):
 def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
     page = opened(FILM, admin=True)
     whole, words = values(page), card(page, "saliency").locator("[data-unit]")
-    expect(page.get_by_role("button", name="Put all back")).to_be_hidden()
+    expect(page.get_by_role("button", name="Restore all")).to_be_hidden()
     with page.expect_response("**/explore/without") as reply:
         words.get_by_text("film").click()
     expect(page.locator("#removed")).to_have_text("without 1 part")
@@ -77,7 +77,7 @@ def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
     assert [answer["value"] for answer in reply.value.json()] == pytest.approx(without, abs=1e-6)
     assert values(page) == pytest.approx(without, abs=6e-4)
     assert card(page, "input_x_gradient").locator(".gone").inner_text() == "film"
-    page.get_by_role("button", name="Put all back").click()
+    page.get_by_role("button", name="Restore all").click()
     expect(page.locator("#removed")).to_have_text("")
     assert values(page) == pytest.approx(whole, abs=1.1e-3)
 
@@ -99,7 +99,7 @@ def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch)
     everything.click()
     expect(shown).to_have_count(12)
     expect(everything).to_be_hidden()
-    page.get_by_role("button", name="Put all back").click()
+    page.get_by_role("button", name="Restore all").click()
     expect(names.first).to_have_text("label 0")
     expect(shown).to_have_count(12)
 
@@ -109,7 +109,7 @@ def test_a_server_that_is_gone_is_said_to_be(opened):
     words = card(page, "saliency").locator("[data-unit]")
     page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
     words.get_by_text("film").click()
-    expect(page.locator("#removed")).to_have_text("No answer came, the bars are those from before.")
+    expect(page.locator("#removed")).to_have_text("No answer from the server: the bars are unchanged.")
 
 
 def test_the_strongest_words_go_first(opened):
@@ -118,7 +118,7 @@ def test_the_strongest_words_go_first(opened):
     scores = found.locator("[data-unit]").evaluate_all(
         "parts => parts.map(part => [part.dataset.score, part.innerText])"
     )
-    found.get_by_label("Delete the strongest").focus()
+    found.get_by_label("Remove the strongest").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#removed")).to_have_text("without 2 parts")

@@ -71,7 +71,7 @@ def test_a_long_name_of_a_method_fits_a_phone(browser, tmp_path):
 
 def test_the_report_opens_in_its_own_sandbox(opened):
     page = opened("/browse/reviews", admin=True)
-    page.get_by_role("link", name="Report as written").click()
+    page.get_by_role("link", name="Written report").click()
     page.wait_for_url("**/report")
     page.get_by_role("button", name="Comprehensiveness (AOPC)").click()
     expect(page.locator("th[aria-sort]")).to_have_count(1)

@@ -110,7 +110,7 @@ UncheckedForm = Annotated[Form, Depends(read_form)]
 
 
 async def read_upload(request: Request, form: CheckedForm) -> bytes:
-    """Return the content of the uploaded file. Raises ExegeteError if there is none."""
+    """Return the content of the uploaded file. Raises ExegeteError if it is missing or empty."""
     file = request.state.files.get("file")
     content: bytes = b"" if file is None else await file.read()
     if not content:

@@ -53,7 +53,7 @@ class Site:
 
     @property
     def studies(self) -> Storage:
-        """The database of human studies. Raises ExegeteError if the server has none."""
+        """The database of human studies. Raises ExegeteError on a server without studies."""
         if self.storage is None:
             raise ExegeteError("this server has no studies: start it with --study NAME or --storage URL")
         return self.storage

@@ -1,6 +1,6 @@
 """Timeouts for receiving a request.
 
-Without them, clients that send a request slowly, or none, could occupy all of the server's connections.
+Without them, clients that send a request slowly, or never, could occupy all of the server's connections.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def open_results(folders: Iterable[Path]) -> dict[str, Result]:
 
 
 def _list_results(folder: Path) -> list[tuple[str, Path]]:
-    """Return the title and folder of each result in a folder. Raises ExegeteError if there is none."""
+    """Return the title and folder of each result in a folder. Raises ExegeteError if the folder has no results."""
     results = list(_walk_results(folder, MAX_DEPTH))
     if not results:
         raise ExegeteError(
@@ -205,6 +205,6 @@ def _load_run(folder: Path) -> Comparison:
 
 
 def nan_mean(values: NDArray[np.float64]) -> float:
-    """Return the mean of the finite values, or NaN if there is none."""
+    """Return the mean of the finite values, or NaN without any."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")

@@ -73,7 +73,7 @@ def parse_chat_question(
         query: The values of each field.
         models: Names of the server's models; the first is the default.
         methods: Names of the server's methods.
-        default_method: Returns the method for a model if the query names none.
+        default_method: Returns the default method of a model.
         limits: Bounds on the texts.
 
     Raises:

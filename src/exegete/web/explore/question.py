@@ -65,7 +65,7 @@ def parse_text_question(
         query: The values of each field.
         models: Names of the server's models; the first is the default.
         methods: Names of the server's methods.
-        default_methods: Returns the methods for a model if the query names none.
+        default_methods: Returns the default methods of a model.
         limits: Bounds on the texts and methods.
 
     Raises:

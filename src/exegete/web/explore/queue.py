@@ -22,7 +22,7 @@ POLL_SECONDS = 0.1
 
 
 class WorkQueue:
-    """A queue of at most `size` tasks, each of which may wait and then run for `seconds`."""
+    """A queue of at most `size` tasks; a task may wait for `seconds`, and then run for `seconds`."""
 
     def __init__(self, size: int, seconds: float) -> None:
         self.size, self.seconds = size, seconds

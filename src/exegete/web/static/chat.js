@@ -1,11 +1,11 @@
 "use strict";
-// Documents are added and removed in the form. The answer arrives when it is there: choosing a part of it lights up what
-// the model read; parts of that are left out and the answer's probability asked again. Text from the server is escaped
-// HTML (the card) or goes in through textContent.
+// Documents can be added to the form and removed. Choosing a part of the answer highlights its sources; units of the
+// prompt can be removed and the answer scored again. Text from the server is escaped HTML (the card) or is inserted as
+// textContent, so it is never parsed as markup.
 const documents = document.getElementById("documents");
 const answer = document.getElementById("answer");
 
-function withButton(box) {
+function addRemoveButton(box) {
   const drop = box.querySelector("[data-drop]");
   drop.hidden = false;
   drop.addEventListener("click", () => {
@@ -14,27 +14,27 @@ function withButton(box) {
   });
 }
 
-document.querySelectorAll("#documents .document").forEach(withButton);
+document.querySelectorAll("#documents .document").forEach(addRemoveButton);
 const add = document.getElementById("add");
 add.hidden = false;
 add.addEventListener("click", () => {
   documents.append(document.getElementById("blank").content.cloneNode(true));
-  withButton(documents.lastElementChild);
+  addRemoveButton(documents.lastElementChild);
   documents.lastElementChild.querySelector("input").focus();
 });
 
-function live(box) {
+function activateExchange(box) {
   const { levels, best, sums, logProbs, tokens } = JSON.parse(box.dataset.values);
   const parts = [...box.querySelectorAll("[data-row]")], units = [...box.querySelectorAll("[data-unit]")];
   const sections = [...box.querySelectorAll("[data-section]")], bars = [...box.querySelectorAll("#bars li")];
-  const told = box.querySelector("#told"), restore = box.querySelector("#restore");
+  const effect = box.querySelector("#effect"), restore = box.querySelector("#restore");
   const gone = new Set();
-  let chosen = 0, asking = 0, now = logProbs;
+  let chosen = 0, latest = 0, current = logProbs;
 
-  const within = (section) => [...section.querySelectorAll("[data-unit]")].map((unit) => unit.dataset.unit);
+  const unitsOf = (section) => [...section.querySelectorAll("[data-unit]")].map((unit) => unit.dataset.unit);
   const signed = (value) => (value < 0 ? "" : "+") + Number(value.toPrecision(3));
 
-  function light(row) {
+  function highlightRow(row) {
     for (const unit of units) {
       const level = levels[row][unit.dataset.unit];
       unit.className = level ? (level < 0 ? "n" : box.dataset.shade) + Math.abs(level) : "";
@@ -46,7 +46,7 @@ function live(box) {
     box.querySelector("#best").textContent = best[row];
   }
 
-  function draw() {
+  function drawBars() {
     bars[1].hidden = !chosen;
     [0, chosen].forEach((row, place) => {
       const share = (value) => String(100 * Math.exp(value / tokens[row]));
@@ -55,62 +55,63 @@ function live(box) {
       before.setAttribute("class", "was");
       before.setAttribute("width", share(logProbs[row]));
       drawn.after(before);
-      drawn.setAttribute("width", share(now[row]));
-      bar.querySelector(".value").textContent = now[row].toFixed(2);
+      drawn.setAttribute("width", share(current[row]));
+      bar.querySelector(".value").textContent = current[row].toFixed(2);
     });
   }
 
-  function tell() {
-    const row = chosen, whole = sections.filter((each) => within(each).length && within(each).every((unit) => gone.has(unit)));
+  function describeEffect() {
+    const row = chosen, whole = sections.filter((each) => unitsOf(each).length && unitsOf(each).every((unit) => gone.has(unit)));
     const names = whole.map((each) => each.querySelector("h3").firstChild.textContent.trim());
-    const more = gone.size - whole.flatMap(within).filter((unit, at, all) => all.indexOf(unit) === at).length;
+    const more = gone.size - whole.flatMap(unitsOf).filter((unit, at, all) => all.indexOf(unit) === at).length;
     const left = [...names, ...(more ? [`${more} part${more > 1 ? "s" : ""}`] : [])].join(", ");
     const chance = (value) => Number(Math.exp(value).toPrecision(2));
-    told.textContent = gone.size
-      ? `Without ${left}: log-probability ${now[row].toFixed(2)} instead of ${logProbs[row].toFixed(2)}, ` +
-        `probability ${chance(now[row])} instead of ${chance(logProbs[row])}`
+    effect.textContent = gone.size
+      ? `Without ${left}: log-probability ${current[row].toFixed(2)} instead of ${logProbs[row].toFixed(2)}, ` +
+        `probability ${chance(current[row])} instead of ${chance(logProbs[row])}`
       : "";
   }
 
-  async function ask() {
-    light(chosen);
+  async function scoreWithout() {
+    highlightRow(chosen);
     restore.hidden = !gone.size;
     for (const section of sections) {
-      const button = section.querySelector("[data-leave]"), own = within(section);
+      const button = section.querySelector("[data-leave]"), own = unitsOf(section);
       if (button) button.setAttribute("aria-pressed", String(own.length > 0 && own.every((unit) => gone.has(unit))));
     }
-    const mine = ++asking;
+    const request = ++latest;
     bars[0].parentElement.setAttribute("aria-busy", "true");
     const form = new URLSearchParams(answer.dataset.query);
     form.set("removed", [...gone].join(","));
     const headers = { "x-csrf-token": document.querySelector("meta[name=csrf]").content, accept: "application/json" };
     const reply = await fetch("/chat/without", { method: "POST", body: form, headers }).catch(() => null);
-    const found = await reply?.json().catch(() => null);
-    if (mine !== asking) return;
+    const scores = await reply?.json().catch(() => null);
+    // Replies can overtake each other: only the one to the latest request is shown.
+    if (request !== latest) return;
     bars[0].parentElement.removeAttribute("aria-busy");
-    if (!reply?.ok || !found?.length) {
-      told.textContent = found?.error || "No answer came, the bars are those from before.";
+    if (!reply?.ok || !scores?.length) {
+      effect.textContent = scores?.error || "No answer from the server: the bars are unchanged.";
       return;
     }
-    now = found;
-    draw();
-    tell();
+    current = scores;
+    drawBars();
+    describeEffect();
   }
 
-  function flip(own) {
+  function toggleUnits(own) {
     const all = own.every((unit) => gone.has(unit));
     for (const unit of own) all ? gone.delete(unit) : gone.add(unit);
-    ask();
+    scoreWithout();
   }
 
-  function choose(part) {
+  function choosePart(part) {
     chosen = chosen === Number(part.dataset.row) ? 0 : Number(part.dataset.row);
-    light(chosen);
-    draw();
-    tell();
+    highlightRow(chosen);
+    drawBars();
+    describeEffect();
   }
 
-  function walk(group, at, event) {
+  function moveFocus(group, at, event) {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     const next = step && group[at + step];
     if (!next) return;
@@ -120,7 +121,7 @@ function live(box) {
     next.focus();
   }
 
-  function buttons(group, press) {
+  function makeButtons(group, press) {
     group.forEach((each, at) => {
       each.setAttribute("role", "button");
       each.setAttribute("aria-pressed", "false");
@@ -130,26 +131,26 @@ function live(box) {
         if (event.key === "Enter" || event.key === " ") {
           event.preventDefault();
           press(each);
-        } else walk(group, at, event);
+        } else moveFocus(group, at, event);
       });
     });
   }
 
-  buttons(parts, choose);
+  makeButtons(parts, choosePart);
   for (const part of parts) {
-    part.addEventListener("pointerenter", () => light(Number(part.dataset.row)));
-    part.addEventListener("pointerleave", () => light(chosen));
+    part.addEventListener("pointerenter", () => highlightRow(Number(part.dataset.row)));
+    part.addEventListener("pointerleave", () => highlightRow(chosen));
   }
   for (const section of sections) {
-    buttons([...section.querySelectorAll("[data-unit]")], (unit) => flip([unit.dataset.unit]));
+    makeButtons([...section.querySelectorAll("[data-unit]")], (unit) => toggleUnits([unit.dataset.unit]));
     const leave = section.querySelector("[data-leave]");
-    if (!leave || !within(section).length) continue;
+    if (!leave || !unitsOf(section).length) continue;
     leave.hidden = false;
-    leave.addEventListener("click", () => flip(within(section)));
+    leave.addEventListener("click", () => toggleUnits(unitsOf(section)));
   }
   restore.addEventListener("click", () => {
     gone.clear();
-    ask();
+    scoreWithout();
   });
 }
 
@@ -159,13 +160,13 @@ if (answer?.querySelector(".waiting")) {
   source.addEventListener("progress", (event) => (bar.value = JSON.parse(event.data).share));
   source.addEventListener("card", (event) => {
     answer.innerHTML = JSON.parse(event.data).html;
-    answer.querySelectorAll(".exchange").forEach(live);
-    document.getElementById("arrived").textContent = "The answer is here";
+    answer.querySelectorAll(".exchange").forEach(activateExchange);
+    document.getElementById("arrived").textContent = "The answer has arrived";
   });
   const end = () => {
     source.close();
-    if (bar.isConnected) bar.replaceWith("No answer came: load the page again.");
+    if (bar.isConnected) bar.replaceWith("No answer from the server: reload the page.");
   };
   source.addEventListener("end", end);
   source.addEventListener("error", () => source.readyState === EventSource.CLOSED && end());
-} else answer?.querySelectorAll(".exchange").forEach(live);
+} else answer?.querySelectorAll(".exchange").forEach(activateExchange);

@@ -1,19 +1,20 @@
 "use strict";
-// Cards arrive as they get done; parts can be deleted and the model asked again. Text from the server is already
-// escaped HTML (cards) or goes in through textContent.
+// Cards arrive when their method is done; units can be removed and the input predicted again. Text from the server is
+// escaped HTML (cards) or is inserted as textContent, so it is never parsed as markup.
 const answers = document.getElementById("answers");
 const list = document.getElementById("bars");
 const all = document.getElementById("all");
 const gone = new Set();
-let asking = 0;
+let latest = 0;
 let most = list && list.querySelectorAll("li:not([hidden])").length;
 
-function upgrade(card) {
+function activateCard(card) {
   const parts = [...card.querySelectorAll("[data-unit]")];
   parts.forEach((part, place) => {
     part.setAttribute("role", "button");
     part.setAttribute("aria-pressed", String(gone.has(part.dataset.unit)));
     if (!part.textContent) part.setAttribute("aria-label", part.title);
+    // One tab stop per card: with one per word, the keyboard could hardly leave a long text. Arrow keys move inside.
     part.tabIndex = place ? -1 : 0;
     part.classList.toggle("gone", gone.has(part.dataset.unit));
   });
@@ -25,14 +26,14 @@ function upgrade(card) {
   }
 }
 
-function strongest(card, count) {
+function findStrongest(card, count) {
   const scores = new Map();
   for (const part of card.querySelectorAll("[data-unit]")) scores.set(part.dataset.unit, Number(part.dataset.score));
   const ranked = [...scores].sort((a, b) => b[1] - a[1]);
   return ranked.slice(0, count).map(([unit]) => unit);
 }
 
-function show() {
+function showRemoved() {
   for (const part of answers.querySelectorAll("[data-unit]")) {
     const without = gone.has(part.dataset.unit);
     part.classList.toggle("gone", without);
@@ -43,24 +44,25 @@ function show() {
   document.getElementById("restore").hidden = !gone.size;
 }
 
-async function ask() {
-  show();
+async function predictWithout() {
+  showRemoved();
   list.setAttribute("aria-busy", "true");
-  const mine = ++asking;
+  const request = ++latest;
   const form = new URLSearchParams(answers.dataset.query);
   form.set("removed", [...gone].join(","));
   const csrf = document.querySelector("meta[name=csrf]").content;
   const headers = { "x-csrf-token": csrf, accept: "application/json" };
   const reply = await fetch("/explore/without", { method: "POST", body: form, headers }).catch(() => null);
-  const found = await reply?.json().catch(() => null);
-  if (mine !== asking) return;
+  const labels = await reply?.json().catch(() => null);
+  // Replies can overtake each other: only the one to the latest request is shown.
+  if (request !== latest) return;
   list.removeAttribute("aria-busy");
-  if (!reply?.ok || !found) {
-    document.getElementById("removed").textContent = found?.error || "No answer came, the bars are those from before.";
+  if (!reply?.ok || !labels) {
+    document.getElementById("removed").textContent = labels?.error || "No answer from the server: the bars are unchanged.";
     return;
   }
   const bars = new Map([...list.children].map((bar) => [bar.dataset.label, bar]));
-  found.forEach(({ label, value }, place) => {
+  labels.forEach(({ label, value }, place) => {
     const bar = bars.get(label) || [...bars.values()][place];
     const drawn = bar.querySelector("rect:not(.was)");
     if (!bar.querySelector(".was")) {
@@ -72,11 +74,11 @@ async function ask() {
     bar.querySelector(".name").textContent = label;
     bar.querySelector(".value").textContent = value.toFixed(3);
   });
-  if (all) rank(found);
+  if (all) sortBars(labels);
 }
 
-function rank(found) {
-  const values = new Map(found.map(({ label, value }) => [label, value]));
+function sortBars(labels) {
+  const values = new Map(labels.map(({ label, value }) => [label, value]));
   const ranked = [...list.children].sort((a, b) => values.get(b.dataset.label) - values.get(a.dataset.label));
   ranked.forEach((bar, place) => (bar.hidden = place >= most));
   list.append(...ranked);
@@ -86,15 +88,15 @@ function toggle(part) {
   const unit = part.dataset.unit;
   if (!gone.delete(unit)) gone.add(unit);
   for (const range of answers.querySelectorAll("[data-strongest]")) range.value = "0";
-  ask();
+  predictWithout();
 }
 
-function point(part) {
+function showScore(part) {
   const text = part.textContent || part.title;
   document.getElementById("pointed").textContent = `${text.trim()}: ${Number(part.dataset.score).toPrecision(3)}`;
 }
 
-function walk(part, event) {
+function moveFocus(part, event) {
   const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
   if (!step) return;
   const parts = [...part.closest("article").querySelectorAll("[data-unit]")];
@@ -109,27 +111,27 @@ function walk(part, event) {
 if (answers) {
   const partOf = (event) => event.target.closest("[data-unit]");
   answers.addEventListener("click", (event) => partOf(event) && toggle(partOf(event)));
-  answers.addEventListener("pointerover", (event) => partOf(event) && point(partOf(event)));
-  answers.addEventListener("focusin", (event) => partOf(event) && point(partOf(event)));
+  answers.addEventListener("pointerover", (event) => partOf(event) && showScore(partOf(event)));
+  answers.addEventListener("focusin", (event) => partOf(event) && showScore(partOf(event)));
   answers.addEventListener("keydown", (event) => {
     const part = partOf(event);
     if (!part) return;
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       toggle(part);
-    } else walk(part, event);
+    } else moveFocus(part, event);
   });
   answers.addEventListener("input", (event) => {
     if (!event.target.matches("[data-strongest]")) return;
     gone.clear();
-    strongest(event.target.closest("article"), Number(event.target.value)).forEach((unit) => gone.add(unit));
+    findStrongest(event.target.closest("article"), Number(event.target.value)).forEach((unit) => gone.add(unit));
     for (const range of answers.querySelectorAll("[data-strongest]")) if (range !== event.target) range.value = "0";
-    ask();
+    predictWithout();
   });
   document.getElementById("restore").addEventListener("click", () => {
     gone.clear();
     for (const range of answers.querySelectorAll("[data-strongest]")) range.value = "0";
-    ask();
+    predictWithout();
   });
   if (all) {
     all.hidden = false;
@@ -140,7 +142,7 @@ if (answers) {
     });
   }
   const waiting = new Map([...answers.querySelectorAll(".waiting")].map((card) => [card.dataset.method, card]));
-  answers.querySelectorAll("article:not(.waiting)").forEach(upgrade);
+  answers.querySelectorAll("article:not(.waiting)").forEach(activateCard);
   if (waiting.size) {
     const source = new EventSource(`/explore/stream?${answers.dataset.query}`);
     source.addEventListener("progress", (event) => {
@@ -149,20 +151,21 @@ if (answers) {
       if (card) card.querySelector("progress").value = share;
     });
     const count = waiting.size;
+    // Without `close`, EventSource would connect again and repeat the explanations.
     const end = () => {
       source.close();
-      for (const card of waiting.values()) card.querySelector("progress").replaceWith("No answer came: load the page again.");
+      for (const card of waiting.values()) card.querySelector("progress").replaceWith("No answer from the server: reload the page.");
     };
     source.addEventListener("card", (event) => {
       const { method, html } = JSON.parse(event.data);
       if (!waiting.has(method)) return;
-      const made = document.createElement("template");
-      made.innerHTML = html;
-      const card = made.content.firstElementChild;
+      const template = document.createElement("template");
+      template.innerHTML = html;
+      const card = template.content.firstElementChild;
       waiting.get(method).replaceWith(card);
       waiting.delete(method);
-      upgrade(card);
-      document.getElementById("arrived").textContent = `${count - waiting.size} of ${count} explanations are here`;
+      activateCard(card);
+      document.getElementById("arrived").textContent = `${count - waiting.size} of ${count} explanations have arrived`;
     });
     source.addEventListener("end", end);
     source.addEventListener("error", () => source.readyState === EventSource.CLOSED && end());
