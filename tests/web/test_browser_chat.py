@@ -107,8 +107,8 @@ def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
 def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows(opened, room):
     page = opened(f"/chat?{WORDS.query}", admin=True)
     there(page)
-    clean = room.without(WORDS, [])
-    without = room.without(replace(WORDS, unit="source", method="occlusion"), [0])
+    clean = room.score_without(WORDS, [])
+    without = room.score_without(replace(WORDS, unit="source", method="occlusion"), [0])
     assert abs(clean[0] - without[0]) > 0.1
     width = page.locator("#bars rect:not(.was)").first.get_attribute("width")
     leave = page.get_by_role("button", name="Remove doc 1")
