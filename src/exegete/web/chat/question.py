@@ -67,14 +67,9 @@ def parse_chat_question(
     default_method: Callable[[str], str],
     limits: Limits,
 ) -> ChatQuestion:
-    """Return the question in an address or form.
+    """Return the question in an address or form, given the names of the server's models and methods.
 
-    Args:
-        query: The values of each field.
-        models: Names of the server's models; the first is the default.
-        methods: Names of the server's methods.
-        default_method: Returns the default method of a model.
-        limits: Bounds on the texts.
+    The first model is the default; `default_method` returns the default method of a model.
 
     Raises:
         ExegeteError: the texts are too long, a name is unknown, or the number of tokens is invalid.

@@ -59,14 +59,9 @@ def parse_text_question(
     default_methods: Callable[[str], Sequence[str]],
     limits: Limits,
 ) -> TextQuestion:
-    """Return the question in an address or form.
+    """Return the question in an address or form, given the names of the server's models and methods.
 
-    Args:
-        query: The values of each field.
-        models: Names of the server's models; the first is the default.
-        methods: Names of the server's methods.
-        default_methods: Returns the default methods of a model.
-        limits: Bounds on the texts and methods.
+    The first model is the default; `default_methods` returns the default methods of a model.
 
     Raises:
         ExegeteError: a text is too long, a name is unknown, or there are too many methods.
