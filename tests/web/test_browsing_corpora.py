@@ -52,7 +52,7 @@ def shown(answer):
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", answer.text)).split())
 
 
-def test_the_summary_is_on_the_page(corpora, tmp_path):
+def test_the_page_of_a_corpus_shows_its_summary(corpora, tmp_path):
     client = admin(site(tmp_path, results=corpora))
     text, found = shown(client.get("/browse/march")), summarise(corpora[0])
     assert "50 rows" in text
@@ -65,7 +65,7 @@ def test_the_summary_is_on_the_page(corpora, tmp_path):
     assert "Distance" not in text
 
 
-def test_changes_are_those_since_the_chosen_corpus(corpora, tmp_path):
+def test_changes_are_relative_to_the_chosen_corpus(corpora, tmp_path):
     client = admin(site(tmp_path, results=corpora))
     text, found = shown(client.get("/browse/april?against=march")), summarise(corpora[1], corpora[0])
     assert f"Distance {found.distance:.3f} of at most 1" in text
@@ -74,7 +74,7 @@ def test_changes_are_those_since_the_chosen_corpus(corpora, tmp_path):
     assert client.get("/browse/april?against=june").status_code == 422
 
 
-def test_rows_come_page_by_page_and_markup_is_text(corpora, tmp_path):
+def test_rows_are_paged_and_markup_is_escaped(corpora, tmp_path):
     client = admin(site(tmp_path, results=corpora))
     seen = []
     for page in (1, 2, 3):
@@ -92,7 +92,7 @@ def test_rows_come_page_by_page_and_markup_is_text(corpora, tmp_path):
     assert CorpusParts(corpora[0]).read_slice(COUNT, 5) == []
 
 
-def test_what_is_not_done_or_not_there_is_said(corpora, tmp_path):
+def test_unfinished_corpora_and_missing_pages_are_refused(corpora, tmp_path):
     explained(tmp_path / "half", 1)
     client = admin(site(tmp_path, results=[tmp_path / "half", corpora[0]]))
     answer = client.get("/browse/half")

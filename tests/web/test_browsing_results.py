@@ -44,7 +44,7 @@ def test_examples_are_sorted_by_the_metric_of_the_method(result, order):
     assert [line.example for line in list_examples(result, view).rows] == expected[:: 1 if order == "ascending" else -1]
 
 
-def test_filters_leave_what_fits(result):
+def test_filters_select_matching_examples(result):
     found = list_examples(result, View("saliency", "aopc_sufficiency", text="FILM"))
     assert [TEXTS[line.example] for line in found.rows] == [text for text in TEXTS if "film" in text]
     predictions = {line.prediction for line in list_examples(result, View("saliency", "aopc_sufficiency")).rows}
@@ -53,7 +53,7 @@ def test_filters_leave_what_fits(result):
     assert {line.prediction for line in chosen} == {one}
 
 
-def test_pages_cut_the_list_and_none_is_empty(result, monkeypatch):
+def test_pages_divide_the_list(result, monkeypatch):
     monkeypatch.setattr("exegete.web.browse.listing.PER_PAGE", 3)
     pages = [list_examples(result, View("saliency", "aopc_sufficiency", page=page)) for page in (1, 2)]
     assert [len(page.rows) for page in pages] == [3, 1]
@@ -61,13 +61,13 @@ def test_pages_cut_the_list_and_none_is_empty(result, monkeypatch):
     assert PER_PAGE == 20
 
 
-def test_an_examples_figures_carry_their_titles(result):
+def test_values_of_an_example_are_named_by_metric_titles(result):
     table = get_example_values(result, 2)
     row = result.comparison.results.query("example == 2 and method == 'saliency'")
     assert table.loc["saliency", "Sufficiency (AOPC) ↓"] == row["aopc_sufficiency"].item()
 
 
-def test_layers_come_last_first_each_in_its_own_shades(result):
+def test_layer_heatmaps_start_with_the_last_layer_and_scale_each_layer(result):
     item = result.attributions[1]["globenc"]
     drawn = make_layer_heatmap(item)
     kept = ~np.asarray(item.special, dtype=bool)
@@ -76,12 +76,12 @@ def test_layers_come_last_first_each_in_its_own_shades(result):
     assert all(any(cell.color == "u8" for cell in cells) for _, cells in drawn.rows)
 
 
-def test_the_strongest_of_all_has_the_strongest_shade():
+def test_the_largest_magnitude_has_the_darkest_shade():
     drawn = make_heatmap(["a", "b"], ["x", "y"], [[1.0, -4.0], [float("nan"), 0.0]], signed=True)
     assert [[cell.color for cell in cells] for _, cells in drawn.rows] == [["p2", "n8"], ["", ""]]
 
 
-def test_a_probability_stands_with_what_it_is_of(tmp_path):
+def test_a_probability_is_shown_with_its_target(tmp_path):
     good, bad = (model().probabilities(model().encode([TEXTS[1]]))[0, label] for label in (1, 2))
     assert good < bad
     exegete.compare(model(), [TEXTS[1]], METHODS[:2], ["aopc_sufficiency"], target="good", output_dir=tmp_path / "of")
@@ -101,14 +101,14 @@ def test_a_folder_without_results_is_refused(tmp_path):
         open_results([tmp_path])
 
 
-def test_folders_in_a_folder_are_looked_into(tmp_path, comparison):
+def test_results_are_found_in_nested_folders(tmp_path, comparison):
     for place in ("runs/judged", "runs/deep/er/other"):
         shutil.copytree(comparison, tmp_path / place)
     (tmp_path / "runs" / "model").mkdir()
     assert list(open_results([tmp_path / "runs"])) == ["other", "judged"]
 
 
-def test_two_results_of_one_name_have_two_addresses(comparison):
+def test_results_of_one_name_get_distinct_addresses(comparison):
     assert list(open_results([comparison, comparison])) == ["reviews", "reviews-2"]
 
 

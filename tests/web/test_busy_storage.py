@@ -54,7 +54,7 @@ def fields(page):
     return {unescape(name): unescape(value) for name, value in found}
 
 
-def test_an_answer_that_cannot_be_saved_now_stays_on_the_page_and_is_kept_once(made, tmp_path):
+def test_an_answer_to_a_locked_storage_is_returned_and_saved_once_when_sent_again(made, tmp_path):
     ada = annotator(made, project(made, kind="simulate")["Ada"])
     given = {"csrf": csrf(ada.get("/annotate/1")), "phase": "before", "guess": "1", "seconds": "3.5"}
     with locked(tmp_path):
@@ -86,7 +86,7 @@ def in_a_loop_of_its_own(coroutine):
         return pool.submit(asyncio.run, coroutine).result()
 
 
-def test_writers_wait_without_holding_the_threads_of_pages():
+def test_waiting_writers_leave_the_threads_of_pages_free():
     inside, most, go = [], [], threading.Event()
 
     def write():

@@ -45,7 +45,7 @@ def log_probs(ids, said):
     return [float(table[len(ids) + place - 1, token]) for place, token in enumerate(said)]
 
 
-def test_an_answer_loses_what_occlusion_says_and_as_much_as_without_the_tokens(room):
+def test_removing_a_document_lowers_log_probabilities_by_its_occlusion_scores(room):
     item = room.explain(ASKED).attribution
     assert item.units == tuple(SOURCES)
     clean = room.score_without(ASKED, [])
@@ -63,7 +63,7 @@ def test_an_answer_loses_what_occlusion_says_and_as_much_as_without_the_tokens(r
         assert found == pytest.approx([sum(each), *spans], abs=1e-8)
 
 
-def test_a_document_whose_words_are_all_gone_is_gone_with_what_is_between_them(room):
+def test_removing_all_words_of_a_document_removes_the_document(room):
     by_source = replace(ASKED, sources=SPACED)
     by_word = replace(by_source, unit="word", method="random")
     item = room.explain(by_word).attribution
@@ -72,7 +72,7 @@ def test_a_document_whose_words_are_all_gone_is_gone_with_what_is_between_them(r
     assert room.score_without(by_word, words[1:]) != pytest.approx(room.score_without(by_source, [0]), abs=1e-3)
 
 
-def test_without_an_answer_the_model_answers_and_that_is_kept_for_all_methods(room, monkeypatch):
+def test_a_generated_answer_is_cached_for_all_methods(room, monkeypatch):
     asked = replace(ASKED, response="", tokens=5)
     found = room.explain(asked)
     assert found.is_generated
@@ -82,7 +82,7 @@ def test_without_an_answer_the_model_answers_and_that_is_kept_for_all_methods(ro
     assert room.explain(replace(asked, method="input_x_gradient")).attribution.response == found.attribution.response
 
 
-def test_documents_stand_where_the_question_says_else_before_it(room):
+def test_documents_replace_their_placeholders_or_precede_the_question(room):
     said = [
         room.make_example(replace(ASKED, question=text))["messages"][-1]["content"]
         for text in ("why ?", "{doc 1} why ?")
@@ -95,7 +95,7 @@ def test_documents_stand_where_the_question_says_else_before_it(room):
     }
 
 
-def test_an_answer_typed_after_a_plain_prompt_begins_with_a_space(monkeypatch):
+def test_a_given_answer_to_a_plain_prompt_starts_with_a_space(monkeypatch):
     room = chats()
     monkeypatch.setattr(model().tokenizer, "chat_template", None)
     asked = replace(ASKED, response="the town .")
@@ -103,7 +103,7 @@ def test_an_answer_typed_after_a_plain_prompt_begins_with_a_space(monkeypatch):
     assert room.explain(asked).attribution.response == " the town ."
 
 
-def test_a_stop_ends_an_answer_at_its_next_token_and_leaves_the_model():
+def test_a_stop_event_ends_generation_at_the_next_token_and_restores_the_model():
     room, stop, shares = chats(), Event(), []
 
     def report(share):
@@ -119,14 +119,14 @@ def test_a_stop_ends_an_answer_at_its_next_token_and_leaves_the_model():
     assert room.explain(asked).attribution is not None, "nothing of a stopped answer is kept"
 
 
-def test_a_method_that_cannot_says_why(room):
+def test_a_method_that_does_not_support_the_model_reports_why(room):
     found = room.explain(replace(ASKED, method="decompx_classifier"))
     assert found.attribution is None
     assert found.problem
     assert room.score_without(replace(ASKED, method="decompx_classifier"), [0]) == []
 
 
-def test_a_question_stands_in_its_address():
+def test_a_question_survives_the_round_trip_through_its_address():
     asked = replace(
         ASKED, system="be brief", unit="word", rows="tokens", tokens=9, sources=(("a & b", "x\ny"), ("", "z"))
     )
@@ -147,12 +147,12 @@ def test_a_question_stands_in_its_address():
         ("question=abc&name=abc&text=abcde", "may have 10 characters, these have 11"),
     ],
 )
-def test_what_the_server_does_not_have_is_refused(text, told):
+def test_invalid_settings_in_an_address_are_refused(text, told):
     with pytest.raises(ExegeteError, match=told):
         read(text, Limits(text_length=10))
 
 
-def test_the_method_that_a_model_was_trained_for_comes_first_with_its_units_and_bounds(tmp_path):
+def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bounds(tmp_path):
     method = exegete.explainer("input_x_gradient")
     TrainedCitation(method, "source", 0.1, ConformalLowerBound(0.2, (0.5,) * 5)).save_pretrained(
         tmp_path, "input_x_gradient"
@@ -171,7 +171,7 @@ def test_the_method_that_a_model_was_trained_for_comes_first_with_its_units_and_
     assert "doc 1 +0.109 [\\u2265 0.5]" in page
 
 
-def test_the_stream_tells_progress_then_the_card_then_its_end(room):
+def test_the_stream_sends_progress_then_the_card_then_end(room):
     lines = admin(site(room)).get("/chat/stream", params=parse_qs(replace(ASKED, method="lime").query)).text
     events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
     assert [kind for kind, _ in events][-2:] == ["card", "end"]
@@ -180,7 +180,7 @@ def test_the_stream_tells_progress_then_the_card_then_its_end(room):
     assert 0 < shares[-1] <= 1
 
 
-def test_the_answer_without_parts_is_asked_for_by_a_page_of_ours(room):
+def test_scoring_without_units_needs_the_csrf_token(room):
     chief = admin(site(room))
     form = parse_qs(ASKED.query) | {"removed": "0"}
     assert chief.post("/chat/without", data=form).status_code == 403
@@ -191,7 +191,7 @@ def test_the_answer_without_parts_is_asked_for_by_a_page_of_ours(room):
     assert chief.post("/chat/without", data=form | {"removed": "x"}, headers=headers).status_code == 422
 
 
-def test_texts_of_documents_and_answers_are_shown_as_they_are(room):
+def test_markup_in_documents_and_answers_is_escaped(room):
     marked = replace(ASKED, sources=(("<b>x</b>", "<i>film</i>"),), question="<u>what</u>", response=" <s>town</s>")
     page = admin(site(room)).get(f"/chat?{marked.query}&whole=1").text
     assert "&lt;i&gt;" in page
@@ -199,7 +199,7 @@ def test_texts_of_documents_and_answers_are_shown_as_they_are(room):
         assert f"<{tag}>" not in page
 
 
-def test_examples_are_rows_with_one_question():
+def test_examples_are_single_turn_rows():
     rows = [
         {"prompt": "{sources} who ?", "sources": [{"name": "a", "text": "x"}], "response": " me"},
         {"messages": [{"role": "user", "content": "why ?"}]},
@@ -213,7 +213,7 @@ def test_examples_are_rows_with_one_question():
     assert "question=" in reply.headers["location"]
 
 
-def test_exports_are_the_attribution(room):
+def test_exports_contain_the_attribution(room):
     chief = admin(site(room))
     (found,) = json.loads(chief.get(f"/chat/export/json?{ASKED.query}").text)
     assert found["units"] == list(SOURCES)

@@ -29,7 +29,7 @@ def probabilities(*example):
     return model().probabilities(model().encode([example if len(example) > 1 else example[0]]))[0].tolist()
 
 
-def test_the_answer_is_the_models_own(explorer):
+def test_predictions_equal_the_models_probabilities(explorer):
     assert [answer.value for answer in explorer.predict_labels(FILM)] == pytest.approx(
         probabilities(FILM.text), abs=1e-6
     )
@@ -39,7 +39,7 @@ def test_the_answer_is_the_models_own(explorer):
     )
 
 
-def test_without_a_word_is_the_text_without_it(explorer):
+def test_removing_a_word_predicts_the_text_without_it(explorer):
     found = [answer.value for answer in explorer.predict_labels(FILM, [2])]
     assert found == pytest.approx(probabilities("an unbelievably film"), abs=1e-6)
     pair = TextQuestion("tiny", text="a small film", pair="it moves")
@@ -48,7 +48,7 @@ def test_without_a_word_is_the_text_without_it(explorer):
     )
 
 
-def test_numbers_on_the_page_are_those_that_are_taken_away(explorer):
+def test_unit_numbers_on_the_page_are_the_numbers_that_are_removed(explorer):
     batch = model().encode([FILM.text])
     words = int(batch.word_of.max()) + 1
     tokens = int(batch.content.sum())
@@ -59,7 +59,7 @@ def test_numbers_on_the_page_are_those_that_are_taken_away(explorer):
     assert [a.value for a in explorer.predict_labels(by_token, of_word)] == pytest.approx(word, abs=1e-6)
 
 
-def test_scores_are_those_of_the_method_and_figures_those_of_the_metric(explorer):
+def test_scores_and_figures_equal_attribute_and_compare(explorer):
     found = explorer.explain(FILM, "integrated_gradients")
     item = exegete.attribute(model(), FILM.text, "integrated_gradients")[0]
     assert found.attribution.word_scores == pytest.approx(item.word_scores)
@@ -67,14 +67,14 @@ def test_scores_are_those_of_the_method_and_figures_those_of_the_metric(explorer
     assert found.figures["Comprehensiveness (AOPC) ↑"] == pytest.approx(judged.results["aopc_comprehensiveness"][0])
 
 
-def test_a_target_is_explained_whatever_is_predicted(explorer):
+def test_the_chosen_target_is_explained_instead_of_the_prediction(explorer):
     for label in ("good", "bad"):
         asked = TextQuestion("tiny", text=FILM.text, target=label)
         item = exegete.attribute(model(), FILM.text, "input_x_gradient", label)[0]
         assert explorer.explain(asked, "input_x_gradient").attribution.scores == pytest.approx(item.scores)
 
 
-def test_a_method_that_cannot_says_why_and_the_others_go_on(tmp_path):
+def test_a_method_that_fails_reports_why_and_others_still_run(tmp_path):
     EXPLAINERS["parameterised_attention"](9, 9).save_pretrained(tmp_path / "learned")
     both = Explorer({"tiny": model()}, [f"parameterised_attention:{tmp_path}/learned", "saliency"])
     wrong, right = (both.explain(FILM, name) for name in both.configured_methods)
@@ -83,7 +83,7 @@ def test_a_method_that_cannot_says_why_and_the_others_go_on(tmp_path):
     assert right.attribution is not None
 
 
-def test_two_learned_methods_of_one_folder_name_are_two(tmp_path):
+def test_learned_methods_in_folders_of_one_name_get_distinct_names(tmp_path):
     specs = []
     for scale in (1.0, 5.0):
         learned = EXPLAINERS["parameterised_attention"].for_model(model())
@@ -97,7 +97,7 @@ def test_two_learned_methods_of_one_folder_name_are_two(tmp_path):
     assert admin(site(tmp_path, explorer=both)).get(f"/explore/heads/{both.configured_methods[1]}").status_code == 200
 
 
-def test_a_question_is_answered_by_a_span_of_the_context():
+def test_a_span_model_answers_with_a_span_of_the_context():
     asked = TextQuestion("qa", text="who laughs", pair="nobody laughs at the film")
     spans = Explorer({"qa": shared("bert", "QuestionAnswering")})
     item = exegete.attribute(spans.models["qa"], (asked.text, asked.pair), "saliency")[0]
@@ -106,7 +106,7 @@ def test_a_question_is_answered_by_a_span_of_the_context():
     assert spans.list_target_labels(asked) == []
 
 
-def test_progress_is_told_and_a_stop_ends_the_work(explorer):
+def test_progress_is_reported_and_a_stop_event_ends_the_work(explorer):
     seen, stop = [], Event()
     explorer.explain(TextQuestion("tiny", text="a town in the rain"), "kernel_shap", seen.append)
     assert seen == sorted(seen)
@@ -117,13 +117,13 @@ def test_progress_is_told_and_a_stop_ends_the_work(explorer):
     assert explorer.explain(TextQuestion("tiny", text="another town in the rain"), "saliency").attribution is not None
 
 
-def test_only_methods_that_need_nothing_but_the_model_are_offered(explorer):
+def test_the_offered_methods_need_only_the_model(explorer):
     assert set(explorer.methods) == {
         name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"
     }
 
 
-def test_the_stream_tells_progress_then_each_card_then_its_end(tmp_path):
+def test_the_stream_sends_progress_then_each_card_then_end(tmp_path):
     chief = admin(site(tmp_path))
     lines = chief.get("/explore/stream", params={"text": "a film in town", "method": ["lime", "saliency"]}).text
     events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
@@ -134,7 +134,7 @@ def test_the_stream_tells_progress_then_each_card_then_its_end(tmp_path):
     assert 0 <= shares[0] < shares[-1] <= 1
 
 
-def test_pairs_that_act_together_are_drawn(tmp_path):
+def test_interactions_of_pairs_are_drawn(tmp_path):
     chief = admin(site(tmp_path))
     lines = chief.get("/explore/stream", params={"text": "an unbelievably moving film", "method": ["spex"]}).text
     (card,) = [
@@ -144,7 +144,7 @@ def test_pairs_that_act_together_are_drawn(tmp_path):
     assert "unbelievably – moving: " in card or "moving – film: " in card
 
 
-def test_a_permalink_asks_the_same_question(tmp_path):
+def test_a_permalink_opens_the_same_page(tmp_path):
     chief = admin(site(tmp_path))
     asked = {"text": "a & b = <c>\n?", "pair": "ü", "level": "token", "target": "good", "method": METHODS[:2]}
     page = chief.get("/explore", params=asked)
@@ -153,7 +153,7 @@ def test_a_permalink_asks_the_same_question(tmp_path):
     assert re.sub("csrf.*?>", "", again.text) == re.sub("csrf.*?>", "", page.text)
 
 
-def test_an_example_fits_the_model(tmp_path):
+def test_examples_match_the_models_modality(tmp_path):
     rows = [{"text": "only a text"}, {"image": uneven("vit", 1)[0]}]
     made = site(tmp_path, explorer=Explorer({"tiny": model(), "vit": shared("vit")}, examples=rows))
     chief = admin(made)
@@ -178,11 +178,11 @@ def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):
     assert re.findall(r">(\d\.\d\d)<", browsed.get("/browse/compared/heads").text)[:2] == ["1.00", "0.00"]
 
 
-def test_a_target_that_the_model_does_not_know_is_said_before_anything_is_explained(tmp_path):
+def test_an_unknown_target_is_refused_before_anything_is_explained(tmp_path):
     page = admin(site(tmp_path)).get("/explore", params={"text": "a film", "target": "nothing"})
     assert (page.status_code, "predicted" in page.text, "waiting" in page.text) == (422, True, False)
 
 
-def test_no_model_is_nothing_to_explore():
+def test_an_explorer_without_models_is_refused():
     with pytest.raises(ExegeteError, match="expected a model"):
         Explorer({})

@@ -188,7 +188,7 @@ def test_a_request_from_another_site_is_refused_even_with_the_right_form(whole, 
     assert chief.post("/studies/first/invitations", data=data, headers={"origin": HERE}).status_code == 200
 
 
-def test_a_name_that_the_server_does_not_know_is_refused(whole):
+def test_an_unknown_host_name_is_refused(whole):
     client = stranger(whole)
     for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80", ""):
         assert client.get("/sign-in", headers={"host": host}).status_code == 421
@@ -196,7 +196,7 @@ def test_a_name_that_the_server_does_not_know_is_refused(whole):
         assert client.get("/sign-in", headers={"host": host}).status_code == 200
 
 
-def test_texts_and_labels_with_markup_stay_text_on_every_page(whole, chief):
+def test_markup_in_texts_and_labels_is_escaped_on_every_page(whole, chief):
     tokens = project(whole, question=f"What about {SCRIPT}?", people=["<i>Ada</i>"])
     project(whole, "marked", "highlight", ["<i>Ben</i>"])
     project(whole, "guessed", "simulate", ["Cy"])
@@ -246,7 +246,7 @@ def test_texts_beyond_the_limit_are_refused(tmp_path):
     assert chief.get("/explore", params={"text": "a", "pair": "b" * 51}).status_code == 422
 
 
-def test_bodies_beyond_the_limits_are_refused_also_when_their_size_is_not_told(tmp_path):
+def test_bodies_beyond_the_limits_are_refused_even_without_content_length(tmp_path):
     chief = admin(site(tmp_path, limits=Limits(form_bytes=2000, upload_bytes=5000)))
     token = csrf(chief.get("/studies"))
     assert chief.post("/studies", data={"csrf": token, "name": "x" * 2000}).status_code == 413
@@ -340,7 +340,7 @@ def test_a_file_for_a_spreadsheet_holds_no_formula(whole):
     assert f",{evil}" not in lines[1]
 
 
-def test_what_went_wrong_inside_is_not_told(whole, monkeypatch):
+def test_details_of_unexpected_errors_are_not_shown(whole, monkeypatch):
     def broken(*_):
         raise RuntimeError(SECRET)
 
@@ -363,7 +363,7 @@ def test_names_and_numbers_of_studies_are_checked(whole, chief):
         invite_annotators(session, find_project(session, "new"), [str(number) for number in range(201)])
 
 
-def test_numbers_that_cannot_be_meant_are_refused(whole, chief):
+def test_invalid_numbers_are_refused(whole, chief):
     project(whole)
     data = {"csrf": csrf(chief.get("/studies")), "name": "new", "source": "reviews", "kind": "rank"}
     for count in ("\N{SUPERSCRIPT TWO}", "9" * 5000):
@@ -376,6 +376,6 @@ def test_numbers_that_cannot_be_meant_are_refused(whole, chief):
         assert chief.post(f"/studies/first/invitations/{number}/revoke", data=data).status_code == 422
 
 
-def test_nothing_to_serve_is_said_so():
+def test_serve_without_anything_to_serve_is_refused():
     result = CliRunner().invoke(commands, ["serve"])
     assert "nothing to serve" in str(result.exception)

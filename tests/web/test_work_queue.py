@@ -53,7 +53,7 @@ def until(condition, seconds=10):
         time.sleep(0.02)
 
 
-def test_it_is_bounded_and_has_room_again():
+def test_a_full_queue_refuses_work_until_a_task_ends():
     queue, go = WorkQueue(3, 60), Event()
     first = [queue.submit(lambda stop: go.wait(10)) for _ in range(3)]
     with pytest.raises(BusyError, match="3 explanations are waiting"):
@@ -65,7 +65,7 @@ def test_it_is_bounded_and_has_room_again():
     queue.close()
 
 
-def test_one_piece_at_a_time_in_the_order_of_asking():
+def test_tasks_run_one_at_a_time_in_order_of_submission():
     queue, seen, inside = WorkQueue(20, 60), [], []
 
     def work(number, stop):
@@ -80,7 +80,7 @@ def test_one_piece_at_a_time_in_the_order_of_asking():
     queue.close()
 
 
-def test_what_takes_too_long_is_stopped():
+def test_a_task_beyond_its_time_limit_is_stopped():
     queue = WorkQueue(2, 0.2)
 
     def endless(stop):
@@ -93,7 +93,7 @@ def test_what_takes_too_long_is_stopped():
     queue.close()
 
 
-def test_closing_it_ends_all_of_it():
+def test_closing_the_queue_stops_running_and_waiting_tasks():
     queue = WorkQueue(3, 60)
 
     def endless(stop):
@@ -107,7 +107,7 @@ def test_closing_it_ends_all_of_it():
     assert all(outcome.cancelled() for outcome in outcomes[1:])
 
 
-def test_beyond_the_queue_it_is_said_when_to_come_again(tmp_path, monkeypatch):
+def test_a_full_queue_answers_503_with_retry_after(tmp_path, monkeypatch):
     made = site(tmp_path, limits=Limits(queue_size=2))
     chief, go = admin(made), Event()
     held = [made.explorer.work.submit(lambda stop: go.wait(20)) for _ in range(2)]
@@ -127,7 +127,7 @@ def test_beyond_the_queue_it_is_said_when_to_come_again(tmp_path, monkeypatch):
     made.studies.close()
 
 
-def test_the_deadline_answers_503(tmp_path, monkeypatch):
+def test_an_explanation_beyond_its_time_limit_answers_503(tmp_path, monkeypatch):
     made = site(tmp_path, limits=Limits(work_seconds=0.3))
     slow(made.explorer, monkeypatch, 30)
     reply = admin(made).get("/explore/export/json", params={"text": TEXTS[0], "method": "saliency"})
@@ -136,7 +136,7 @@ def test_the_deadline_answers_503(tmp_path, monkeypatch):
     made.studies.close()
 
 
-def test_whoever_leaves_is_not_worked_for(tmp_path, monkeypatch):
+def test_work_stops_when_the_client_disconnects(tmp_path, monkeypatch):
     made = site(tmp_path)
     begun, ended = slow(made.explorer, monkeypatch, 20)
     with listening(made) as address, client(address) as chief:
