@@ -87,7 +87,7 @@ def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch)
         likely = 11 if removed else 0
         return [LabelScore(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
 
-    monkeypatch.setattr(Explorer, "answers", answers)
+    monkeypatch.setattr(Explorer, "predict_labels", answers)
     page = opened(FILM, admin=True)
     shown, everything = page.locator("#bars li:visible"), page.get_by_role("button", name="Show all 12 labels")
     names = shown.locator(".name")

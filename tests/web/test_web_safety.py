@@ -79,7 +79,7 @@ def test_every_page_but_signing_in_joining_and_annotating_needs_the_admin_token(
 def test_another_token_opens_nothing(whole, guess):
     client = stranger(whole)
     page = client.get("/sign-in", params={"token": guess.encode("utf-8", "surrogateescape").decode("latin-1")})
-    assert "That is not the token" in page.text or not guess
+    assert "This is not the token" in page.text or not guess
     assert client.get("/studies", follow_redirects=False).status_code == 303
 
 
