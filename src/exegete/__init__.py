@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from exegete.studies.corpus.job import CorpusJob
     from exegete.studies.corpus.summary import summarise
     from exegete.training import TrainResult
+    from exegete.training.terms import ExplanationTerms
 else:
     __getattr__, __dir__ = lazy(__name__)
 
@@ -37,6 +38,7 @@ __all__ = [
     "ExegeteError",
     "ExplainedModel",
     "Explainer",
+    "ExplanationTerms",
     "GeneratedAttribution",
     "Metric",
     "Objective",
