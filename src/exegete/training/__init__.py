@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from exegete.training.loop.fine_tune import fine_tune, train_baseline
     from exegete.training.loop.options import RunOptions
     from exegete.training.loop.trainer import ObjectiveTrainer
+    from exegete.training.terms import ExplanationTerms, TermValues
 else:
     __getattr__, __dir__ = lazy(__name__)
 
@@ -18,8 +19,10 @@ __all__ = [
     "ConstrainedObjective",
     "ConstrainedTrainer",
     "CriterionTrainer",
+    "ExplanationTerms",
     "ObjectiveTrainer",
     "RunOptions",
+    "TermValues",
     "TrainResult",
     "fine_tune",
     "train_baseline",
