@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from exegete.studies.corpus.engines import explain_corpus
     from exegete.studies.corpus.job import CorpusJob
     from exegete.studies.corpus.summary import summarise
-    from exegete.training import ExplanationTerms, TrainResult
+    from exegete.training import TrainResult
+    from exegete.training.terms import ExplanationTerms
 else:
     __getattr__, __dir__ = lazy(__name__)
 

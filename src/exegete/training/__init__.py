@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from exegete.training.loop.fine_tune import fine_tune, train_baseline
     from exegete.training.loop.options import RunOptions
     from exegete.training.loop.trainer import ObjectiveTrainer
-    from exegete.training.terms import ExplanationTerms, TermValues
+    from exegete.training.terms import TermValues
 else:
     __getattr__, __dir__ = lazy(__name__)
 
@@ -19,7 +19,6 @@ __all__ = [
     "ConstrainedObjective",
     "ConstrainedTrainer",
     "CriterionTrainer",
-    "ExplanationTerms",
     "ObjectiveTrainer",
     "RunOptions",
     "TermValues",
