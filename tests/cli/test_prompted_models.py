@@ -57,7 +57,7 @@ def test_another_prompt_is_another_comparison(decoder, tmp_path, capsys):
     [
         (["--template", "Review:{text}"], "--template and --labels must be given together"),
         (["--labels", LABELS], "--template and --labels must be given together"),
-        (["--template", "absent.txt", "--labels", LABELS], "no {text} in it"),
+        (["--template", "absent.txt", "--labels", LABELS], "expected a prompt with {text}"),
         (["--template", "{text}", "--labels", "good=P"], "at least two different labels"),
     ],
 )

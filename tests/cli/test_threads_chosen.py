@@ -23,12 +23,12 @@ def four(monkeypatch):
 def test_a_small_model_gets_one_thread(four, capsys):
     threads.set_threads(None, 64, "cpu")
     assert four == [1]
-    assert capsys.readouterr().err == "threads: 1 (a small model; --threads says otherwise)\n"
+    assert capsys.readouterr().err == "threads: 1 (a small model; set another number with --threads)\n"
 
 
 @pytest.mark.parametrize(("seconds", "count"), [({1: 1.0, 4: 0.4}, 4), ({1: 1.0, 4: 0.9}, 1), ({1: 1.0, 4: 7.0}, 1)])
 def test_a_larger_one_gets_what_is_faster_now(seconds, count, four, monkeypatch, capsys):
-    monkeypatch.setattr(threads, "_seconds", lambda number, hidden: seconds[number])
+    monkeypatch.setattr(threads, "_time_products", lambda number, hidden: seconds[number])
     threads.set_threads(None, 768, "cpu")
     assert four == [count]
     assert f"threads: {count} (4 threads are {1 / seconds[4]:.1f} × as fast" in capsys.readouterr().err

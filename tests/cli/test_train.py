@@ -60,7 +60,7 @@ def test_training_on_a_single_file_says_that_it_is_divided(tmp_path, capsys):
         ([], "either --model"),
         (["--config", "tiny", "--model", "x"], "either --model"),
         (["--config", "tin"], "Did you mean 'tiny'?"),
-        (["--config", "nowhere.json"], "no configuration"),
+        (["--config", "nowhere.json"], "nowhere.json does not exist"),
         (["--model", "./nowhere"], "no model at ./nowhere"),
         (["--config", "tiny", "--set", "weight_decay"], "NAME=VALUE"),
         (["--config", "tiny", "--set", "weight=1"], "unusable training arguments"),

@@ -180,7 +180,7 @@ def test_another_corpus_or_changed_data_is_refused(model, corpus, tmp_path):
         explain_corpus(job(model, mine, folder, method="saliency"))
     lines = mine.read_text().splitlines(keepends=True)
     mine.write_text("".join(lines[:20]))
-    with pytest.raises(ExegeteError, match="more rows than there are"):
+    with pytest.raises(ExegeteError, match="has parts beyond the last row"):
         explain_corpus(job(model, mine, folder))
     mine.write_text("".join(lines[::-1]))
     with pytest.raises(ExegeteError, match="explains other rows"):
@@ -215,8 +215,8 @@ def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"No word's share changed \(\d+ tested\)\. Distance between the important words: 0\.000", shown)
     assert "Changes (" not in shown
-    assert "sorted by the end of the 95 % interval" in shown
-    assert "it has no sign" not in shown
+    assert "sorted by the bound of the 95 % interval" in shown
+    assert "unsigned" not in shown
     assert main(["summary", str(tmp_path)]) == 2
 
 
@@ -236,7 +236,7 @@ def test_only_what_changed_is_listed_the_surest_first_and_an_unsigned_method_is_
     )
     found = CorpusSummary(30, {"yes": 30}, empty, [], float("nan"), 0, [], drifted, 0.2, {"yes": 30}, signed=False)
     head, _, changes = _tables(found, 10)
-    assert "it has no sign: words with much attention, not words for the class" in head.title
+    assert "unsigned: important words, not words that support the class" in head.title
     shown = [str(cell) for cell in changes.columns[1].cells]
     assert shown == drifted[drifted["p"] < 0.05]["word"].tolist()
     assert len(shown) > 0
