@@ -92,7 +92,7 @@ def group_by_family(kind: Kind, names: Iterable[str]) -> dict[str, list[str]]:
     families = IDEAS[kind.folder]["families"] if kind.folder in IDEAS else {"": {}}
     groups: dict[str, list[str]] = {family: [] for family in families}
     for name in names:
-        groups[family_of(kind, name)].append(name)
+        groups.setdefault(family_of(kind, name), []).append(name)
     return {family: members for family, members in groups.items() if members}
 
 
@@ -101,7 +101,8 @@ def index_page(kind: Kind, facts: Mapping[str, Mapping[str, str]]) -> str:
     lines = [f"# {kind.title}", kind.about]
     for family, names in group_by_family(kind, facts).items():
         if family:
-            texts = IDEAS[kind.folder]["families"][family]
+            # A new part needs no entry: its family then has a title and no introduction.
+            texts = IDEAS[kind.folder]["families"].get(family, {"title": display_name(family), "about": ""})
             lines += [f"## {texts['title']}", texts["about"]]
         columns = [column for column in facts[names[0]] if column != "family"]
         rows = [_row(["", "id", *columns]), _row(["---"] * (len(columns) + 2))]
@@ -128,7 +129,8 @@ def family_of(kind: Kind, name: str) -> str:
         return kind.registry.cards(MethodCard)[name].family
     if kind.folder == "metrics":
         return cards()[name].family
-    return str(_texts(kind, name).get("family", ""))
+    default = "" if kind.folder == "datasets" else "other"
+    return str(_texts(kind, name).get("family", default))
 
 
 def intuition(kind: Kind, name: str) -> str:
