@@ -386,12 +386,11 @@ def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, num
     if rows:
         first = numbers[rows[0]] if numbers else rows[0]
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        is_half = model.dtype.itemsize < 4
+        dtype = str(model.dtype).removeprefix("torch.")
+        advice = "load the model in float32 (--dtype float32)" if model.dtype.itemsize < 4 else "choose another method"
         raise ExegeteError(
-            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in "
-            f"{str(model.dtype).removeprefix('torch.')}: "
-            f"{'load the model in float32 (--dtype float32)' if is_half else 'choose another method'}, or let such "
-            "examples be counted and left out, with allow_nan=True (--allow-nan)"
+            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, or "
+            "let such examples be counted and left out, with allow_nan=True (--allow-nan)"
         )
 
 
