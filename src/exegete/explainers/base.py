@@ -389,8 +389,8 @@ def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, num
         dtype = str(model.dtype).removeprefix("torch.")
         advice = "load the model in float32 (--dtype float32)" if model.dtype.itemsize < 4 else "choose another method"
         raise ExegeteError(
-            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, or "
-            "let such examples be counted and left out, with allow_nan=True (--allow-nan)"
+            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, "
+            "or let such examples be counted and left out, with allow_nan=True (--allow-nan)"
         )
 
 
