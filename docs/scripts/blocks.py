@@ -62,4 +62,4 @@ def run(folder: Path) -> None:
             for block in BLOCK.finditer(file.read_text(encoding="utf-8")):
                 line = file.read_text(encoding="utf-8")[: block.start(1)].count("\n")
                 tree = ast.increment_lineno(ast.parse(block[1]), line)
-                exec(compile(tree, os.fspath(file), "exec"), names)  # noqa: S102  # pages of ours
+                exec(compile(tree, os.fspath(file), "exec", dont_inherit=True), names)  # noqa: S102  # pages of ours
