@@ -79,7 +79,7 @@ def test_answers_are_right_word_for_word_or_wrong(tmp_path, monkeypatch):
     model = train_answering_model(tmp_path, device="cpu", scale=0.001).model
     ids = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
     said = [[*ids[0], model.tokenizer.sep_token_id], ids[1][:-1], [*ids[2], 9], ids[3]]
-    monkeypatch.setattr(type(model), "respond", lambda *_: [{"response": one} for one in said])
+    monkeypatch.setattr(type(model), "respond", lambda *_, **__: [{"response": one} for one in said])
     assert match_responses(model, rows).tolist() == [True, False, False, True]
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -50,7 +51,15 @@ def test_recipes_read_from_files_have_the_signatures_and_departures_of_the_funct
     point, recipe = RECIPES.native[name], RECIPES[name]
     source = read_source(point.module)
     stub = source.function(point.attr)
-    assert inspect.signature(stub).parameters == inspect.signature(recipe, eval_str=True).parameters
+    read, real = inspect.signature(stub).parameters, inspect.signature(recipe, eval_str=True).parameters
+    assert list(read) == list(real)
+    for parameter, expected in zip(read.values(), real.values(), strict=True):
+        assert parameter.default == expected.default
+        # Types of objects, which only Python callers can give, are not imported for the command line.
+        assert parameter.annotation.__metadata__ == expected.annotation.__metadata__
+        assert str in (parameter.annotation.__origin__, *get_args(parameter.annotation.__origin__)) or (
+            parameter.annotation == expected.annotation
+        )
     assert inspect.getdoc(stub) == inspect.getdoc(recipe)
     assert source.constant("DEPARTURES", default=()) == recipe().departures
 

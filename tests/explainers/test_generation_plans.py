@@ -56,7 +56,7 @@ def test_the_command_reads_no_weights(folder, tmp_path, capsys):
         r"saliency: \d+ \+ 8 tokens, 8 rows × 1 units \(source\): .* 8 backward passes \(back .*\)", first
     )
     assert "occlusion" in second
-    assert re.fullmatch(r"a forward pass that is gone back through keeps \d+ MiB beside the weights", kept)
+    assert re.fullmatch(r"a forward pass with a backward pass needs \d+ MiB in addition to the weights", kept)
     assert main([*command, "--methods", "occlusion"]) == 0
     assert "keeps" not in capsys.readouterr().out
 

@@ -51,7 +51,7 @@ def test_one_pass_equals_decoding_step_by_step(family):
 def test_generated_responses_are_transformers_own(family):
     model = two_sided(family, torch.float32)
     row = {"prompt": "a small town"}
-    (said,) = model.respond([row], max_new_tokens=5)
+    (said,) = model.respond([row], max_new_tokens=5, allow_empty=True)
     ids = torch.tensor([families.tokenizer("roberta")("a small town")["input_ids"]])
     own = list(model.decoder_start_ids)
     for _ in range(5):
@@ -59,7 +59,7 @@ def test_generated_responses_are_transformers_own(family):
         if own[-1] == model.config.eos_token_id:
             break
     assert said["response"] == own[len(model.decoder_start_ids) :]
-    drawn = [model.respond([row], 5, temperature=1.0, seed=seed)[0]["response"] for seed in (1, 1, 2)]
+    drawn = [model.respond([row], 5, temperature=1.0, seed=seed, allow_empty=True)[0]["response"] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     batch = model.encode([said])
     assert batch.inputs["input_ids"][0].tolist() == [*ids[0].tolist(), *own]

@@ -48,6 +48,6 @@ class Occlusion(OutputExplainer):
         number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]
         keep[0] = True
-        logits = run_perturbed(model, batch, keep, self.perturbation)
+        logits = run_perturbed(model, batch, keep, self.perturbation, model.perturbation_cache)
         value = model.task.score_probabilities(model.task.probabilities(logits), select_target(logits[0]))
         return Explanation(spread((value[0] - value[1:]).T, unit), logits=logits[0])
