@@ -80,8 +80,7 @@ class FilePerSplit(Reader):
 class DividedFile(Reader):
     """Reads one file, divided 80/10/10 by a hash of each row's key and the seed, so that equal keys share a split.
 
-    Args:
-        names: file names by split of a corpus that is published as several files. A folder of them is not divided.
+    `names`: file names by split of a corpus that is published as several files. A folder of them is not divided.
     """
 
     names: ClassVar[Mapping[str, Names]] = {}
