@@ -26,16 +26,9 @@ UNLIMITED = 1 << 20
 
 
 class HuggingFaceModel(nn.Module):
-    """What is known of a Hugging Face model without a forward pass of its layers.
+    """A Hugging Face model with its tokenizer or image processor: embeddings, labels, limits, state.
 
-    Args:
-        model: a model with a sequence classification (or regression), question answering or image classification head.
-        processing_class: its tokenizer or image processor; without it only batches made with `Batch.from_ids` work.
-        task: one of `TASKS`; default: as the model's head and configuration say.
-        max_length: the most tokens of a text, if fewer than the model allows; at least 8.
-
-    Raises:
-        ExegeteError: an unknown task, a model without such a head, an encoder-decoder; XLNet.
+    The base of `ExplainedModel`, which documents the arguments and adds the forward passes.
     """
 
     is_encoder_decoder: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What a forward pass is asked to record, and what it returns."""
+"""The request of a forward pass, which quantities to record, and its results."""
 
 from __future__ import annotations
 

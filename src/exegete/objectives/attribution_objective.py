@@ -36,7 +36,7 @@ class AttributionObjective(Objective):
 
     @property
     def capture(self) -> Capture:
-        """What the explainer needs of the shared pass; empty if it runs its own passes."""
+        """The quantities that the explainer needs from the shared pass; empty if it runs its own passes."""
         if not isinstance(self.explainer, SinglePass):
             return Capture()
         # the loss differentiates the attribution: a gradient in it is differentiated a second time

@@ -26,7 +26,7 @@ class PairCriterion(Criterion):
 
     @property
     def capture(self) -> Capture:
-        """What the explainer needs of the shared pass, and hidden states."""
+        """The quantities that the explainer needs from the shared pass, and hidden states."""
         return super().capture | Capture(hidden_states=True)
 
     def size(self, batch: Batch) -> Tensor:

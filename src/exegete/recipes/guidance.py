@@ -1,4 +1,4 @@
-"""What the variants of explanation regularisation share: names of guides, and values of Ferreira et al. 2024."""
+"""Shared by the variants of explanation regularisation: names of guides, and values of Ferreira et al. 2024."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class StudyPlan:
 
 @dataclass(frozen=True)
 class StudyMaterial:
-    """What a study is made from: results with attributions, saved explanations, or models, methods and examples.
+    """The inputs of a new study: results with attributions, saved explanations, or models, methods and examples.
 
     `sources`: the path of each model; `data`: the spec of the examples; `saved`: folders of `explain --output-dir`.
     """

@@ -43,7 +43,7 @@ class BackwardRules(DimensionwiseExplainer):
 
     @property
     def rules(self) -> DerivativeRules:
-        """Where derivatives differ from ordinary ones."""
+        """The rules by which derivatives differ from ordinary ones."""
         return LINEAR_RULES
 
     def passes(self, length: int) -> tuple[float, float]:

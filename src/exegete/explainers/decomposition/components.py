@@ -16,7 +16,7 @@ from exegete.models.layers.layer_parts import Norm
 
 @dataclass(frozen=True, slots=True)
 class DecompositionRules:
-    """How nonlinear parts are shared among components; `max_memory`: bytes per chunk."""
+    """Rules that share nonlinear parts among components; `max_memory`: bytes per chunk."""
 
     bias: str = "absdot"
     activation: Activation = "zero_origin"

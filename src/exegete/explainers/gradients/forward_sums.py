@@ -49,7 +49,8 @@ def sum_scores_forward(
                     slopes = compute_directional_derivatives(explained, batch, at, direction, parts & batch.content)
                     total = slopes if total is None else total + slopes
         except NotImplementedError as error:
-            # Grouped products of experts have no forward-mode derivative, which torch tells by this error alone.
+            # torch raises this for operations without a forward-mode derivative (grouped products of experts), and
+            # offers no other way to ask. The caller then runs backward passes, which give the same scores.
             if NO_FORWARD_DERIVATIVE not in str(error):
                 raise
             return None

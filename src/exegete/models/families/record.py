@@ -99,7 +99,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What differs between families of models.
+    """The facts that differ between families of models.
 
     Args:
         layers: the list of layers in the base model.

@@ -33,7 +33,7 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """How a language model reads prompts and responses.
+    """The settings by which a language model reads prompts and responses.
 
     Args:
         tokenizer: its tokenizer.

@@ -66,7 +66,7 @@ class GeneratingModel(ExplainedModel):
 
     @property
     def response_format(self) -> ResponseFormat:
-        """How prompts and responses are read."""
+        """The settings by which prompts and responses are read."""
         vocab_size = self.config.get_text_config().vocab_size
         return ResponseFormat(
             self.tokenizer, self.max_length, vocab_size, self.decoder_start_ids, self.is_encoder_decoder

@@ -58,6 +58,7 @@ def load_gguf(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
             model = AutoModelForCausalLM.from_config(config, dtype=dtype)
         # Tying is a part of the initialization that was left out.
         model.tie_weights()
+    # transformers and gguf raise one or the other of these for an architecture that they do not know.
     except (ValueError, KeyError, NotImplementedError) as error:
         raise ExegeteError(
             f"{file}: transformers cannot read the GGUF architecture {architecture!r}: {error}"

@@ -1,4 +1,4 @@
-"""How long unfinished runs will take: as long as finished runs of the same kind took on average."""
+"""Estimates of time: unfinished runs take the mean time of finished runs of the same kind."""
 
 from __future__ import annotations
 

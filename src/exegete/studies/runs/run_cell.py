@@ -26,7 +26,7 @@ Status = Literal["done", "busy", "failed", "refused", "killed", "stopped", "full
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """How an attempt to execute a cell ended.
+    """The outcome of an attempt to execute a cell.
 
     `done`; `busy`: another process executes it; `failed`: it raised an error; `refused`: bad input, for which another
     attempt is useless; `killed`: its process died; `stopped`: by a signal, after it saved; `full`: the disk is full.

@@ -121,7 +121,7 @@ class TrainingPart(Part):
 
 
 class PromptPart(Part):
-    """How a causal model classifies: by continuing `template`, with the text for `{text}`, with a label."""
+    """The prompt of a causal model that classifies: it continues `template`, with the text for `{text}`, by a label."""
 
     template: str
     labels: dict[str, str] | list[str]

@@ -59,7 +59,7 @@ FIGURES_FILE = "student.json"
 
 @dataclass(frozen=True)
 class Teaching:
-    """How a student learns from a teacher.
+    """The settings by which a student learns from a teacher.
 
     Args:
         teacher: the teacher, which is not changed.

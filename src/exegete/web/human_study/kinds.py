@@ -19,7 +19,7 @@ BEFORE, AFTER = "before", "after"
 
 @dataclass(frozen=True)
 class AnnotationTask:
-    """What one annotator is shown and asked about one example in one phase.
+    """The content and question that one annotator sees for one example in one phase.
 
     `explanations`: under letters, in this annotator's order; `labels`: the model's possible answers; `changed`: the
     version of the example whose answer is asked, if any; `unit`: word or sentence, the unit that people mark.

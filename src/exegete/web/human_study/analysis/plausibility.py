@@ -17,7 +17,7 @@ from exegete.reports.generated import GeneratedAttribution
 
 
 class Plausibility(NamedTuple):
-    """How well a method's word scores rank the words that annotators marked, averaged over `examples` examples."""
+    """Agreement of a method's word scores with the words that annotators marked, averaged over `examples` examples."""
 
     method: str
     auc: float

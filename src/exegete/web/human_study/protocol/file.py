@@ -160,7 +160,7 @@ class MainPart(Part):
 
 
 class ChangePart(Part):
-    """How examples of a counterfactual study are changed, at random and independent of all explanations.
+    """The rule that changes examples of a counterfactual study, at random and independent of all explanations.
 
     `how`: remove `words` words, or replace them by words of other examples. `tries`: versions to draw per example.
     `balanced`: take a version that changes the model's answer for half of the examples, if possible, and one that does
@@ -174,14 +174,14 @@ class ChangePart(Part):
 
 
 class ExitPart(Part):
-    """How an annotator returns to the platform: a completion code to copy, or an address."""
+    """The way back to the platform for annotators: a completion code to copy, or an address."""
 
     code: str | None = None
     redirect: str | None = Field(default=None, pattern=r"^https://[^\s]+$")
 
 
 class RecruitingPart(Part):
-    """Who may take part.
+    """The conditions for taking part.
 
     `platform`: the link must have this platform's parameters; open: anybody. `people`: maximum number of annotators;
     `quotas`: maximum numbers by answer to a screening question; `minutes`: time limit from beginning to end.
