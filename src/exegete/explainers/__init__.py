@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from exegete.explainers.base import (
         DimensionwiseExplainer,
         Explainer,
-        Explanation,
         OutputExplainer,
         SinglePass,
+        TokenScores,
         compute_gradient,
         compute_gradients,
     )
@@ -75,7 +75,6 @@ __all__ = [
     "DimensionwiseExplainer",
     "EmbeddingGradient",
     "Explainer",
-    "Explanation",
     "FlashTrace",
     "GenericAttention",
     "Gim",
@@ -103,6 +102,7 @@ __all__ = [
     "SmoothGrad",
     "Solvex",
     "Spex",
+    "TokenScores",
     "TrainedCitation",
     "ValueZeroing",
     "attribute",

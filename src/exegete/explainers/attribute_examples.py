@@ -16,7 +16,7 @@ from torch import Tensor
 from exegete.data.alignment import pool
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, Explanation, find_nonfinite, require_finite
+from exegete.explainers.base import Explainer, TokenScores, find_nonfinite, require_finite
 from exegete.explainers.generated import attribute_generated, resolve_unit, set_unit
 from exegete.explainers.registry import default_method, explainer
 from exegete.models import Batch, ExplainedModel
@@ -267,7 +267,7 @@ def select_targets(target: Any, indices: Sequence[int], count: int) -> Any:
 
 
 @torch.no_grad()
-def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, Explanation]:
+def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, TokenScores]:
     """Return the resolved target, the model's logits and the explanation."""
     if method.returns_logits:
         explanation = method.explain(model, batch, target)
@@ -285,7 +285,7 @@ def make_attributions(
     batch: Batch,
     target: Tensor,
     logits: Tensor,
-    explanation: Explanation,
+    explanation: TokenScores,
     indices: Sequence[int],
 ) -> list[Attribution]:
     """Return a batch's explanation as plain values, one `Attribution` per example, without padding."""
@@ -318,7 +318,7 @@ def make_attributions(
     return attributions
 
 
-def _describe_positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, Any]:
+def _describe_positions(batch: Batch, row: int, explanation: TokenScores) -> dict[str, Any]:
     """Return the tokens and words of an example with their scores, without padding, as fields of `Attribution`."""
     real = batch.attended[row].cpu()
     scores = explanation.scores[row].float().cpu()[real].numpy()

@@ -31,7 +31,7 @@ _RETAIN_GRAPH: ContextVar[bool] = ContextVar("exegete_retain_graph", default=Fal
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class TokenScores:
     """The attributions of a batch by one method.
 
     Attributes:
@@ -121,7 +121,7 @@ class Explainer(ABC):
 
     def explain(
         self, model: ExplainedModel, batch: Batch, target: Any = None, *, special_tokens: bool = False
-    ) -> Explanation:
+    ) -> TokenScores:
         """Return the scores, finite or not, with all that the method computes beside them.
 
         `special_tokens` keeps the scores of special tokens, which are zero otherwise: explanation regularisation treats
@@ -154,7 +154,7 @@ class Explainer(ABC):
             return explanation
         return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
 
-    def _explain_windows(self, model: WindowedModel, batch: Batch, target: Any, *, special_tokens: bool) -> Explanation:
+    def _explain_windows(self, model: WindowedModel, batch: Batch, target: Any, *, special_tokens: bool) -> TokenScores:
         """Explain the target in each window; a position's score is the mean over the windows that contain it."""
         with model.evaluation_mode(), torch.no_grad():
             logits = require_finite_logits(model(batch).logits)
@@ -175,11 +175,11 @@ class Explainer(ABC):
         if not special_tokens:
             scores = scores.masked_fill(~batch.content, 0.0)
         layers = [explanation.layers for explanation in explanations if explanation.layers is not None]
-        return Explanation(scores, layers=windows.mean_scores(torch.cat(layers)) if layers else None, logits=logits)
+        return TokenScores(scores, layers=windows.mean_scores(torch.cat(layers)) if layers else None, logits=logits)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the explanation of the target that `select_target` gives for the logits, or for None without them."""
-        return Explanation(self.scores(model, batch, select_target(None)))
+        return TokenScores(self.scores(model, batch, select_target(None)))
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Compute scores [B, L] of a resolved target; values outside content are ignored."""
@@ -316,11 +316,11 @@ class SinglePass(Explainer):
 
     def compute_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Explanation:
+    ) -> TokenScores:
         """Compute the explanation from one pass, for methods that return more than scores [B, L]."""
-        return Explanation(self.scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
+        return TokenScores(self.scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the explanation from one pass, which the prediction is read from too."""
         return self._compute_explanations(model, batch, [select_target])[0]
 
@@ -331,9 +331,9 @@ class SinglePass(Explainer):
 
     def _compute_explanations(
         self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
-    ) -> list[Explanation]:
+    ) -> list[TokenScores]:
         keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self._needs_gradient
-        # Without gradients all layers' maps are captured, for `Explanation.layers`; a graph through them costs memory.
+        # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
         last_only = self.capture.last_only and (keep_graph or backward)
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
         with torch.set_grad_enabled(keep_graph or backward):

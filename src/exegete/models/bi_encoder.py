@@ -80,7 +80,7 @@ class BiEncoder(ExplainedModel):
 
     The similarity is the cosine of the texts' vectors: means over their tokens, or those of their first tokens. It is a
     regression's value. `decompx_linear` holds the vectors' lengths and gives each factor of their product half, so that
-    the scores of all positions and `Explanation.bias` sum to the similarity.
+    the scores of all positions and `TokenScores.bias` sum to the similarity.
 
     Args:
         encoder: an encoder without a head, whose attention takes a mask for every pair of positions.

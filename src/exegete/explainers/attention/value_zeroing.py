@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.explainers.attention.weights import select_readout_row
-from exegete.explainers.base import Explainer, Explanation, TargetSelector
+from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.gradients.paths import shift_spans
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.layer_calls import LayerCall, record_layer_calls
@@ -39,7 +39,7 @@ class ValueZeroing(Explainer):
         """Return a forward pass, and one per position, in which every layer runs with that value zeroed."""
         return length + 1.0, 0.0
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the scores and those of every layer."""
         target = select_target(None)
         # One example at a time: the copies with one value zeroed each fill a pass.
@@ -50,7 +50,7 @@ class ValueZeroing(Explainer):
                 rows = _compute_layer_rows(model, alone, shift_spans(model, columns, target[row : row + 1]))
             layers.append(torch.nn.functional.pad(rows, (columns.start, batch.length - columns.stop)))
         stacked = torch.stack(layers)
-        return Explanation(stacked[:, -1], layers=stacked)
+        return TokenScores(stacked[:, -1], layers=stacked)
 
 
 def _compute_layer_rows(model: ExplainedModel, alone: Batch, target: Tensor) -> Tensor:

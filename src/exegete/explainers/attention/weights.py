@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Explanation, OutputExplainer, SinglePass, compute_gradients
+from exegete.explainers.base import OutputExplainer, SinglePass, TokenScores, compute_gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]
@@ -41,12 +41,12 @@ class LayerwiseAttention(SinglePass):
 
     def compute_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Explanation:
+    ) -> TokenScores:
         """Compute the scores, and those of every layer if all attentions were captured."""
         rows = self.layer_scores(model, batch, outputs, target)
         # A training step may have captured the last layer's attention only.
         has_all_layers = rows.shape[1] == model.attention_shape[0]
-        return Explanation(self.combine_layers(rows), layers=rows.detach() if has_all_layers else None)
+        return TokenScores(self.combine_layers(rows), layers=rows.detach() if has_all_layers else None)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class AttentionLast(LayerwiseAttention):
     """Last layer's attention, mean over heads: mean_h A^N[q, :]. Unsigned. Encoder-decoders: cross-attention.
 
     `query`: attention from the position where the answer is read (`readout`: the first one of an encoder, the last one
-    of a decoder), or the `mean` over all positions. `Explanation.layers` contains every layer's attention.
+    of a decoder), or the `mean` over all positions. `TokenScores.layers` contains every layer's attention.
     """
 
     query: Query = "readout"
@@ -150,7 +150,7 @@ class AttentionRollout(LayerwiseAttention):
     """Attention multiplied through the layers, with half of each layer's weight on the residual. Unsigned.
 
     A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the answer is read (Abnar and Zuidema 2020).
-    `Explanation.layers` contains that row of A'_l ··· A'_1 for every layer l. In an encoder-decoder, a decoder layer's
+    `TokenScores.layers` contains that row of A'_l ··· A'_1 for every layer l. In an encoder-decoder, a decoder layer's
     own attention and its cross-attention are two steps, each with half of the weight on the residual.
     """
 

@@ -18,7 +18,7 @@ class DecompXLinear(BackwardRules):
     With attention probabilities, norms' scales and activations' slopes (f(x)/x) held at their true values, the logit is
     affine in the representations x_k that enter the first layer: z = Σ_k ⟨∂z/∂x_k, x_k⟩ + the biases' share. One
     vector-Jacobian product gives every contribution. This is DecompX (Modarressi et al. 2023) with the biases as a
-    token of their own, whose contribution is `Explanation.bias` [B]. From the embeddings it equals `cp_lrp`.
+    token of their own, whose contribution is `TokenScores.bias` [B]. From the embeddings it equals `cp_lrp`.
 
     Args:
         start: `hidden`, the representations that enter the first layer, or `embeddings`, the word (or patch)

@@ -20,7 +20,7 @@ class Gim(BackwardRules):
 
     The softmax is differentiated at a higher temperature, which reveals what a saturated weight hides; norms are held
     at their scales, and products of attention and gates share the gradient evenly (Edin et al. 2025). The baseline
-    token itself always scores 0. `Explanation.layers` is measured from zero, since inner layers have no baseline.
+    token itself always scores 0. `TokenScores.layers` is measured from zero, since inner layers have no baseline.
 
     Args:
         baseline_id: the baseline token, at every position; default: a space if that is one token, else the padding

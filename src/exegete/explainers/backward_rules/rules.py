@@ -11,9 +11,9 @@ from torch import Tensor
 
 from exegete.explainers.base import (
     DimensionwiseExplainer,
-    Explanation,
     Point,
     TargetSelector,
+    TokenScores,
     constant_target,
     embed_with_gradient,
 )
@@ -30,8 +30,8 @@ class BackwardRules(DimensionwiseExplainer):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score z under `rules`.
 
     For any family with a record; in an encoder-decoder both sides are starting points, and `layers` is None.
-    `Explanation.bias` [B] is z − Σ_k over all positions: the share of the biases, and what rules without conservation
-    lose. `Explanation.layers` [B, N, L] contains ⟨x_k, ∇̃_k z⟩ at the inputs of every layer, aggregated as `aggregate`
+    `TokenScores.bias` [B] is z − Σ_k over all positions: the share of the biases, and what rules without conservation
+    lose. `TokenScores.layers` [B, N, L] contains ⟨x_k, ∇̃_k z⟩ at the inputs of every layer, aggregated as `aggregate`
     says.
 
     If attributions keep a graph, their derivatives with respect to the weights are the true ones: factors are held
@@ -66,7 +66,7 @@ class BackwardRules(DimensionwiseExplainer):
         """Return a context of the rules, in which each pass measures its own factors."""
         return apply_backward_rules(model.model, HeldFactors(), self.rules)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute ⟨x_k, ∇̃_k z⟩ at the start and at every layer; the pass's logits are the ordinary ones."""
         return self._explanations(model, batch, [select_target])[0]
 
@@ -77,7 +77,7 @@ class BackwardRules(DimensionwiseExplainer):
 
     def _explanations(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector]
-    ) -> list[Explanation]:
+    ) -> list[TokenScores]:
         keep_graph = torch.is_grad_enabled()
         # Factors are held constant in the first derivative only. For the second one they come from an ordinary pass,
         # with their graphs.
@@ -106,7 +106,7 @@ class BackwardRules(DimensionwiseExplainer):
             layers = None
             if not model.is_encoder_decoder:
                 layers = self._stack_layers(batch, slopes[-len(inputs) :], inputs)
-            explanations.append(Explanation(scores, layers=layers, bias=rest, logits=logits))
+            explanations.append(TokenScores(scores, layers=layers, bias=rest, logits=logits))
         return explanations
 
     def _compute_contributions(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Explainer, Explanation, TargetSelector
+from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition import biases
 from exegete.explainers.decomposition.biases import Bias
 from exegete.explainers.decomposition.components import DecompositionRules, apply_norm, decompose_layers
@@ -30,7 +30,7 @@ class DecompX(Explainer):
     scales, and feed-forwards held at their activation slopes; every bias is shared among the components (Modarressi et
     al. 2023). In pre-norm families a norm's bias is shared at the norm, in gated feed-forwards the gate is held, and
     the length is that of the residual stream; components sum to the hidden states there too.
-    `Explanation.layers` contains the lengths after every layer.
+    `TokenScores.layers` contains the lengths after every layer.
 
     Args:
         bias: how a bias is shared: in proportion to `absdot` |⟨x_k, b⟩|, `dot`, `norm` ‖x_k‖ or `abssim` |cos(x_k, b)|;
@@ -63,11 +63,11 @@ class DecompX(Explainer):
         return DecompositionRules(biases.check_rule(self.bias), self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute ‖X_i←k‖₂ after every layer, example by example."""
         traces = trace_examples(model, batch)
         layers = stack_readout_rows(model, batch, traces, select_target, self._compute_lengths)
-        return Explanation(layers[:, -1], layers=layers, logits=traces.logits)
+        return TokenScores(layers[:, -1], layers=layers, logits=traces.logits)
 
     def _compute_lengths(self, trace: Trace, weights: Tensor) -> Tensor:
         """Return norms [N, L] of each position's component at every layer, weighted by the readout."""
@@ -85,7 +85,7 @@ class DecompXClassifier(DecompX):
     """Contribution of each position to the target's logit, with the classifier included. Signed, exact.
 
     As `decompx`, continued through pooler or head with the activation held at its slope (Modarressi et al. 2023).
-    `Explanation.delta` [B] is the difference of the sum and the logit: rounding, unless a rule drops something.
+    `TokenScores.delta` [B] is the difference of the sum and the logit: rounding, unless a rule drops something.
 
     Args:
         head_activation: as `activation`, for the activation in the head: `zero_origin` or `tangent`.
@@ -102,7 +102,7 @@ class DecompXClassifier(DecompX):
     )  # fmt: skip
 
     @torch.no_grad()
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the target's column of the contributions to all outputs."""
         traces = trace_examples(model, batch)
         target = select_target(traces.logits)
@@ -117,7 +117,7 @@ class DecompXClassifier(DecompX):
             biases_own.append(own[count:].sum())
             deltas.append(own.sum() - true)
         bias = torch.stack(biases_own) if self.bias == "token" else None
-        return Explanation(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=traces.logits)
+        return TokenScores(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=traces.logits)
 
     @torch.no_grad()
     def compute_contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:

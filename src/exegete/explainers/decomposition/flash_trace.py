@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Explainer, Explanation, TargetSelector
+from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition.nearness import HeadVectors
 from exegete.explainers.decomposition.trace import LayerState, Trace, trace_examples
 from exegete.models import Batch, ExplainedModel
@@ -24,7 +24,7 @@ class FlashTrace(Explainer):
 
     X = Σ_i ω_i m_i over the span's positions i; the part of position j and head h is (Σ_i ω_i a_ihj) W_O v_hj, and its
     share is max(0, ‖X‖₁ − ‖part − X‖₁) over the sum of all, including the residual's (FlashTrace, 2026). The cost does
-    not grow with the span. `Explanation.layers` contains the layers' shares.
+    not grow with the span. `TokenScores.layers` contains the layers' shares.
 
     Args:
         hops: how often relevance of the response before the span (its reasoning) is traced further back; these tokens
@@ -51,7 +51,7 @@ class FlashTrace(Explainer):
         if self.hops < 0:
             raise ExegeteError(f"expected hops of at least 0, got {self.hops}")
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the scores example by example, without padding."""
         passed = trace_examples(model, batch)
         target = select_target(passed.logits)
@@ -71,8 +71,8 @@ class FlashTrace(Explainer):
         both = torch.stack(results)
         logits = passed.logits.detach()
         if self.hops:
-            return Explanation(both[:, -1], layers=both[:, :-1], logits=logits)
-        return Explanation(both.sum(1), layers=both, logits=logits)
+            return TokenScores(both[:, -1], layers=both[:, :-1], logits=logits)
+        return TokenScores(both.sum(1), layers=both, logits=logits)
 
 
 def compute_layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Explanation, TargetSelector
+from exegete.explainers.base import TargetSelector, TokenScores
 from exegete.explainers.decomposition.maps import LayerMaps
 from exegete.explainers.decomposition.nearness import HeadVectors
 from exegete.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
@@ -54,13 +54,13 @@ class InformationFlow(LayerMaps):
         if not 0 <= self.threshold < 1:
             raise ExegeteError(f"expected a threshold from 0 to 1, got {self.threshold}")
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the scores; `layers` of routes: the strongest route from the answer down to each layer's input."""
         if self.form == "rollout":
             return super().compute(model, batch, select_target)
         traces = trace_examples(model, batch)
         layers = stack_readout_rows(model, batch, traces, select_target, self.find_routes)
-        return Explanation(layers[:, 0], layers=layers, logits=traces.logits.detach())
+        return TokenScores(layers[:, 0], layers=layers, logits=traces.logits.detach())
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """Return C at the rows [R]: [R, L]."""

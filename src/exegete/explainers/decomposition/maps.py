@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.errors import unknown
-from exegete.explainers.base import Explainer, Explanation, TargetSelector
+from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
 from exegete.models import Batch, ExplainedModel
 
@@ -29,7 +29,7 @@ class LayerMaps(Explainer):
     power of two, the same for all positions and targets of an example, so only ratios within an example are defined.
 
     Args:
-        layers: the content of `Explanation.layers`, at that row: R_l (`up_to`) or M_l (`each`).
+        layers: the content of `TokenScores.layers`, at that row: R_l (`up_to`) or M_l (`each`).
         max_memory: bytes per chunk of the widest intermediate tensor.
     """
 
@@ -41,13 +41,13 @@ class LayerMaps(Explainer):
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """Return M_l at the rows [R], from all positions: [R, L]."""
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the scores example by example, without padding."""
         if self.layers not in ("up_to", "each"):
             raise unknown("choice of layers", self.layers, ("up_to", "each"))
         traces = trace_examples(model, batch)
         both = stack_readout_rows(model, batch, traces, select_target, self._compute_readout_rows)
-        return Explanation(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach())
+        return TokenScores(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach())
 
     def compute_maps(self, trace: Trace) -> list[Tensor]:
         """Return M_l [L, L] of every layer."""

@@ -13,9 +13,9 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import (
     DimensionwiseExplainer,
-    Explanation,
     Point,
     TargetSelector,
+    TokenScores,
     constant_target,
     embed_with_gradient,
 )
@@ -74,7 +74,7 @@ class IntegratedGradients(DimensionwiseExplainer):
         steps = self.max_steps if self.n_steps == "auto" else self.n_steps
         return steps + 2.0, float(steps)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
         target = select_target(None)
         start, end = self._ends(model, batch)
@@ -85,7 +85,7 @@ class IntegratedGradients(DimensionwiseExplainer):
         with torch.no_grad():
             ends = [model.task.score(model(batch, embeddings=point).logits, target) for point in (end, start)]
             delta = contributions.detach().sum((1, 2)) - (ends[0] - ends[1])
-        return Explanation(self.aggregate_dimensions(contributions), delta)
+        return TokenScores(self.aggregate_dimensions(contributions), delta)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return the scores [B, L] without `delta`, which would cost two passes."""
@@ -128,7 +128,7 @@ class IntegratedGradients(DimensionwiseExplainer):
             total = total.index_add(0, rows[part.points], part.gradient * weights[points[part.points], None, None])
         return total * difference
 
-    def _adaptive(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Explanation:
+    def _adaptive(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> TokenScores:
         """Return the explanation with points chosen adaptively per example."""
         difference = end - start
         shares: dict[tuple[int, float], Tensor] = {}
@@ -157,4 +157,4 @@ class IntegratedGradients(DimensionwiseExplainer):
             for row, path in enumerate(paths)
         ]
         delta = torch.tensor([sum(path.errors()) for path in paths], dtype=end.dtype, device=end.device)
-        return Explanation(self.aggregate_dimensions(torch.stack(total)), delta)
+        return TokenScores(self.aggregate_dimensions(torch.stack(total)), delta)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers.base import DimensionwiseExplainer, Explanation, TargetSelector, embed_with_gradient
+from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, embed_with_gradient
 from exegete.explainers.gradients.paths import gradients_at, quadrature, scores_at
 from exegete.models import Batch, ExplainedModel
 from exegete.models.hugging_face import Reference
@@ -51,7 +51,7 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
         steps = 0 if self.n_steps == "auto" else self.n_steps
         return length * (steps + 1) + 1.0, float(length * steps)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the scores, and per example the largest error of one, relative to its word's drop."""
         target = select_target(None)
         keep_graph = torch.is_grad_enabled()
@@ -59,10 +59,10 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
         start = model.embed_reference(batch, self.baselines)
         drops = self._drops(model, batch, target, start, end)
         if self.n_steps == "auto":
-            return Explanation(drops, torch.zeros_like(drops[:, 0]).detach())
+            return TokenScores(drops, torch.zeros_like(drops[:, 0]).detach())
         shares = self._integrals(model, batch, target, start, end)
         miss = (shares.sum(-1) - drops).detach().masked_fill(~batch.content, 0)
-        return Explanation(self.aggregate_dimensions(shares), miss.gather(1, miss.abs().argmax(1, keepdim=True))[:, 0])
+        return TokenScores(self.aggregate_dimensions(shares), miss.gather(1, miss.abs().argmax(1, keepdim=True))[:, 0])
 
     def _drops(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """Return the drops f_c(E) − f_c(E with b_i for E_i): [B, L]."""

@@ -17,7 +17,7 @@ from exegete.data.granularity import Granularity
 from exegete.data.hub import find_folder
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, Explanation, TargetSelector
+from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.learned.base import CONFIG, load_config
 from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.registry import explainer
@@ -59,7 +59,7 @@ class TrainedCitation(Explainer):
         """Return the number of passes of the trained method."""
         return self.method.passes(length)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the trained method's explanation with small scores set to 0."""
         explanation = self.method.compute(model.with_output(self.method.output), batch, select_target)
         return replace(explanation, scores=self._zero_small_units(batch, explanation.scores))

@@ -16,7 +16,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
+from exegete.explainers.base import OutputExplainer, TargetSelector, TokenScores
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
@@ -35,7 +35,7 @@ class ContextCite(OutputExplainer):
     f = log p/(1 − p) of the target's probability p, for generated text of all its tokens together; for spans of the
     input, which removal can make impossible, f is p itself. f / R, with R the number of explained tokens, is regressed
     on standardised masks, min 1/(2M) ‖f/R − Zw − b‖² + alpha ‖w‖₁. The weights are converted back to the scale of the
-    masks and of f: a unit's score is how much its presence increases f. `Explanation.bias` [B] is the intercept.
+    masks and of f: a unit's score is how much its presence increases f. `TokenScores.bias` [B] is the intercept.
 
     Args:
         n_samples: number of random ablations, M.
@@ -76,7 +76,7 @@ class ContextCite(OutputExplainer):
         """Return the number of forward and backward passes: one per ablation, at most."""
         return float(self.n_samples), 0.0
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the weights of the LASSO as scores, fitted example by example."""
         target = select_target(None)
         unit = number_units(batch, self.granularity or default_granularity(batch))
@@ -90,7 +90,7 @@ class ContextCite(OutputExplainer):
             weights[row, :count] = torch.from_numpy(own)
             biases.append(bias)
         scores = weights.to(batch.device, model.dtype)
-        return Explanation(spread(scores, unit), bias=torch.tensor(biases).to(scores))
+        return TokenScores(spread(scores, unit), bias=torch.tensor(biases).to(scores))
 
     def draw_masks(self, unit: Tensor) -> Tensor:
         """Return the units present in each ablation [M, B, U], given the unit of each position [B, L]."""

@@ -9,7 +9,7 @@ import torch
 
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
-from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
+from exegete.explainers.base import OutputExplainer, TargetSelector, TokenScores
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod, run_perturbed
@@ -41,7 +41,7 @@ class Occlusion(OutputExplainer):
         """Return the number of passes: at most one per unit, plus one for the full input; equal inputs are run once."""
         return length + 1.0, 0.0
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the drops p_c(x) − p_c(x without the unit), and the logits of the full input."""
         unit = number_units(batch, self.granularity)
         # Row 0 keeps everything: the full input runs in the same passes, and its logits serve for the prediction.
@@ -50,4 +50,4 @@ class Occlusion(OutputExplainer):
         keep[0] = True
         logits = run_perturbed(model, batch, keep, self.perturbation, model.perturbation_cache)
         value = model.task.score_probabilities(model.task.probabilities(logits), select_target(logits[0]))
-        return Explanation(spread((value[0] - value[1:]).T, unit), logits=logits[0])
+        return TokenScores(spread((value[0] - value[1:]).T, unit), logits=logits[0])

@@ -15,7 +15,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
+from exegete.explainers.base import OutputExplainer, TargetSelector, TokenScores
 from exegete.explainers.perturbation.coalitions import FEWEST, all_subsets, coalition_values
 from exegete.explainers.seeding import example_generators
 from exegete.explainers.units import number_units, spread
@@ -73,7 +73,7 @@ class Spex(OutputExplainer):
         """Return the number of passes: at most one per set of units."""
         return float(min(self.n_samples, 2 ** min(length, 60))), 0.0
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return Shapley values as scores, and the interactions of positions as `pairs`, example by example."""
         target = select_target(None)
         unit = number_units(batch, self.granularity)
@@ -90,7 +90,7 @@ class Spex(OutputExplainer):
             single, pair = shapley_values(transform, count)
             scores[row, :count], pairs[row, :count, :count] = torch.from_numpy(single), torch.from_numpy(pair)
         scores, pairs = scores.to(batch.device, model.dtype), pairs.to(batch.device, model.dtype)
-        return Explanation(spread(scores, unit), pairs=_spread_pairs(pairs, unit))
+        return TokenScores(spread(scores, unit), pairs=_spread_pairs(pairs, unit))
 
     def _values(self, model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, sets: Sets) -> Floats:
         present = torch.from_numpy(sets)[:, None].to(batch.device)

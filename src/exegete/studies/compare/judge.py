@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from exegete.explainers.attribute_examples import make_attributions
-from exegete.explainers.base import Explainer, Explanation, find_nonfinite, require_finite
+from exegete.explainers.base import Explainer, TokenScores, find_nonfinite, require_finite
 from exegete.metrics import Metric
 from exegete.metrics.cost import measure_cost
 from exegete.metrics.plausibility import Auc
@@ -116,7 +116,7 @@ def _judge_by_metric(
 
 def _explain_by_methods(
     model: ExplainedModel, batch: Batch, methods: Mapping[str, Explainer], target: Tensor, special_tokens: bool
-) -> tuple[list[Explanation], pd.DataFrame]:
+) -> tuple[list[TokenScores], pd.DataFrame]:
     """Return each method's explanation and its cost: seconds per example, and the batch's peak memory in MiB."""
     explanations, costs = [], []
     for explainer in methods.values():
@@ -146,7 +146,7 @@ def _curve_rows(
 
 
 def _layer_curve_rows(
-    model: ExplainedModel, batch: Batch, target: Tensor, explanation: Explanation, keys: pd.DataFrame
+    model: ExplainedModel, batch: Batch, target: Tensor, explanation: TokenScores, keys: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the plausibility of every layer's scores; empty without scores per layer or rationales."""
     layers = () if explanation.layers is None or batch.rationale_mask is None else explanation.layers.unbind(1)
