@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from exegete.explainers import Explainer, attribute, explainer, list_methods
     from exegete.metrics import Metric, list_metrics, metric
     from exegete.models import Batch, ExplainedModel, load
-    from exegete.objectives import Objective, list_objectives, objective
+    from exegete.objectives import Constraint, Objective, list_objectives, objective
     from exegete.recipes import Recipe, list_recipes, recipe
     from exegete.recipes.train import train
     from exegete.reports.attributions import Attribution, Attributions
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from exegete.studies.corpus.summary import summarise
     from exegete.training import TrainResult
     from exegete.training.terms import ExplanationTerms
+    from exegete.training.with_objectives import with_objectives
 else:
     __getattr__, __dir__ = lazy(__name__)
 
@@ -34,6 +35,7 @@ __all__ = [
     "Attributions",
     "Batch",
     "Comparison",
+    "Constraint",
     "CorpusJob",
     "ExegeteError",
     "ExplainedModel",
@@ -66,4 +68,5 @@ __all__ = [
     "recipes",
     "summarise",
     "train",
+    "with_objectives",
 ]

@@ -24,7 +24,6 @@ from exegete.objectives import (
     StepContext,
     SufficiencyLoss,
     TrainingStep,
-    task_losses,
 )
 from exegete.objectives.consistency import align_left, pairwise_kl, pool_hidden_states
 from exegete.objectives.criterion import select_top
@@ -55,7 +54,7 @@ def labelled(model, texts=None):
 
 def step_of(model, batch, objective, context=EVALUATED):
     outputs = model(batch, capture=objective.capture)
-    return TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
+    return TrainingStep(model, batch, outputs, context)
 
 
 def rows(*values):
@@ -376,9 +375,7 @@ def test_the_distance_is_held_still_unless_asked():
     for held in (True, False):
         objective = ConsistencyLoss(single, detach_distances=held)
         frozen = tuple(layer.detach() for layer in outputs.queries), tuple(layer.detach() for layer in outputs.keys)
-        step = TrainingStep(
-            model, batch, replace(outputs, queries=frozen[0], keys=frozen[1]), torch.zeros(4), torch.ones(4)
-        )
+        step = TrainingStep(model, batch, replace(outputs, queries=frozen[0], keys=frozen[1]))
         slopes[held] = objective(step).requires_grad
     assert slopes == {True: False, False: True}
 

@@ -42,7 +42,7 @@ def model(**changes):
 
 def loss(guide, outputs, batch=None, **params):
     batch = two_tokens() if batch is None else batch
-    step = TrainingStep(model(), batch, outputs, torch.zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool))
+    step = TrainingStep(model(), batch, outputs)
     return float(ExplanationLoss(exegete.explainer(guide), **params)(step).detach())
 
 
@@ -198,7 +198,7 @@ def test_a_zero_attribution_has_a_finite_gradient():
     gold = (embeddings * 2).sum((1, 2))
     outputs = Outputs(torch.stack([gold, gold, gold], 1), embeddings)
     batch = two_tokens()
-    step = TrainingStep(model(), batch, outputs, torch.zeros(1), torch.ones(1, dtype=torch.bool))
+    step = TrainingStep(model(), batch, outputs)
     value = ExplanationLoss(exegete.explainer("input_x_gradient"))(step)
     assert float(value.detach()) == pytest.approx(1 / 4)
     (slope,) = torch.autograd.grad(value, embeddings)

@@ -10,7 +10,7 @@ import torch
 import exegete
 from exegete import ExegeteError
 from exegete.cli import main
-from exegete.objectives import StepContext, TrainingStep, objective, parse_objectives, task_losses
+from exegete.objectives import StepContext, TrainingStep, objective, parse_objectives
 from exegete.recipes import RECIPES
 from exegete.testing.models import make_examples, random_model
 
@@ -50,7 +50,7 @@ def test_the_entropy_is_that_of_the_shares_of_each_example(method):
     outputs = model(batch, None, found.capture)
     if found.needs_embeddings:
         outputs = model(batch, model.embed(batch).requires_grad_(), found.capture)
-    step = TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext())
+    step = TrainingStep(model, batch, outputs, StepContext())
     scores = found.explainer.attribute(model, batch).detach().abs()
     rows = zip(scores, batch.content, strict=True)
     expected = [torch.distributions.Categorical(row[inside]).entropy() for row, inside in rows]

@@ -44,7 +44,7 @@ def labelled(explained, count=3):
 
 def step_of(explained, batch, context=FIRST):
     outputs = explained(batch)
-    return TrainingStep(explained, batch, outputs, *task_losses(explained, batch, outputs.logits), context)
+    return TrainingStep(explained, batch, outputs, context)
 
 
 def test_the_penalty_is_the_norm_of_finite_differences():

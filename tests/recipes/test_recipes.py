@@ -17,6 +17,7 @@ from exegete.cli import main
 from exegete.data import split_words
 from exegete.models.loading.digest import digest_weights
 from exegete.objectives import (
+    Constraint,
     CrossEntropy,
     ExplanationGuidedLoss,
     ExplanationLoss,
@@ -25,7 +26,7 @@ from exegete.objectives import (
 )
 from exegete.recipes import RECIPES, Recipe, extract_rationales
 from exegete.recipes.fresh import select_words
-from exegete.training import ConstrainedObjective, ConstrainedTrainer, RunOptions
+from exegete.training import ConstrainedTrainer, RunOptions
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
@@ -103,7 +104,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
 def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, dev_bound):
     recipe = RECIPES["er_constrained"](guide)
     constrained = recipe.objectives[1]
-    assert isinstance(constrained, ConstrainedObjective)
+    assert isinstance(constrained, Constraint)
     assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
     assert constrained.weight == 1.0
     assert constrained.is_feasible(1.0999 * dev_bound)

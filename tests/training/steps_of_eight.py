@@ -18,8 +18,7 @@ import exegete
 import families
 from exegete.data import generated_tokenizer
 from exegete.models import ExplainedModel
-from exegete.objectives import CrossEntropy, ExplanationLoss
-from exegete.training import ConstrainedObjective
+from exegete.objectives import Constraint, CrossEntropy, ExplanationLoss
 from runs import generated, trainer
 
 
@@ -44,7 +43,7 @@ def prepare(folder: Path, guide: str, parts: int = 1, **arguments):
     """A trainer of six steps."""
     torch.set_num_threads(1)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    constrained = ConstrainedObjective(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
+    constrained = Constraint(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
     return trainer(
         folder, small_model(), data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
         per_device_train_batch_size=8 // processes // parts, gradient_accumulation_steps=parts, max_steps=6,

@@ -25,7 +25,7 @@ from exegete.recipes import RECIPES
 from exegete.reports.attributions import Attributions
 from exegete.training import citations
 from exegete.training.loop.data import tokenize_responses
-from exegete.training.loop.trainer import LEARNED_FILE
+from exegete.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, difference, generated
 from test_resume import interrupted
 

@@ -13,17 +13,18 @@ from transformers import get_linear_schedule_with_warmup
 
 import exegete
 from exegete import ExegeteError
-from exegete.objectives import CrossEntropy, ExplanationLoss
+from exegete.objectives import Constraint, CrossEntropy, ExplanationLoss
+from exegete.objectives.constraint import Multiplier, linear_schedule
 from exegete.recipes import RECIPES
-from exegete.training import ConstrainedObjective, ConstrainedTrainer, ObjectiveTrainer, fine_tune
-from exegete.training.loop.constrained import Multiplier, is_patience_exhausted, linear_schedule
-from exegete.training.loop.trainer import LEARNED_FILE
+from exegete.training import ConstrainedTrainer, ObjectiveTrainer, fine_tune
+from exegete.training.loop.constrained import is_patience_exhausted
+from exegete.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, bert, difference, generated, sentences, trainer, weights
 from test_resume import interrupted
 
 
 def guided(bound=0.01, guide="attention_rollout", **options):
-    return ConstrainedObjective(ExplanationLoss(exegete.explainer(guide)), bound, **options)
+    return Constraint(ExplanationLoss(exegete.explainer(guide)), bound, **options)
 
 
 def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedule():
@@ -188,7 +189,7 @@ def test_bad_bounds_are_refused():
     with pytest.raises(ExegeteError, match="learning rate of the multiplier above 0"):
         guided(learning_rate=0.0)
     with pytest.raises(ExegeteError, match="cannot be bounded"):
-        ConstrainedObjective(guided(), 0.1)
+        Constraint(guided(), 0.1)
 
 
 def test_a_term_without_examples_is_logged_as_zero(tmp_path):

@@ -17,7 +17,7 @@ from exegete.objectives import CrossEntropy, SufficiencyLoss
 from exegete.recipes import RECIPES
 from exegete.training import CriterionTrainer, fine_tune
 from exegete.training.bilevel.criteria import sum_criteria
-from exegete.training.loop.trainer import LEARNED_FILE
+from exegete.training.loop.term_trainer import LEARNED_FILE
 from families import processor, tiny
 from runs import ARGUMENTS, answers, difference, generated, pairs, weights
 from test_resume import interrupted

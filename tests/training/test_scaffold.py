@@ -23,7 +23,7 @@ from exegete.explainers.learned.parameterised_attention import ParameterisedAtte
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
 from exegete.models.loading.digest import digest_weights
-from exegete.objectives import TrainingStep, task_losses
+from exegete.objectives import TrainingStep
 from exegete.training import RunOptions
 from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
 from exegete.training.bilevel.lookahead import LookaheadStep, Student
@@ -46,7 +46,7 @@ from exegete.training.bilevel.teacher_outputs import (
     teacher_outputs,
 )
 from exegete.training.loop.run import find_newest_checkpoint
-from exegete.training.loop.trainer import LEARNED_FILE
+from exegete.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, difference, sentences, weights
 from runs import answers as questions
 from small import shared
@@ -427,13 +427,11 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_
     explained = scaffolding.explain_rows(torch.arange(4), batch.attended)
     assert bool(explained[batch.attended & ~batch.content].any()) == special_tokens
     outputs = teacher(batch, capture=scaffolding.capture)
-    step = TrainingStep(
-        teacher, TeacherBatch.from_batch(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits)
-    )
+    step = TrainingStep(teacher, TeacherBatch.from_batch(batch, explained), outputs)
     assert scaffolding(step).abs() < 1e-6
     other = teacher_of(seed=5)
     outputs = other(batch, capture=scaffolding.capture)
-    step = TrainingStep(other, step.batch, outputs, *task_losses(other, batch, outputs.logits))
+    step = TrainingStep(other, step.batch, outputs)
     assert scaffolding(step) > 1e-3
 
 

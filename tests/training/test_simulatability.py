@@ -20,7 +20,6 @@ from exegete.objectives import (
     StepContext,
     SufficiencyLoss,
     TrainingStep,
-    task_losses,
 )
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, select_held_out
 from exegete.training.loop.training_module import TrainingModule
@@ -58,7 +57,7 @@ def labelled(model, texts=None):
 
 def step_of(model, batch, objective, context=TRAINED):
     outputs = model(batch, capture=objective.capture)
-    return TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
+    return TrainingStep(model, batch, outputs, context)
 
 
 def taught_by_hand(objective, lesson, explained):

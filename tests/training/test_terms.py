@@ -1,22 +1,27 @@
-"""Explanation losses in a plain PyTorch loop: equal to the trainer's, and clear about wrong uses."""
+"""Explanation losses in a training loop of the user's own."""
 
 import pytest
 import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
 
 import exegete
 import families
 from exegete import ExegeteError
 from exegete.objectives import OBJECTIVES
+from exegete.training import ObjectiveTrainer
 from exegete.training.loop.data import Collator
 from exegete.training.terms import ExplanationTerms
-from runs import bert, generated, trainer
+from runs import ARGUMENTS, bert, generated
 
+STEPS, RATE = 10, 0.05
 PARAMS = {
     "explanation": {"explainer": "attention_last", "weight": 2.0},
     "attribution_entropy": {"explainer": "input_x_gradient", "weight": 0.3},
+    "ablation_fidelity": {"granularity": "token"},
+    "comprehensiveness": {"explainer": "interpretable_attention?untrained"},
 }
-SECOND_MODEL = {"kl_to_original", "ablation_fidelity", "clustering_consistency", "cross_entropy"}
-"""Objectives that need another model or generated text, and the task's own loss."""
 
 
 def plain_inputs(batch):
@@ -33,38 +38,84 @@ def with_rationales(count=12):
     return generated(size=120).select(range(0)).from_list(rows, features=generated(size=120).features)
 
 
-@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - SECOND_MODEL))
-def test_a_plain_loop_and_the_trainer_reach_the_same_weights(name, tmp_path, monkeypatch):
-    data = with_rationales()
-    batches = []
-    collate = Collator.__call__
-    monkeypatch.setattr(Collator, "__call__", lambda self, rows: batches.append(collate(self, rows)) or batches[-1])
-    start = bert(num_labels=2, dtype=torch.float64)
-    weights = {key: value.clone() for key, value in start.model.state_dict().items()}
-    objective = exegete.objective(name, **PARAMS.get(name, {}))
-    steps = {"max_steps": 3, "learning_rate": 0.05, "optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
-    run = trainer(
-        tmp_path, start, data, objectives=(exegete.objective("cross_entropy"), objective), eval_strategy="no",
-        **steps | {"per_device_train_batch_size": 4},
-    )  # fmt: skip
-    run.train()
-    trained = start.model.state_dict()
+@pytest.fixture(scope="module")
+def start():
+    """A tiny model in float64 and ten batches for it, as dictionaries."""
+    model = bert(num_labels=2, dtype=torch.float64)
+    rows = list(with_rationales(40))
+    collated = [Collator(model)(rows[4 * i : 4 * i + 4])["batch"] for i in range(STEPS)]
+    weights = {key: value.clone() for key, value in model.model.state_dict().items()}
+    return weights, [plain_inputs(batch) for batch in collated], collated
 
-    own = bert(num_labels=2, dtype=torch.float64)
-    own.model.load_state_dict(weights)
-    own.model.train()
-    terms = ExplanationTerms(own, [objective], seed=run.args.seed)
-    optimizer = torch.optim.SGD(own.model.parameters(), lr=0.05)
-    for collated in batches[:3]:
-        step = terms(plain_inputs(collated["batch"]))
+
+def fresh(weights):
+    model = bert(num_labels=2, dtype=torch.float64)
+    model.model.load_state_dict(weights)
+    model.model.train()
+    return model
+
+
+def five_lines(model, objective, batches, collated, folder):
+    terms = ExplanationTerms(model, [objective])
+    optimizer = torch.optim.SGD(terms.parameters(), lr=RATE)
+    for inputs in batches:
+        step = terms(inputs)
         step.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        assert {"cross_entropy", objective.name} == set(step.terms)
-    for key, value in own.model.state_dict().items():
-        torch.testing.assert_close(value, trained[key], rtol=0, atol=1e-10)
-    moved = max(float((value - weights[key]).abs().max()) for key, value in trained.items())
-    assert moved > 1e-4
+
+
+def accelerate_loop(model, objective, batches, collated, folder):
+    accelerator = Accelerator(cpu=True)
+    terms = ExplanationTerms(model, [objective])
+    terms, optimizer = accelerator.prepare(terms, torch.optim.SGD(terms.parameters(), lr=RATE))
+    for inputs in batches:
+        accelerator.backward(terms(inputs).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def arguments(folder, **changes):
+    return TrainingArguments(
+        output_dir=str(folder), max_steps=STEPS, learning_rate=RATE, optim="sgd", max_grad_norm=0.0, seed=0,
+        lr_scheduler_type="constant", report_to="none", save_strategy="no", **ARGUMENTS | changes,
+    )  # fmt: skip
+
+
+def given_batches(trainer_class, batches):
+    """The class with these batches in their order as training data."""
+    members = {"get_train_dataloader": lambda self: DataLoader(batches, batch_size=None)}
+    return type("Given", (trainer_class,), members)
+
+
+def added_to_a_trainer(model, objective, batches, collated, folder):
+    trainer_class = exegete.with_objectives(given_batches(Trainer, batches), [objective])
+    trainer_class(model.model, arguments(folder), processing_class=model.processing_class).train()
+
+
+def own_trainer(model, objective, batches, collated, folder):
+    inputs = [{"batch": batch} for batch in collated]
+    trainer_class = given_batches(ObjectiveTrainer, inputs)
+    trainer_class(model, arguments(folder), [exegete.objective("cross_entropy"), objective]).train()
+
+
+LOOPS = [five_lines, accelerate_loop, added_to_a_trainer]
+
+
+@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy"}))
+def test_every_loop_reaches_the_same_weights(name, start, tmp_path):
+    weights, batches, collated = start
+    trained = {}
+    for loop in (own_trainer, *LOOPS):
+        model = fresh(weights)
+        objective = exegete.objective(name, **PARAMS.get(name, {}))
+        loop(model, objective, batches, collated, tmp_path)
+        trained[loop.__name__] = model.model.state_dict()
+    expected = trained.pop("own_trainer")
+    assert max(float((value - weights[key]).abs().max()) for key, value in expected.items()) > 1e-4
+    for found in trained.values():
+        for key, value in found.items():
+            torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-10)
 
 
 def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():

@@ -15,7 +15,7 @@ from exegete.models.encoding import encode as encoding
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.outputs import Capture, Outputs, require_finite_logits
 from exegete.models.passes.capture import PassEnded, record_attention
-from exegete.models.passes.checkpointing import enable_checkpointing
+from exegete.models.passes.checkpointing import enable_checkpointing, is_checkpointed
 from exegete.models.passes.replace_inputs import find_last_tokens, mark_last_token, replace_embeddings
 from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
 from exegete.models.state import choose_attention_type, remove_added_hooks, with_lock
@@ -78,9 +78,7 @@ class ExplainedModel(HuggingFaceModel):
                 arguments["input_ids"] = scope.enter_context(mark_last_token(self.model, self.embedding, batch))
             if embeddings is not None:
                 scope.enter_context(replace_embeddings(self.embedding, embeddings))
-            # transformers' own property has another name in each version, and warns under the old one.
-            is_checkpointed = any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules())
-            if torch.is_grad_enabled() and is_checkpointed:
+            if torch.is_grad_enabled() and is_checkpointed(self.model):
                 scope.enter_context(enable_checkpointing(self.model, capture))
             record = None
             if capture.needs_own_attention:
@@ -94,15 +92,23 @@ class ExplainedModel(HuggingFaceModel):
             no_logits = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
             return Outputs(no_logits, embeddings, **recorded)
         if capture.hidden_states:
-            # BigBird pads texts to full blocks, and its hidden states keep that padding. Other states must stay the
-            # same tensors: the logits do not depend on a slice of them, so no gradient could be taken.
-            recorded["hidden_states"] = tuple(
-                states if states.shape[1] <= batch.length else states[:, : batch.length]
-                for states in output.hidden_states
-            )
-        if capture.distribution:
-            recorded["distribution"] = self.task.distribution(output, batch)
-        return Outputs(self.task.logits(output, batch), embeddings, **recorded)
+            recorded["hidden_states"] = output.hidden_states
+        return self.read_outputs(output, batch, capture, embeddings, recorded)
+
+    def read_outputs(
+        self, output: Any, batch: Batch, capture: Capture, embeddings: Tensor | None, recorded: dict[str, Any]
+    ) -> Outputs:
+        """Return the outputs of a pass from the Hugging Face model's output and the recorded quantities."""
+        # BigBird pads texts to full blocks, and its hidden states keep that padding. Other states must stay the same
+        # tensors: the logits do not depend on a slice of them, so no gradient could be taken.
+        states = []
+        for each in recorded.pop("hidden_states", ()):
+            states.append(each if each.shape[1] <= batch.length else each[:, : batch.length])
+        distribution = self.task.distribution(output, batch) if capture.distribution else None
+        return Outputs(
+            self.task.logits(output, batch), embeddings, hidden_states=tuple(states), distribution=distribution,
+            **recorded,
+        )  # fmt: skip
 
     def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
         """Return the arguments of the Hugging Face model's forward."""

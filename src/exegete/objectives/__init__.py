@@ -8,12 +8,20 @@ if TYPE_CHECKING:
     from exegete.objectives.ablation_fidelity import AblationFidelity
     from exegete.objectives.attribution_entropy import AttributionEntropy
     from exegete.objectives.attribution_objective import AttributionObjective
-    from exegete.objectives.base import AdaptiveObjective, LabelledObjective, Objective, StepContext, TrainingStep
+    from exegete.objectives.base import (
+        AdaptiveObjective,
+        LabelledObjective,
+        Objective,
+        StepContext,
+        TrainingStep,
+        task_losses,
+    )
     from exegete.objectives.clustering_consistency import ClusteringConsistencyLoss
     from exegete.objectives.comprehensiveness import ComprehensivenessLoss
     from exegete.objectives.consistency import ConsistencyLoss, PairCriterion
+    from exegete.objectives.constraint import Constraint
     from exegete.objectives.criterion import Criterion, ErasureCriterion
-    from exegete.objectives.cross_entropy import CrossEntropy, task_losses
+    from exegete.objectives.cross_entropy import CrossEntropy
     from exegete.objectives.explanation import ExplanationLoss
     from exegete.objectives.explanation_guided import ExplanationGuidedLoss
     from exegete.objectives.gradient_penalty import GradientPenalty
@@ -34,6 +42,7 @@ __all__ = [
     "ClusteringConsistencyLoss",
     "ComprehensivenessLoss",
     "ConsistencyLoss",
+    "Constraint",
     "Criterion",
     "CrossEntropy",
     "ErasureCriterion",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
@@ -46,6 +46,11 @@ class AttributionObjective(Objective):
     def needs_embeddings(self) -> bool:
         """Whether the explainer takes a gradient in the step's own pass."""
         return isinstance(self.explainer, SinglePass) and self.explainer.passes(1)[1] > 0
+
+    @property
+    def learned(self) -> nn.Module | None:
+        """The explainer, if it has parameters."""
+        return self.explainer if isinstance(self.explainer, nn.Module) else None
 
     @property
     def params(self) -> dict[str, Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
@@ -46,16 +49,26 @@ class StepContext:
 class TrainingStep:
     """One batch in training or evaluation: what every objective of the step is computed from.
 
-    `outputs`: the forward pass that all objectives share. `task_losses` [B]: the loss of each example against its
-    label, with its graph. `has_label` [B] bool: the examples with a usable label, see `has_usable_label`.
+    `outputs`: the forward pass that all objectives share. `own_loss` []: the loss that the user's own code computed of
+    this pass, if it did.
     """
 
     model: ExplainedModel
     batch: Batch
     outputs: Outputs
-    task_losses: Tensor
-    has_label: Tensor
     context: StepContext = StepContext()
+    own_loss: Tensor | None = None
+
+    @cached_property
+    def task_losses(self) -> Tensor:
+        """The loss of each example against its label [B], with its graph, see `task_losses`."""
+        # Computed at first use, since batches without labels serve the terms that need none.
+        return task_losses(self.model, self.batch, self.outputs.logits)[0]
+
+    @property
+    def has_label(self) -> Tensor:
+        """[B] bool The examples with a usable label, see `has_usable_label`."""
+        return has_usable_label(self.batch)
 
     @property
     def labels(self) -> Tensor | None:
@@ -175,6 +188,36 @@ def has_usable_label(batch: Batch) -> Tensor:
     return (batch.labels >= 0).all(1)
 
 
+def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of each example [B], in float32 or higher, and which examples have a usable label [B] bool.
+
+    Classification: cross-entropy. Several labels: mean binary cross-entropy. Regression: squared error. Spans: mean of
+    the cross-entropies of start and end; an answer outside the truncated text has no usable label and loss 0. Generated
+    text: mean −log p of the response's tokens.
+
+    Raises:
+        ExegeteError: the batch has no labels.
+    """
+    if model.task.name == "generation":
+        # the whole response is the target (start, end): its log-probability is the sum over its tokens
+        whole = model.task.predict(logits, batch)
+        return -model.task.log_probability(logits, whole) / (whole[:, 1] - whole[:, 0]), has_usable_label(batch)
+    if batch.labels is None:
+        raise ExegeteError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
+    labels, has_label = batch.labels, has_usable_label(batch)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if model.task.name == "span":
+        # cross_entropy expects the classes, here the positions, in dimension 1
+        losses = F.cross_entropy(logits.transpose(1, 2), labels.clamp(min=0), reduction="none")
+        return losses.mean(1).masked_fill(~has_label, 0.0), has_label
+    if model.task.name == "regression":
+        return (logits.squeeze(-1) - labels.to(logits.dtype)).square(), has_label
+    if model.task.name == "multi_label":
+        losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+        return losses.mean(1), has_label
+    return F.cross_entropy(logits, labels, reduction="none"), has_label
+
+
 class AdaptiveObjective(Objective):
     """An objective that changes after every optimizer step without a gradient of the loss.
 
@@ -182,8 +225,8 @@ class AdaptiveObjective(Objective):
     """
 
     @abstractmethod
-    def adapt(self, value: float, number: int, total: int) -> None:
-        """Update the objective after the backward pass of step `number` (from 0) of `total`.
+    def adapt(self, value: float, number: int, total: int | None) -> None:
+        """Update the objective after the backward pass of step `number` (from 0) of `total`, if that is known.
 
         `value`: the term over the whole step, all of its parts and processes.
         """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
@@ -44,11 +44,6 @@ class Criterion(AttributionObjective):
             raise ExegeteError(
                 f"weight and lr_multiplier of {self.name} are at least 0, got {self.weight} and {self.lr_multiplier}"
             )
-
-    @property
-    def learned(self) -> nn.Module | None:
-        """The explainer, if it has parameters."""
-        return self.explainer if isinstance(self.explainer, nn.Module) else None
 
     def predicted_target(self, step: TrainingStep) -> Tensor:
         """Return the target that is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""

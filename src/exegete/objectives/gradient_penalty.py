@@ -11,8 +11,7 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers.base import compute_gradient, embed_with_gradient
 from exegete.models import Capture
-from exegete.objectives.base import LabelledObjective, TrainingStep
-from exegete.objectives.cross_entropy import task_losses
+from exegete.objectives.base import LabelledObjective, TrainingStep, task_losses
 
 
 @dataclass(frozen=True)

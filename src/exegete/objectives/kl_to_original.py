@@ -55,7 +55,7 @@ class KlToOriginal(Objective):
         prepared = replace(self)
         # the weights under adapters do not change, which saves the memory of a copy
         has_adapters = hasattr(model.model, "disable_adapter")
-        original = model if has_adapters else deepcopy(model).requires_grad_(False)
+        original = model if has_adapters else _copy_frozen(model)
         object.__setattr__(prepared, "original", original)
         return prepared
 
@@ -72,6 +72,17 @@ class KlToOriginal(Objective):
         # kl_div(q, p) is KL(p ‖ q): the original comes first in the divergence
         divergences = F.kl_div(after, before, log_target=True, reduction="none").sum(-1)
         return _mean_per_example(divergences, step.batch).mean()
+
+
+def _copy_frozen(model: ExplainedModel) -> ExplainedModel:
+    """Return a copy of the model whose weights have no gradient."""
+    original = deepcopy(model).requires_grad_(False)
+    for module in original.modules():
+        # A `forward` that was replaced on the instance, as TRL and Accelerate do, still runs the model it was made for.
+        # Accelerate's own hooks move weights between devices: they are copied correctly.
+        if not hasattr(module, "_hf_hook"):
+            vars(module).pop("forward", None)
+    return original
 
 
 def _log_probabilities(scores: Tensor) -> Tensor:

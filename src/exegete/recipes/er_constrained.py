@@ -6,11 +6,11 @@ from typing import Annotated
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
-from exegete.objectives import CrossEntropy
+from exegete.objectives import Constraint, CrossEntropy
 from exegete.recipes.base import Recipe
 from exegete.recipes.guidance import DEPARTURES as SHARED
 from exegete.recipes.guidance import SHARED_FIELDS, make_explanation_loss, trainer_arguments
-from exegete.training import ConstrainedObjective, ConstrainedTrainer
+from exegete.training import ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
@@ -46,7 +46,7 @@ def er_constrained(
     limit = values.train_bound if bound is None else bound
     if limit is None:
         raise ExegeteError(f"the paper has no bound for {loss.explainer.name}: give one, or find it with er_bound")
-    constrained = ConstrainedObjective(
+    constrained = Constraint(
         loss,
         bound=limit,
         # the paper's dev bound belongs to its training bound: with another one it does not apply

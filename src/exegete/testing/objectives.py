@@ -13,7 +13,7 @@ from exegete.data.provenance import to_json_value
 from exegete.errors import ExegeteError
 from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import Objective, StepContext, TrainingStep, task_losses
+from exegete.objectives import Objective, StepContext, TrainingStep
 from exegete.testing.models import make_examples, random_model, replace_layer_norms, select_example
 from exegete.testing.no_side_effects import find_changes, snapshot
 from exegete.training.loop.training_module import TrainingModule
@@ -98,7 +98,7 @@ class ObjectiveContract:
         embeddings = embed_with_gradient(model, batch, keep_graph=True)
         outputs = model(batch, embeddings, objective.capture)
         try:
-            value = objective(TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits)))
+            value = objective(TrainingStep(model, batch, outputs))
         except ExegeteError:
             return
         assert not value.isfinite()

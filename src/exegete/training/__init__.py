@@ -6,7 +6,7 @@ from exegete.lazy import lazy
 
 if TYPE_CHECKING:
     from exegete.training.bilevel.criteria import CriterionTrainer
-    from exegete.training.loop.constrained import ConstrainedObjective, ConstrainedTrainer
+    from exegete.training.loop.constrained import ConstrainedTrainer
     from exegete.training.loop.execute import TrainResult
     from exegete.training.loop.fine_tune import fine_tune, train_baseline
     from exegete.training.loop.options import RunOptions
@@ -16,7 +16,6 @@ else:
     __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
-    "ConstrainedObjective",
     "ConstrainedTrainer",
     "CriterionTrainer",
     "ObjectiveTrainer",

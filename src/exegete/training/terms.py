@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
-from exegete.errors import ExegeteError, unknown
-from exegete.models import Batch, ExplainedModel
-from exegete.objectives import CrossEntropy, Objective, StepContext
-from exegete.training.loop.training_module import TrainingModule
-
-MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-MASKS = ("content_mask", "rationale_mask")
+from exegete.errors import unknown
+from exegete.models import ExplainedModel
+from exegete.models.passes.checkpointing import is_checkpointed
+from exegete.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext
+from exegete.training.inputs import MASKS, MODEL_INPUTS, read_batch, require_supported
+from exegete.training.loop.training_module import TrainingModule, require_recomputable
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,8 @@ class TermValues:
 
     Attributes:
         loss: [] the task's loss plus Σ weight · term; call `backward` on it.
-        logits: [B, C] the model's output.
+        logits: [B, C] the model's output; for generated text [B, R, 2], the log-probability and the logit of each token
+            of the response.
         terms: the unweighted value [] of each objective by name, for logging; `cross_entropy` is the task's loss.
     """
 
@@ -50,19 +48,25 @@ class ExplanationTerms(nn.Module):
     the call. Objectives that learn have parameters in `terms.parameters()`, which also has those of the model.
 
     Args:
-        model: a classifier or regression model, see `exegete.load`.
+        model: a classifier or regression model of texts, or a causal language model (task="generation"), see
+            `exegete.load`; also one with adapters.
         objectives: the terms to add to the task's loss. A `CrossEntropy` among them replaces the task's own loss.
         seed: random numbers of the objectives depend on it and on the number of the step.
+        total_steps: the number of training steps, if a `Constraint` is to have a linear learning rate.
+
+    Raises:
+        ExegeteError: a model or an objective that cannot be used.
     """
 
-    def __init__(self, model: ExplainedModel, objectives: Sequence[Objective], seed: int = 0) -> None:
+    def __init__(
+        self, model: ExplainedModel, objectives: Sequence[Objective], seed: int = 0, total_steps: int | None = None
+    ) -> None:
         super().__init__()
-        if model.modality != "text" or model.task.name == "generation":
-            raise ExegeteError(f"explanation terms need a model that classifies texts, got {model}")
+        require_supported(model)
         if not any(isinstance(objective, CrossEntropy) for objective in objectives):
             objectives = (CrossEntropy(), *objectives)
         self.module = TrainingModule(model, objectives)
-        self.seed, self.number = seed, 0
+        self.seed, self.number, self.total_steps = seed, 0, total_steps
 
     @property
     def model(self) -> ExplainedModel:
@@ -73,52 +77,42 @@ class ExplanationTerms(nn.Module):
         """Return the losses of a batch.
 
         Args:
-            inputs: `input_ids` [B, L], `attention_mask` [B, L], `labels` [B], optionally `token_type_ids`,
-                `position_ids`, `rationale_mask` [B, L] (the tokens that people marked) and `content_mask` [B, L] (the
-                tokens that can carry attribution; default: all but padding and the tokenizer's special tokens).
+            inputs: `input_ids` [B, L], `attention_mask` [B, L], `labels` [B] (generated text: [B, L], the ids of the
+                response and -100 elsewhere), optionally `token_type_ids`, `position_ids`, `rationale_mask` [B, L] (the
+                tokens that people marked) and `content_mask` [B, L] (the tokens that can carry attribution; default:
+                all but padding, the tokenizer's special tokens and the response).
 
         Raises:
             ExegeteError: a missing or unknown input, or one of a wrong shape.
         """
-        batch = self._to_batch(inputs)
-        training = self.model.model.training
-        # Gradient accumulation calls this several times per optimizer step; each call draws its own numbers.
-        context = StepContext(seed=self.seed, number=self.number, training=training)
-        self.number += training
-        outputs = self.module(batch, context)
-        weights = [objective.weight for objective in self.module.objectives]
-        loss = (outputs["terms"] * outputs["terms"].new_tensor(weights)).sum()
-        names = [objective.name for objective in self.module.objectives]
-        return TermValues(loss, outputs["logits"], dict(zip(names, outputs["terms"].detach(), strict=True)))
-
-    def _to_batch(self, inputs: Mapping[str, Any]) -> Batch:
-        """Return the user's inputs as a batch."""
         for name in inputs:
             if name not in (*MODEL_INPUTS, *MASKS, "labels"):
                 raise unknown("input", name, (*MODEL_INPUTS, *MASKS, "labels"))
-        missing = [name for name in ("input_ids", "attention_mask", "labels") if name not in inputs]
-        if missing:
-            raise ExegeteError(f"the batch lacks {', '.join(missing)}")
-        ids = inputs["input_ids"]
-        for name in set(inputs) - {"labels"}:
-            if inputs[name].shape != ids.shape:
-                raise ExegeteError(f"expected {name} of shape {list(ids.shape)}, got {list(inputs[name].shape)}")
-        labels = inputs["labels"]
-        if labels.shape != ids.shape[:1]:
-            raise ExegeteError(f"expected labels of shape [{len(ids)}], got {list(labels.shape)}")
-        rows = int(getattr(self.model.embedding, "num_embeddings", ids.max() + 1))
-        if int(ids.max()) >= rows:
-            raise ExegeteError(
-                f"input_ids go up to {int(ids.max())}, the model has {rows} tokens: use its own tokenizer"
-            )
-        content = inputs.get("content_mask")
-        if content is None:
-            special = torch.tensor(sorted(self.model.special_ids), device=ids.device)
-            content = inputs["attention_mask"].bool() & ~torch.isin(ids, special)
-        rest = {name: inputs[name] for name in MODEL_INPUTS if name in inputs and name != "input_ids"}
-        batch = Batch.from_ids(ids, content=content, **rest)
-        rationale = inputs.get("rationale_mask")
-        if rationale is not None:
-            annotated = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-            batch = replace(batch, rationale_mask=rationale.bool() & batch.content, has_rationale=annotated)
-        return replace(batch, labels=labels)
+        batch = read_batch(self.model, inputs, needs_labels=True)
+        training = self.model.model.training
+        if training and is_checkpointed(self.model.model):
+            require_recomputable(self.module.objectives)
+        # Gradient accumulation calls this several times per optimizer step; each call draws its own numbers.
+        context = StepContext(seed=self.seed, number=self.number, training=training)
+        outputs = self.module(batch, context)
+        weights = [objective.weight for objective in self.module.objectives]
+        loss = (outputs["terms"] * outputs["terms"].new_tensor(weights)).sum()
+        values = outputs["terms"].detach()
+        if training:
+            self._adapt_objectives(values)
+            self.number += 1
+        names = [objective.name for objective in self.module.objectives]
+        return TermValues(loss, outputs["logits"], dict(zip(names, values, strict=True)))
+
+    def _adapt_objectives(self, values: Tensor) -> None:
+        """Tell adaptive objectives the values of their terms, the mean over all processes."""
+        # Reading values would make every step wait for the accelerator.
+        if not any(isinstance(objective, AdaptiveObjective) for objective in self.module.objectives):
+            return
+        if distributed.is_initialized():
+            values = values.clone()
+            distributed.all_reduce(values, distributed.ReduceOp.SUM)
+            values /= distributed.get_world_size()
+        for objective, value in zip(self.module.objectives, values.tolist(), strict=True):
+            if isinstance(objective, AdaptiveObjective):
+                objective.adapt(value, self.number, self.total_steps)

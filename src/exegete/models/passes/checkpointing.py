@@ -16,6 +16,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from exegete.models.outputs import Capture
 
 
+def is_checkpointed(model: nn.Module) -> bool:
+    """Return whether the user has enabled gradient checkpointing in a layer."""
+    # transformers' own property has another name in each version, and warns under the old one.
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
 @contextmanager
 def enable_checkpointing(model: PreTrainedModel, capture: Capture) -> Iterator[None]:
     """Let layers store only their inputs inside the block, and run again when a gradient passes through them.

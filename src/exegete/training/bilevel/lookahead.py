@@ -16,7 +16,7 @@ from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.state import preserve_random_state
-from exegete.objectives.cross_entropy import task_losses
+from exegete.objectives.base import task_losses
 from exegete.training.bilevel.inner_optimizers import InnerOptimizer
 from exegete.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
 from exegete.training.bilevel.replayed_pass import RecordedPass, ReplayedPass

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers.base import embed_with_gradient
-from exegete.models import Batch, Capture, ExplainedModel
+from exegete.explainers.learned.base import LearnedExplainer
+from exegete.explainers.learned.untrained import UntrainedExplainer
+from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.outputs import require_finite_logits
-from exegete.objectives import Objective, StepContext, TrainingStep, task_losses
+from exegete.objectives import Constraint, Objective, StepContext, TrainingStep
 
 
 class TrainingModule(nn.Module):
@@ -40,7 +42,9 @@ class TrainingModule(nn.Module):
                 raise ExegeteError(f"{objective.name} knows its examples by their words: set masked_share to 0")
         self.explained = explained
         self.masked_share = masked_share
-        self.objectives = tuple(objective.prepare(explained) for objective in objectives)
+        made: list[tuple[UntrainedExplainer, LearnedExplainer]] = []
+        created = [create_explainer(objective, explained, made) for objective in objectives]
+        self.objectives = tuple(objective.prepare(explained) for objective in created)
         learned: dict[str, nn.Module] = {}
         for objective in self.objectives:
             module = objective.learned
@@ -61,40 +65,81 @@ class TrainingModule(nn.Module):
             return getattr(explained.model, name)
 
     def forward(self, batch: Batch, context: StepContext) -> dict[str, Any]:
+        """Return the terms of a batch, see `compute_terms`."""
+        # Everything that has a gradient happens in this one call, since DDP and autocast wrap `forward`.
+        if context.training and self.masked_share:
+            batch = mask_random_tokens(self.explained, batch, self.masked_share, context)
+        return self.compute_terms(batch, context)
+
+    def compute_terms(
+        self, batch: Batch, context: StepContext, observed: Outputs | None = None, own_loss: Tensor | None = None
+    ) -> dict[str, Any]:
         """Return the objectives' unweighted `terms` [number of objectives], the same one by one, and the logits.
 
         All objectives share one pass through the model. Each share of the batch that some objectives are estimated on
         needs another pass.
+
+        Args:
+            batch: B examples.
+            context: the step.
+            observed: the outputs of a pass of the whole batch that has been run, with what `request` asks for.
+            own_loss: the loss [] of the user's own code on that pass.
         """
-        # Everything that has a gradient happens in this one call, since DDP and autocast wrap `forward`.
-        if context.training and self.masked_share:
-            batch = mask_random_tokens(self.explained, batch, self.masked_share, context)
         shares = [objective.share if context.training else 1.0 for objective in self.objectives]
         keep_graph = torch.is_grad_enabled()
-        # Evaluation runs without gradients, but some explanations are gradients at the embeddings.
-        needs_gradient = any(objective.needs_embeddings for objective in self.objectives)
         steps: dict[float, TrainingStep] = {}
         terms = []
-        with torch.set_grad_enabled(keep_graph or needs_gradient):
+        with torch.set_grad_enabled(keep_graph or self.needs_gradient):
             for share in sorted({1.0, *shares}, reverse=True):
                 part = batch if share == 1 else sample_share(batch, share, context)
-                served = [each for each, own in zip(self.objectives, shares, strict=True) if own == share]
-                steps[share] = self._run_model(part, context, served, keep_graph=keep_graph)
+                if observed is not None and share == 1:
+                    outputs = observed
+                else:
+                    request = self.request(share, training=context.training)
+                    outputs = self._run_model(part, request, keep_graph=keep_graph)
+                require_finite_logits(outputs.logits)
+                steps[share] = TrainingStep(self.explained, part, outputs, context, own_loss)
             for objective, share in zip(self.objectives, shares, strict=True):
                 terms.append(objective(steps[share]))
         return stack_terms(terms) | {"logits": steps[1.0].outputs.logits}
 
-    def _run_model(
-        self, batch: Batch, context: StepContext, served: Sequence[Objective], *, keep_graph: bool
-    ) -> TrainingStep:
-        """Run the pass that the served objectives share, recording what each of them needs."""
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether some explanations are gradients at the embeddings, in evaluation, too."""
+        return any(objective.needs_embeddings for objective in self.objectives)
+
+    def request(self, share: float, *, training: bool) -> tuple[Capture, bool]:
+        """Return what the objectives with this share need of their pass: its capture, and whether embeddings."""
+        served = [each for each in self.objectives if share == (each.share if training else 1.0)]
         capture = reduce(or_, (objective.capture for objective in served), Capture())
-        embeddings = None
-        if any(objective.needs_embeddings for objective in served):
-            embeddings = embed_with_gradient(self.explained, batch, keep_graph=keep_graph)
-        outputs = self.explained(batch, embeddings, capture)
-        losses, counted = task_losses(self.explained, batch, require_finite_logits(outputs.logits))
-        return TrainingStep(self.explained, batch, outputs, losses, counted, context)
+        return capture, any(objective.needs_embeddings for objective in served)
+
+    def _run_model(self, batch: Batch, request: tuple[Capture, bool], *, keep_graph: bool) -> Outputs:
+        """Run a pass that records what is requested."""
+        capture, needs_embeddings = request
+        embeddings = embed_with_gradient(self.explained, batch, keep_graph=keep_graph) if needs_embeddings else None
+        outputs: Outputs = self.explained(batch, embeddings, capture)
+        return outputs
+
+
+def create_explainer(
+    objective: Objective, model: ExplainedModel, made: list[tuple[UntrainedExplainer, LearnedExplainer]]
+) -> Objective:
+    """Return the objective with its `ID?untrained` explainer, if it has one, created for the model, to be trained.
+
+    Equal specs become the same explainer, which is in `made` then.
+    """
+    if isinstance(objective, Constraint):
+        return replace(objective, objective=create_explainer(objective.objective, model, made))
+    spec = getattr(objective, "explainer", None)
+    if not isinstance(spec, UntrainedExplainer):
+        return objective
+    found = [explainer for known, explainer in made if known == spec]
+    if not found:
+        found = [spec.for_model(model)]
+        made.append((spec, found[0]))
+    changed: Any = objective
+    return cast(Objective, replace(changed, explainer=found[0]))
 
 
 def require_recomputable(objectives: Sequence[Objective]) -> None:

@@ -62,9 +62,8 @@ class MaskingModule(TrainingModule):
         doubled = None if reference is None else reference.repeat(2, 1, 1)
         with skip_unread_positions(model):
             kept, without = masking.masking.logits(model, repeat_batch(batch), concat_inverse(scores), doubled).chunk(2)
-        none, all_ = answer.new_zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool, device=batch.device)
         step = MaskingStep(
-            model, batch, outputs, none, all_, context,
+            model, batch, outputs, context,
             answer=answer, scores=own, own_content=reading.own.content, kept=kept, without=without,
         )  # fmt: skip
         terms = [objective(step) for objective in self.objectives]
