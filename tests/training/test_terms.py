@@ -124,8 +124,10 @@ def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():
     inputs = plain_inputs(Collator(model)(list(with_rationales(4)))["batch"])
     for training in (True, False):
         model.model.train(training)
-        step = terms(inputs)
+        with torch.set_grad_enabled(training):
+            step = terms(inputs)
         assert model.model.training == training
+        assert step.loss.requires_grad == training
         expected = step.terms["cross_entropy"] + 10 * step.terms["explanation"]
         torch.testing.assert_close(step.loss.detach(), expected)
         assert float(step.terms["explanation"]) > 0

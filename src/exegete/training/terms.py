@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, distributed, nn
 
 from exegete.errors import unknown
@@ -45,7 +46,8 @@ class ExplanationTerms(nn.Module):
             optimizer.zero_grad()
 
     The model is used in its own mode, on its own device and under the caller's autocast; its state is restored after
-    the call. Objectives that learn have parameters in `terms.parameters()`, which also has those of the model.
+    the call. A call under `torch.no_grad()` is an evaluation, any other is a training step. Objectives that learn have
+    parameters in `terms.parameters()`, which also has those of the model.
 
     Args:
         model: a classifier or regression model of texts, or a causal language model (task="generation"), see
@@ -89,7 +91,8 @@ class ExplanationTerms(nn.Module):
             if name not in (*MODEL_INPUTS, *MASKS, "labels"):
                 raise unknown("input", name, (*MODEL_INPUTS, *MASKS, "labels"))
         batch = read_batch(self.model, inputs, needs_labels=True)
-        training = self.model.model.training
+        # Without a graph no backward pass can follow. The mode of the model does not tell: some train without dropout.
+        training = torch.is_grad_enabled()
         if training and is_checkpointed(self.model.model):
             require_recomputable(self.module.objectives)
         # Gradient accumulation calls this several times per optimizer step; each call draws its own numbers.

@@ -72,10 +72,6 @@ class OwnLoss(Objective):
         assert step.own_loss is not None
         return step.own_loss
 
-    def size(self, batch: Batch) -> Tensor:
-        """Return 1: the class itself weighs the batches of a step."""
-        return torch.tensor(1.0, device=batch.device)
-
 
 class AddedTermsTrainer(TermTrainer):
     """The part of a class made by `with_objectives` that adds terms to what the Trainer class computes."""
@@ -95,7 +91,7 @@ class AddedTermsTrainer(TermTrainer):
         self._module = TrainingModule(self.explained, (OwnLoss(), *self.added))
         if self.args.gradient_checkpointing:
             require_recomputable(self.module.objectives)
-        self.init_terms(len(self.module.objectives), log_gradient_norms=self.log_norms)
+        self.init_terms(log_gradient_norms=self.log_norms)
         self.data_collator: Any = MaskCollator(self.data_collator)
 
     def _check_arguments(self) -> None:
@@ -139,13 +135,18 @@ class AddedTermsTrainer(TermTrainer):
             outputs = read_observed(self.explained, batch, observed, capture)
         own_loss = result[0] if return_outputs else result
         # A loss that the class has divided by the number of batches of the step is a mean again, for the logs.
-        parts = self.current_gradient_accumulation_steps if training and self._divides_loss(num_items_in_batch) else 1
+        is_divided = training and self._divides_loss(num_items_in_batch)
+        parts = getattr(self, "current_gradient_accumulation_steps", 1) if is_divided else 1
         # The class's autocast ended with the pass.
         with self.accelerator.autocast():
             terms = module.compute_terms(batch, self.next_context(model), outputs, own_loss * parts)
         loss = self.sum_terms(terms, batch, training=training) / parts
         loss = loss if keep_graph else loss.detach()
         return (loss, result[1]) if return_outputs else loss
+
+    def scale_by_size(self, sizes: Tensor) -> Tensor:
+        """Return the factors of the terms, and 1 for the class's own loss: the class weighs its batches itself."""
+        return torch.cat([sizes.new_ones(1), super().scale_by_size(sizes)[1:]])
 
     def _divides_loss(self, num_items_in_batch: Any) -> bool:
         """Return whether the class's own loss is already divided by the number of batches of the step."""
@@ -159,8 +160,10 @@ class AddedTermsTrainer(TermTrainer):
         self.part = 0
         self._sums.pop("evaluation", None)
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        terms = {f"{metric_key_prefix}_{name}": value for name, value in self._pop_means("evaluation").items()}
-        return output._replace(metrics=output.metrics | terms)
+        # A class that computes no loss of a batch without labels has no terms of it, either.
+        figures = self._loss_and_terms() if "evaluation" in self._sums else {}
+        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        return output._replace(metrics=output.metrics | named)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

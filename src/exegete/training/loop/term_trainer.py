@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -32,10 +32,10 @@ class TermTrainer(Trainer):
     Subclasses run the model in `compute_loss` and pass the module's outputs to `sum_terms`.
     """
 
-    def init_terms(self, number: int, *, log_gradient_norms: bool) -> None:
-        """Set up the sums of so many objectives."""
+    def init_terms(self, *, log_gradient_norms: bool) -> None:
+        """Set up the sums of the objectives."""
         self.log_gradient_norms = log_gradient_norms
-        self.part, self.mean_sizes = 0, torch.ones(number)
+        self.part, self.mean_sizes = 0, cast(Tensor | None, None)
         self._sums: dict[str, Tensor] = {}
 
     @property
@@ -69,13 +69,18 @@ class TermTrainer(Trainer):
         weights = terms.new_tensor([objective.weight for objective in self.module.objectives])
         for purpose in ("step", "log") if training else ("evaluation",):
             self._add_to_sums(purpose, terms, sizes)
-        # The Trainer averages the batches of a step with equal weights. Scaling by size makes that average equal the
-        # mean over one large batch.
         if training:
-            weights = weights * sizes / self.mean_sizes.clamp(min=1e-9)
+            weights = weights * self.scale_by_size(sizes)
         if training and self.log_gradient_norms:
             self._add_to_sums(NORMS, self._gradient_norms(outputs["separate_terms"], weights), torch.ones_like(sizes))
         return (terms * weights).sum()
+
+    def scale_by_size(self, sizes: Tensor) -> Tensor:
+        """Return the factors [number of objectives] of the terms of a batch with these sizes within its step."""
+        # The Trainer averages the batches of a step with equal weights. Scaling by size makes that average equal the
+        # mean over one large batch.
+        # Outside of the training loop a batch is a whole step.
+        return torch.ones_like(sizes) if self.mean_sizes is None else sizes / self.mean_sizes.clamp(min=1e-9)
 
     def _gradient_norms(self, terms: Sequence[Tensor], weights: Tensor) -> Tensor:
         """Return the norm of each weighted term's gradient [number of objectives]; the graphs are kept."""
@@ -165,6 +170,11 @@ class TermTrainer(Trainer):
                 if isinstance(objective, AdaptiveObjective):
                     logs |= objective.logged_values
         super().log(logs, start_time)
+
+    def _loss_and_terms(self) -> dict[str, float]:
+        """Return the loss and the terms as means over the last evaluation."""
+        terms = self._pop_means("evaluation")
+        return {"loss": sum(objective.weight * terms[objective.name] for objective in self.module.objectives)} | terms
 
     def _add_to_sums(self, purpose: str, terms: Tensor, sizes: Tensor) -> None:
         """Add to the sums [2, number of objectives] of terms times sizes, and of sizes."""

@@ -76,7 +76,7 @@ class ObjectiveTrainer(TermTrainer):
             args._n_gpu = 1
         self.explained = model
         self.options = options
-        self.init_terms(len(objectives), log_gradient_norms=self.options.log_gradient_norms)
+        self.init_terms(log_gradient_norms=self.options.log_gradient_norms)
         module = self.make_module(model, objectives)
         kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
         super().__init__(module, args, **kwargs)
@@ -169,11 +169,6 @@ class ObjectiveTrainer(TermTrainer):
         figures |= self.derive_figures(figures)
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(predictions=predicted, metrics=output.metrics | named)
-
-    def _loss_and_terms(self) -> dict[str, float]:
-        """Return the loss and the terms as means over the last evaluation."""
-        terms = self._pop_means("evaluation")
-        return {"loss": sum(objective.weight * terms[objective.name] for objective in self.module.objectives)} | terms
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Return the task's figures for predictions in the dataset's order; subclasses add figures."""
