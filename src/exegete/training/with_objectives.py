@@ -15,7 +15,7 @@ from transformers import Trainer
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel, load
 from exegete.models.layers.architecture import unwrap_adapter
-from exegete.models.passes.observe import observe_pass, read_observed
+from exegete.models.observe import observe_pass, read_observed
 from exegete.objectives import CrossEntropy, Objective, TrainingStep
 from exegete.training.inputs import MASKS, MaskCollator, read_batch, require_supported
 from exegete.training.loop.term_trainer import TermTrainer
