@@ -93,7 +93,9 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     if not explainer_class.card.learned:
         return explainer_class(**parse_params(name, explainer_class, options))
     if not BOOLEANS.get(options.pop("untrained", "false")):
-        raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
+        raise ExegeteError(
+            f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
+        )
     # Learned explainers import the registry themselves.
     from exegete.explainers.learned.untrained import UntrainedExplainer
 

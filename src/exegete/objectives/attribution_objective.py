@@ -61,6 +61,8 @@ class AttributionObjective(Objective):
         """Return scores [B, L] for a target, special tokens included, in float32 or higher; arbitrary at padding."""
         # no graph in evaluation: it would keep the activations of a whole split in memory
         keep_graph = step.context.training and torch.is_grad_enabled()
+        if self.needs_embeddings:
+            step.require_embeddings(self.name)
         if isinstance(self.explainer, SinglePass):
             scores = self.explainer.scores_from_outputs(
                 step.model, step.batch, step.outputs, target, keep_graph=keep_graph

@@ -80,6 +80,19 @@ class TrainingStep:
         """The input embeddings [B, L, d] of the shared pass; None unless an objective has `needs_embeddings`."""
         return self.outputs.embeddings
 
+    def require_embeddings(self, name: str) -> Tensor:
+        """Return the embeddings [B, L, d] that the objective `name` takes a gradient at.
+
+        Raises:
+            ExegeteError: the pass did not run on input embeddings.
+        """
+        if self.embeddings is None:
+            raise ExegeteError(
+                f"{name} takes a gradient at the input embeddings: run the pass on them, "
+                "model(batch, model.embed(batch), capture), or let exegete.ExplanationTerms run it"
+            )
+        return self.embeddings
+
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator for one purpose in this step, on the device of the batch."""
         return self.context.generator(purpose, self.batch.device)

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from exegete.errors import ExegeteError
 from exegete.explainers.base import compute_gradient, embed_with_gradient
 from exegete.models import Capture
 from exegete.objectives.base import LabelledObjective, TrainingStep, task_losses
@@ -54,9 +53,7 @@ class GradientPenalty(LabelledObjective):
 
 def _loss_gradient(step: TrainingStep) -> Tensor:
     """Return ∂ℓ_b/∂E_b [B, L, d] with its graph."""
-    if step.embeddings is None:
-        raise ExegeteError("the gradient penalty needs a pass that ran on input embeddings")
-    return compute_gradient(step.task_losses, step.embeddings, keep_graph=True)
+    return compute_gradient(step.task_losses, step.require_embeddings(GradientPenalty.name), keep_graph=True)
 
 
 def _separate_loss_gradient(step: TrainingStep) -> Tensor:

@@ -62,8 +62,13 @@ class KlToOriginal(Objective):
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean divergence over the batch, a scalar."""
         original, choices = self.original, step.outputs.distribution
-        if original is None or choices is None or step.model.task.name in ("regression", "multi_label"):
-            raise ExegeteError(f"{self.name} compares the probabilities of choices in a training, and there are none")
+        if step.model.task.name in ("regression", "multi_label"):
+            raise ExegeteError(f"{self.name} compares probabilities of choices: a {step.model.task.name} has none")
+        if original is None or choices is None:
+            raise ExegeteError(
+                f"{self.name} needs the model before training: objective.prepare(model) keeps it, and the pass its "
+                "capture; exegete.ExplanationTerms does both"
+            )
         disable_adapter: Any = getattr(original.model, "disable_adapter", nullcontext)
         without_adapters: AbstractContextManager[None] = disable_adapter()
         with torch.no_grad(), original.to(step.batch.device).evaluation_mode(), without_adapters:
