@@ -1,19 +1,22 @@
 """Explanation losses in a training loop of the user's own."""
 
+from functools import partial
+
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 import exegete
 import families
-from exegete import ExegeteError
+from exegete import Constraint, ExegeteError, ExplainedModel
 from exegete.objectives import OBJECTIVES
 from exegete.training import ObjectiveTrainer
 from exegete.training.loop.data import Collator
 from exegete.training.terms import ExplanationTerms
-from runs import ARGUMENTS, bert, generated
+from runs import ARGUMENTS, bert, difference, generated, launched
 
 STEPS, RATE = 10, 0.05
 PARAMS = {
@@ -55,8 +58,8 @@ def fresh(weights):
     return model
 
 
-def five_lines(model, objective, batches, collated, folder):
-    terms = ExplanationTerms(model, [objective])
+def five_lines(model, objective, batches, collated, folder, total_steps=None):
+    terms = ExplanationTerms(model, [objective], total_steps=total_steps)
     optimizer = torch.optim.SGD(terms.parameters(), lr=RATE)
     for inputs in batches:
         step = terms(inputs)
@@ -133,20 +136,248 @@ def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():
         assert float(step.terms["explanation"]) > 0
 
 
-def test_wrong_uses_are_answered_in_one_sentence():
+def chats():
+    """A language model, and a padded batch of two prompts with responses as SFT's collators make it."""
+    tokenizer = families.tokenizer("llama")
+    model = exegete.load((families.tiny("llama", "CausalLM"), tokenizer), task="generation")
+    texts = ["a moving film about a small town", "two women are holding packages in the rain today"]
+    inputs = dict(tokenizer(texts, padding=True, padding_side="right", return_tensors="pt"))
+    inputs.pop("token_type_ids", None)
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    labels[:, :5] = -100
+    return model, inputs | {"labels": labels}
+
+
+def test_language_models_have_the_loss_of_their_responses_and_terms_on_the_prompt():
+    model, inputs = chats()
+    term = exegete.objective("explanation", explainer="input_x_gradient", target="predicted", weight=2.0)
+    mask = torch.zeros_like(inputs["input_ids"])
+    mask[:, 2:4] = 1
+    step = ExplanationTerms(model, [term])(inputs | {"rationale_mask": mask})
+    own = [
+        model.model(**{name: value[i : i + 1] for name, value in inputs.items()}).loss for i in range(2)
+    ]  # a mean over the tokens of each response
+    torch.testing.assert_close(step.terms["cross_entropy"], torch.stack(own).mean().detach())
+    batch = model.batch([inputs["input_ids"][0, :5]], [inputs["input_ids"][0][inputs["labels"][0] != -100]])
+    scores = exegete.explainer("input_x_gradient").attribute(model, batch)
+    assert scores.shape[1] == int(inputs["attention_mask"][0].sum())
+    step.loss.backward()
+    assert all(weight.grad is not None for weight in model.model.model.layers.parameters())
+
+
+def classifier_inputs():
     model = bert(num_labels=2)
-    terms = ExplanationTerms(model, [exegete.objective("explanation", explainer="attention_last")])
-    inputs = plain_inputs(Collator(model)(list(with_rationales(4)))["batch"])
-    wrong = [
-        ({**inputs, "rationale_mask": inputs["rationale_mask"][:, :-1]}, "expected rationale_mask of shape"),
-        ({**inputs, "labels": inputs["labels"][:-1]}, r"expected labels of shape \[4\], got \[3\]"),
-        ({**inputs, "input_ids": inputs["input_ids"] + 10_000}, "use its own tokenizer"),
-        ({key: value for key, value in inputs.items() if key != "labels"}, "the batch lacks labels"),
-        ({**inputs, "label": inputs["labels"]}, "unknown input 'label'"),
-    ]
-    for broken, message in wrong:
-        with pytest.raises(ExegeteError, match=message):
-            terms(broken)
-    chat = exegete.load((families.tiny("llama", "CausalLM"), families.tokenizer("llama")), task="generation")
-    with pytest.raises(ExegeteError, match="classifies texts"):
-        ExplanationTerms(chat, [])
+    model.model.train()
+    return model, plain_inputs(Collator(model)(list(with_rationales(4)))["batch"])
+
+
+def gradients(model, objective, inputs):
+    ExplanationTerms(model, [objective])(inputs).loss.backward()
+    return {name: weight.grad for name, weight in model.model.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy"}))
+def test_autocast_of_the_caller_holds(name):
+    model, inputs = classifier_inputs()
+    objective = exegete.objective(name, **PARAMS.get(name, {}))
+    full = ExplanationTerms(model, [objective])(inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = ExplanationTerms(model, [objective])(inputs)
+    half.loss.backward()
+    assert half.terms["cross_entropy"] != full.terms["cross_entropy"]
+    torch.testing.assert_close(half.terms["cross_entropy"], full.terms["cross_entropy"], atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("explainer", ["attention_last", "input_x_gradient", "alti"])
+def test_frozen_layers_get_no_gradient_and_the_others_the_same(explainer):
+    guide = exegete.objective("explanation", explainer=explainer, weight=5.0)
+    model, inputs = classifier_inputs()
+    whole = gradients(model, guide, inputs)
+    frozen, _ = classifier_inputs()
+    frozen.model.bert.embeddings.requires_grad_(False)
+    frozen.model.bert.encoder.layer[0].requires_grad_(False)
+    part = gradients(frozen, guide, inputs)
+    assert part.keys() == {name for name in whole if "embeddings" not in name and "layer.0" not in name}
+    for name, value in part.items():
+        torch.testing.assert_close(value, whole[name])
+
+
+def test_adapters_are_trained_and_the_weights_below_them_stay():
+    peft = pytest.importorskip("peft")
+    model, inputs = classifier_inputs()
+    guide = exegete.objective("explanation", explainer="input_x_gradient", weight=5.0)
+    plain = ExplanationTerms(model, [guide])(inputs)
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
+    adapted = exegete.load((peft.get_peft_model(model.model, config), model.processing_class))
+    adapted.model.train()
+    terms = ExplanationTerms(adapted, [guide, exegete.objective("kl_to_original")])
+    step = terms(inputs)
+    torch.testing.assert_close(step.terms["explanation"], plain.terms["explanation"])
+    step.loss.backward()
+    trained = {name for name, weight in adapted.model.named_parameters() if weight.grad is not None}
+    assert trained
+    assert all("lora_" in name or "classifier" in name for name in trained)
+    with torch.no_grad():
+        for name, weight in adapted.model.named_parameters():
+            weight.add_("lora_B" in name)
+    assert terms(inputs).terms["kl_to_original"] > 1e-3
+
+
+@pytest.mark.parametrize("name", ["virtual_adversarial", "kl_to_original"])
+def test_gradient_checkpointing_changes_no_gradient_of_terms_that_allow_it(name):
+    found = {}
+    for is_checkpointed in (False, True):
+        model, inputs = classifier_inputs()
+        if is_checkpointed:
+            model.model.gradient_checkpointing_enable()
+        found[is_checkpointed] = gradients(model, exegete.objective(name), inputs)
+    for key, value in found[False].items():
+        torch.testing.assert_close(found[True][key], value)
+
+
+def test_accumulated_gradients_are_those_of_one_large_batch():
+    guide = exegete.objective("attribution_entropy", explainer="attention_last")
+    model, inputs = classifier_inputs()
+    whole = gradients(model, guide, inputs)
+    parts, _ = classifier_inputs()
+    terms = ExplanationTerms(parts, [guide])
+    for half in (slice(0, 2), slice(2, 4)):
+        (terms({name: value[half] for name, value in inputs.items()}).loss / 2).backward()
+    for name, weight in parts.model.named_parameters():
+        torch.testing.assert_close(weight.grad, whole[name], atol=1e-6, rtol=1e-4)
+
+
+def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
+    weights, batches, collated = start
+    ends = {}
+    for loop in (own_trainer, added_to_a_trainer, partial(five_lines, total_steps=STEPS)):
+        model = fresh(weights)
+        constraint = Constraint(exegete.objective("explanation", explainer="attention_last"), bound=0.01)
+        loop(model, constraint, batches, collated, tmp_path)
+        ends[str(loop)] = torch.cat([constraint.multiplier.value[None], model.model.classifier.weight.flatten()])
+    first, *others = ends.values()
+    assert abs(float(first[0]) - 1) > 0.01
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=0, atol=1e-10)
+
+
+def test_processes_share_the_gradient_of_one_large_batch(tmp_path):
+    launched("ddp_terms.py", tmp_path)
+    found = {file.stem: load_file(file) for file in tmp_path.glob("*.safetensors")}
+    assert found.keys() == {"terms", "trainer"}
+    model, inputs = classifier_inputs()
+    whole = gradients(model, exegete.objective("attribution_entropy", explainer="input_x_gradient"), inputs)
+    for each in found.values():
+        assert difference(each, whole) < 1e-5
+
+
+def compiled(model):
+    return exegete.load((torch.compile(model.model), model.processing_class))
+
+
+def compiled_in_place(model):
+    model.model.compile()
+    return model
+
+
+def wrapped(model):
+    class Engine(torch.nn.Module):
+        """As DeepSpeed's and DistributedDataParallel."""
+
+        def __init__(self):
+            super().__init__()
+            self.module = model.model
+
+    return exegete.load((Engine(), model.processing_class))
+
+
+def soft_prompted(model):
+    peft = pytest.importorskip("peft")
+    config = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
+    return exegete.load((peft.get_peft_model(model.model, config), model.processing_class))
+
+
+def checkpointed(model):
+    model.model.gradient_checkpointing_enable()
+    return model
+
+
+def changed(**changes):
+    def use():
+        model, inputs = classifier_inputs()
+        given = {name: value for name, value in (inputs | changes).items() if value is not None}
+        guide = exegete.objective("explanation", explainer="attention_last")
+        ExplanationTerms(model, [guide])({name: v(inputs) if callable(v) else v for name, v in given.items()})
+
+    return use
+
+
+def of_model(change, **params):
+    def use():
+        model, inputs = classifier_inputs()
+        objective = exegete.objective(params.pop("name", "explanation"), **{"explainer": "attention_last"} | params)
+        ExplanationTerms(change(model), [objective])(inputs)
+
+    return use
+
+
+def of_chat(change):
+    def use():
+        model, inputs = chats()
+        ExplanationTerms(model, [])(inputs | {"labels": change(inputs["labels"])})
+
+    return use
+
+
+def with_a_gap(labels):
+    labels = labels.clone()
+    labels[:, 7] = -100
+    return labels
+
+
+def same(model):
+    return model
+
+
+def without_tokenizer(model):
+    return ExplainedModel(model.model)
+
+
+def learned_constraint():
+    learned = exegete.objective("sufficiency", explainer="interpretable_attention?untrained")
+    ExplanationTerms(bert(), [Constraint(learned, 1.0)])
+
+
+WRONG = [
+    (changed(rationale_mask=lambda i: i["rationale_mask"][:, 1:]), "expected rationale_mask of shape"),
+    (changed(content_mask=lambda i: i["attention_mask"][:2]), "expected content_mask of shape"),
+    (changed(labels=lambda i: i["labels"][:-1]), r"expected labels of shape \[4\], got \[3\]"),
+    (changed(labels=lambda i: i["labels"] + 5), "expected labels from 0 to 1, got 5 to 6"),
+    (changed(labels=lambda i: i["labels"].float()), "expected whole numbers from 0 to 1 as labels"),
+    (changed(input_ids=lambda i: i["input_ids"] + 10_000), "use its own tokenizer"),
+    (changed(labels=None), "the batch lacks labels"),
+    (changed(attention_mask=None), "the batch lacks attention_mask"),
+    (changed(label=lambda i: i["labels"]), "unknown input 'label'"),
+    (of_model(compiled), "without torch.compile"),
+    (of_model(compiled_in_place), r"leave out model.compile\(\)"),
+    (of_model(wrapped), "Engine wraps the model: give the model inside, model.module"),
+    (of_model(soft_prompted), "use LoRA or another adapter"),
+    (of_model(checkpointed), "set gradient_checkpointing=False"),
+    (of_model(without_tokenizer), "without a tokenizer"),
+    (of_model(lambda _: ExplainedModel(families.tiny("bert", "QuestionAnswering"))), "classifies or scores texts"),
+    (of_model(lambda _: ExplainedModel(families.tiny("vit"))), "classifies or scores texts"),
+    (of_model(same, explainer="occlusion"), "is not differentiable"),
+    (of_model(same, explainer="interpretable_attention"), r"interpretable_attention\?untrained to train it"),
+    (lambda: ExplanationTerms(bert(), [exegete.objective("sufficiency")] * 2), "objectives with different names"),
+    (learned_constraint, "it cannot be bounded"),
+    (of_chat(lambda labels: labels.clamp(min=0)), "set the labels of the prompt to -100"),
+    (of_chat(with_a_gap), "expected one response per example"),
+    (of_chat(lambda labels: labels[:, 0]), "expected labels of shape"),
+]
+
+
+@pytest.mark.parametrize(("use", "message"), WRONG)
+def test_wrong_uses_are_answered_in_one_sentence(use, message):
+    with pytest.raises(ExegeteError, match=message) as raised:
+        use()
+    assert "\n" not in str(raised.value)

@@ -186,7 +186,7 @@ def test_masks_follow_the_tokens_to_the_side_where_they_are(side):
     examples = [{"input_ids": [2, 7, 3], "rationale_mask": [0, 1, 0]}, {"input_ids": [2, 3], "rationale_mask": [1, 0]}]
     mask = MaskCollator(collate)(examples)["rationale_mask"].tolist()
     assert mask == [[0, 1, 0], [0, 1, 0] if side == "left" else [1, 0, 0]]
-    with pytest.raises(ExegeteError, match=r"rationale_mask with an entry per token, \[3, 2\] in this batch"):
+    with pytest.raises(ExegeteError, match="rationale_mask with an entry for each of the 3 input_ids"):
         MaskCollator(collate)([examples[0] | {"rationale_mask": [1]}, examples[1]])
 
 
@@ -276,7 +276,7 @@ def test_wrong_uses_are_answered_in_one_sentence(tmp_path):
         (lambda: make(Halves, term, tmp_path).train(), "ran the model on 2 examples, and the batch has 4"),
         (lambda: make(Trainer, term, tmp_path, torch_compile=True), "set torch_compile=False"),
         (lambda: make(Trainer, term, tmp_path, gradient_checkpointing=True), "set gradient_checkpointing=False"),
-        (lambda: make(Trainer, term, tmp_path, data=short).train(), "rationale_mask with an entry per token"),
+        (lambda: make(Trainer, term, tmp_path, data=short).train(), "rationale_mask with an entry for each"),
         (lambda: make(Trainer, term, tmp_path, alone, per_device_train_batch_size=1).train(), "without a tokenizer"),
     ]
     for use, message in cases:

@@ -26,11 +26,8 @@ def require_supported(model: ExplainedModel) -> None:
         )
     if any(config.is_prompt_learning for config in getattr(model.model, "peft_config", {}).values()):
         raise ExegeteError("soft prompts add positions that no token explains: use LoRA or another adapter")
-    if hasattr(model.model, "_orig_mod") or getattr(model.model, "_compiled_call_impl", None) is not None:
-        raise ExegeteError(
-            "a compiled model hides what explanations look at: give the model itself, without torch.compile "
-            "(torch_compile=False)"
-        )
+    if getattr(model.model, "_compiled_call_impl", None) is not None:
+        raise ExegeteError("a compiled model hides what explanations look at: leave out model.compile()")
 
 
 def read_batch(model: ExplainedModel, inputs: Mapping[str, Any], *, needs_labels: bool) -> Batch:
@@ -116,15 +113,24 @@ class MaskCollator:
         names = [name for name in MASKS if examples and all(name in example for example in examples)]
         others = [{key: value for key, value in example.items() if key not in MASKS} for example in examples]
         batch = self.collate(others)
-        attended = batch["attention_mask"].bool() if names else None
         for name in names:
-            lengths = [len(example[name]) for example in examples]
-            if attended is None or attended.sum(1).tolist() != lengths:
-                tokens = [] if attended is None else attended.sum(1).tolist()
-                raise ExegeteError(f"expected {name} with an entry per token, {tokens} in this batch, got {lengths}")
             mask = torch.zeros_like(batch["input_ids"])
-            values = [torch.as_tensor(example[name]) for example in examples]
-            # The real positions in their order, on whichever side the collator padded.
-            mask[attended] = torch.cat(values).to(mask)
+            for row, example in enumerate(examples):
+                ids, values = torch.as_tensor(example["input_ids"]), torch.as_tensor(example[name])
+                columns = _find_columns(mask.shape[1], batch["input_ids"][row], ids)
+                if columns is None or len(values) != len(ids):
+                    raise ExegeteError(
+                        f"expected {name} with an entry for each of the {len(ids)} input_ids of a row that is not "
+                        f"truncated later, got {len(values)}"
+                    )
+                mask[row, columns] = values.to(mask)
             batch[name] = mask
         return batch
+
+
+def _find_columns(length: int, padded: Tensor, ids: Tensor) -> slice | None:
+    """Return where a row [L] of `length` has these ids, at its left or its right end; None if it does not."""
+    for start in (0, length - len(ids)):
+        if start >= 0 and torch.equal(padded[start : start + len(ids)], ids.to(padded)):
+            return slice(start, start + len(ids))
+    return None

@@ -51,7 +51,8 @@ class ExplanationTerms(nn.Module):
 
     Args:
         model: a classifier or regression model of texts, or a causal language model (task="generation"), see
-            `exegete.load`; also one with adapters.
+            `exegete.load`; also one with adapters. Of several processes each wraps the terms, not the model, in
+            DistributedDataParallel.
         objectives: the terms to add to the task's loss. A `CrossEntropy` among them replaces the task's own loss.
         seed: random numbers of the objectives depend on it and on the number of the step.
         total_steps: the number of training steps, if a `Constraint` is to have a linear learning rate.

@@ -238,7 +238,12 @@ def _split_pair(model: Any) -> tuple[str | Path | PreTrainedModel, Any]:
         model, processor = model.model, model.tokenizer or model.image_processor
     elif isinstance(model, tuple) and len(model) == 2:
         model, processor = model
+    if hasattr(model, "_orig_mod"):
+        raise ExegeteError("a compiled model hides what explanations look at: give the model, without torch.compile")
     if not isinstance(model, str | Path) and not hasattr(model, "config"):
+        if isinstance(getattr(model, "module", None), torch.nn.Module):
+            # DistributedDataParallel and DeepSpeed's engine
+            raise ExegeteError(f"{type(model).__name__} wraps the model: give the model inside, model.module")
         raise ExegeteError(
             "expected a folder, a hub name, a Hugging Face model, a pipeline or (model, tokenizer), "
             f"got {type(model).__name__}"
