@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,10 @@ from causal import causal
 from exegete.models.families import FAMILIES
 from exegete.models.layers.architecture import get_layers, get_module
 from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.training.loop.lora import add_lora
 from families import TEXT, examples, processor, tiny
+
+ADAPTED_METHODS = ("decompx_linear", "attn_lrp", "alti", "value_zeroing", "integrated_gradients?n_steps=3")
 
 
 @pytest.mark.parametrize("family", TEXT)
@@ -61,9 +65,16 @@ def test_spans_need_every_position():
         assert model(batch).logits.shape == (1, 2, batch.length)
 
 
-def test_a_wrapped_models_layers_are_found():
-    peft = pytest.importorskip("peft")
-    wrapped = peft.get_peft_model(tiny("bert"), peft.LoraConfig(target_modules=["query"], task_type="SEQ_CLS"))
-    model = exegete.load(wrapped.eval(), processor("bert"))
-    for method in ("integrated_gradients?n_steps=3", "value_zeroing"):
-        assert exegete.attribute(model, "a film", method)[0].scores.any()
+@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2", "big_bird"])
+def test_adapters_of_all_layers_are_explained_as_if_they_were_merged(family):
+    pytest.importorskip("peft")
+    model = exegete.load(tiny(family), processor(family))
+    add_lora(model, rank=2)
+    for name, weight in model.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    model.eval()
+    found = {name: exegete.attribute(model, "a film", name)[0].scores for name in ADAPTED_METHODS}
+    merged = exegete.load(model.model.merge_and_unload().eval(), processor(family))
+    for name, scores in found.items():
+        np.testing.assert_allclose(scores, exegete.attribute(merged, "a film", name)[0].scores, rtol=1e-3, atol=1e-6)

@@ -63,6 +63,27 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
         RECIPES["lora"]().train("tiny", *data(), tmp_path / "new", arguments=arguments)
 
 
+def test_an_adapters_folder_knows_its_labels_and_loads_from_elsewhere(tmp_path, monkeypatch):
+    start = families.tiny("bert", num_labels=2)
+    start.save_pretrained(tmp_path / "start")
+    families.tokenizer("bert").save_pretrained(tmp_path / "start")
+    rows = [{"text": f"{'good' if n % 2 else 'bad'} film", "label": ["no", "yes", "maybe"][n % 3]} for n in range(12)]
+    scores = [{"text": row["text"], "label": n / 10} for n, row in enumerate(rows)]
+    arguments = QUICK | {"num_train_epochs": 1, "learning_rate": 1e-2}
+    monkeypatch.chdir(tmp_path)
+    for name, examples in (("classes", rows), ("regression", scores)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(json.dumps(row) for row in examples))
+        both = [exegete.load_data(str(path), "all")] * 2
+        result = RECIPES["lora"](rank=2).train("start", *both, tmp_path / name, arguments=arguments)
+        monkeypatch.chdir("/")
+        loaded = exegete.load(tmp_path / name, device="cpu")
+        assert (loaded.task.name, loaded.labels) == (result.model.task.name, result.model.labels)
+        batch = result.model.encode(["good film"])
+        torch.testing.assert_close(loaded(batch).logits, result.model(batch).logits)
+        monkeypatch.chdir(tmp_path)
+
+
 def test_the_group_lists_the_registry(capsys):
     assert main(["train", "--help"]) == 0
     shown = capsys.readouterr().out

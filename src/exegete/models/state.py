@@ -200,8 +200,13 @@ def choose_attention_type(model: PreTrainedModel, length: int) -> Iterator[None]
     with isolate_random_state(), _restore_attention_modules(model):
         # The threshold is transformers' own, from BigBirdModel.forward.
         if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
-            model.base_model.set_attention_type("original_full")
+            _find_big_bird(model).set_attention_type("original_full")
         yield
+
+
+def _find_big_bird(model: nn.Module) -> Any:
+    """Return the encoder whose attention can be set, also from inside a PEFT wrapper."""
+    return next(module for module in model.modules() if hasattr(module, "set_attention_type"))
 
 
 @contextmanager
@@ -215,7 +220,7 @@ def use_full_attention(model: PreTrainedModel) -> Iterator[None]:
             model.config.attention_type = "original_full"
             # The new attention modules draw initial weights before the old weights are copied into them.
             with isolate_random_state():
-                model.base_model.set_attention_type("original_full")
+                _find_big_bird(model).set_attention_type("original_full")
             yield
         finally:
             model.config.attention_type = "block_sparse"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.explainers.base import TargetSelector
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.layers.architecture import get_architecture, get_layers, get_module
+from exegete.models.layers.architecture import get_architecture, get_base_model, get_layers, get_module
 from exegete.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_float32, to_norm
 from exegete.models.passes.module_inputs import intercept_inputs
 
@@ -104,7 +104,7 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     architecture = get_architecture(model.model)
     norms = [[get_module(block, path) for block in blocks] for path in architecture.norms]
     with intercept_inputs(blocks) as x, intercept_inputs(norms[0]) as first, intercept_inputs(norms[1]) as second:
-        final = [get_module(model.model.base_model, architecture.final_norm)] if architecture.final_norm else []
+        final = [get_module(get_base_model(model.model), architecture.final_norm)] if architecture.final_norm else []
         with intercept_inputs(final) as last:
             outputs = model(batch, capture=CAPTURE)
     # A pre-norm layer ends where the next one, or the final norm, begins.

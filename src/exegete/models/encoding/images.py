@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
+from exegete.models.layers.architecture import get_base_model
 
 LEADING = frozenset({"cls_token", "distillation_token", "register_tokens"})
 
@@ -34,7 +35,7 @@ def select_patches(model: PreTrainedModel, positions: Tensor, length: int) -> It
     Raises:
         ExegeteError: a model whose patches cannot be told apart.
     """
-    embeddings = getattr(model.base_model, "embeddings", None)
+    embeddings = getattr(get_base_model(model), "embeddings", None)
     if not isinstance(embeddings, nn.Module):
         raise ExegeteError(
             f"patches of a {model.config.model_type!r} model cannot be removed: it has no module 'embeddings'; "

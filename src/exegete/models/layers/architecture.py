@@ -16,6 +16,12 @@ def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def get_base_model(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model without its head, also of a model in a PEFT wrapper."""
+    base: PreTrainedModel = unwrap_adapter(model).base_model
+    return base
+
+
 def get_architecture(model: PreTrainedModel) -> Family:
     """Return the family's record, with the head that this model has: for classes, tags, spans, choices or masked words.
 
@@ -36,7 +42,7 @@ def get_architecture(model: PreTrainedModel) -> Family:
         if decoder is not None:
             decoder = replace(decoder, feed_forward=decoder.feed_forward.split_gate())
         family = replace(family, feed_forward=family.feed_forward.split_gate(), decoder=decoder)
-    head = _get_own_head(model, family)
+    head = _get_own_head(unwrap_adapter(model), family)
     return family if head is None else replace(family, head=head)
 
 
@@ -76,7 +82,7 @@ def get_module(root: nn.Module, path: str) -> nn.Module:
 
 def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
     """Return a module of the head; a path that begins with `@` starts at the base model."""
-    return get_module(model.base_model, path[2:]) if path.startswith("@.") else get_module(model, path)
+    return get_module(get_base_model(model), path[2:]) if path.startswith("@.") else get_module(model, path)
 
 
 def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
@@ -84,7 +90,7 @@ def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
 
     For a family without a record: the only list with as many modules as the configuration has layers.
     """
-    base, count = unwrap_adapter(model).base_model, model.config.num_hidden_layers
+    base, count = get_base_model(model), model.config.num_hidden_layers
     if model.config.model_type not in FAMILIES:
         lists = [part for part in base.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
         if len(lists) == 1:
@@ -107,7 +113,7 @@ def get_first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
     """Return the first layer of an encoder and the first layer of its decoder."""
     decoder = get_architecture(model).decoder
     assert decoder is not None
-    return get_layers(model)[0], next(get_module(model.base_model, decoder.layers).children())
+    return get_layers(model)[0], next(get_module(get_base_model(model), decoder.layers).children())
 
 
 def get_first_position(model: nn.Module) -> int:

@@ -15,7 +15,13 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError, unknown
 from exegete.models.families import Attention, Family, FeedForward
 from exegete.models.layers import activations
-from exegete.models.layers.architecture import get_architecture, get_head_module, get_layers, get_module
+from exegete.models.layers.architecture import (
+    get_architecture,
+    get_base_model,
+    get_head_module,
+    get_layers,
+    get_module,
+)
 from exegete.models.layers.head_activation import get_head_activation
 from exegete.models.layers.layer_parts import is_norm_layer, to_norm
 from exegete.models.layers.similarity import InnerProduct
@@ -194,7 +200,7 @@ def _list_halves(
 ) -> Iterator[tuple[nn.Module, tuple[Attention, ...], FeedForward]]:
     """Yield every layer with its attentions and its feed-forward."""
     decoder = family.decoder
-    decoding = () if decoder is None else tuple(get_module(model.base_model, decoder.layers).children())
+    decoding = () if decoder is None else tuple(get_module(get_base_model(model), decoder.layers).children())
     # A layer that runs many times (ALBERT) gets its hooks once.
     for layer in dict.fromkeys(get_layers(model)):
         if decoder is not None and layer in decoding:

@@ -104,9 +104,15 @@ class Norm:
 def to_affine(module: nn.Module) -> Affine:
     """Return the weights of a projection, in float32 at least.
 
+    With LoRA adapters these are the weights that they add up to.
+
     Raises:
-        ExegeteError: the module is neither a linear layer nor GPT-2's transposed one.
+        ExegeteError: the module is neither a linear layer nor GPT-2's transposed one, or its adapter is no plain LoRA.
     """
+    if hasattr(module, "modules_to_save"):
+        return to_affine(_choose_head_copy(module))
+    if hasattr(module, "lora_A"):
+        return _add_adapters(module)
     # GPT-2's Conv1D is a linear layer that stores its weight as [in, out].
     if isinstance(module, Conv1D):
         return Affine(read_weight(module, "weight").T, read_weight(module, "bias"))
@@ -115,6 +121,31 @@ def to_affine(module: nn.Module) -> Affine:
     raise ExegeteError(
         f"expected a linear layer, got {type(module).__name__}; merge adapters into the model first (merge_and_unload)"
     )
+
+
+def _choose_head_copy(module: Any) -> nn.Module:
+    """Return the copy of a head that PEFT trains and calls, or the original while adapters are disabled."""
+    used: nn.Module = module.original_module
+    if not module.disable_adapters:
+        used = module.modules_to_save[module.active_adapter]
+    return used
+
+
+def _add_adapters(module: Any) -> Affine:
+    """Return the weights of a linear layer with those of its active LoRA adapters."""
+    affine = to_affine(module.base_layer)
+    if module.merged or module.disable_adapters:
+        return affine
+    weight = affine.weight
+    for name in module.active_adapters:
+        if name not in module.lora_A:
+            continue
+        # PEFT below 0.16 keeps DoRA, its only variant, in `use_dora`.
+        if module.lora_bias[name] or name in getattr(module, "lora_variant", ()) or module.use_dora[name]:
+            raise ExegeteError("expected LoRA without variants and biases: merge the adapter first (merge_and_unload)")
+        update = to_float32(module.get_delta_weight(name))
+        weight = weight + (update.T if isinstance(module.base_layer, Conv1D) else update)
+    return Affine(weight, affine.bias)
 
 
 def is_norm_layer(module: nn.Module) -> bool:

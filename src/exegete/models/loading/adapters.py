@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
-from transformers.utils import ADAPTER_CONFIG_NAME
+from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, cached_file
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from exegete.errors import ExegeteError
@@ -38,6 +38,11 @@ def find_adapter_base(name: str) -> str | None:
     if not base:
         raise ExegeteError(f"the adapter at {name} does not say which model it was trained on: load both with peft")
     return str(base)
+
+
+def has_own_config(name: str) -> bool:
+    """Return whether the configuration of the adapted model, with its head and labels, is saved beside the adapter."""
+    return cached_file(name, CONFIG_NAME, _raise_exceptions_for_missing_entries=False) is not None
 
 
 def load_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]:

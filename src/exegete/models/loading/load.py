@@ -35,7 +35,7 @@ from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.architecture import unwrap_adapter
 from exegete.models.layers.head_activation import restore_head_activation
-from exegete.models.loading.adapters import find_adapter_base, load_adapter
+from exegete.models.loading.adapters import find_adapter_base, has_own_config, load_adapter
 from exegete.models.loading.checkpoint import (
     check_config,
     check_files,
@@ -300,8 +300,10 @@ def _load_pretrained(
     require_local_model(name)
     check_files(name)
     with describe_load_errors(name):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=options["trust_remote_code"])
-        check_config(name, config)
+        # The head that was trained with an adapter may have other classes than the base model's.
+        configured = adapter[0] if adapter and has_own_config(adapter[0]) else name
+        config = AutoConfig.from_pretrained(configured, trust_remote_code=options["trust_remote_code"])
+        check_config(configured, config)
     architecture = (config.architectures or [config.model_type])[0]
     if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
         raise ExegeteError(
@@ -322,13 +324,14 @@ def _load_pretrained(
             loaders["generation"] = AutoModelForSeq2SeqLM
         loader = loaders[task] if task in loaders else _choose_head(name, config, has_adapter=bool(adapter))
         # Mismatched sizes do not raise here, because `check_weights` reports them better.
-        options = options | {"use_safetensors": True, "ignore_mismatched_sizes": True}
+        options = options | {"config": config, "use_safetensors": True, "ignore_mismatched_sizes": True}
         model, info = loader.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
     base = model
     for folder in adapter:
         model, modules = load_adapter(model, folder)
         # A head that comes with the adapter is missing in the base model's checkpoint.
         info["missing_keys"] = [key for key in info["missing_keys"] if not set(modules) & set(key.split("."))]
+        info["mismatched_keys"] = [key for key in info["mismatched_keys"] if not set(modules) & set(key[0].split("."))]
     check_weights(name, base, info, incomplete=incomplete)
     restore_head_activation(base)
     return model

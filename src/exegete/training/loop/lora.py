@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
+from exegete.models.layers.architecture import unwrap_adapter
 
 PEFT_TASKS = {"span": "QUESTION_ANS", "generation": "CAUSAL_LM"}
 
@@ -32,11 +36,25 @@ def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: flo
     config = LoraConfig(
         task_type=PEFT_TASKS.get(model.task.name, "SEQ_CLS"),
         target_modules="all-linear",
+        # DistilBERT's is part of the head by its name, which PEFT trains whole.
+        exclude_modules=["pre_classifier"],
         r=rank,
         lora_alpha=alpha,
         lora_dropout=dropout,
     )
     model.model = get_peft_model(model.model, config)
+    base = model.model.peft_config["default"].base_model_name_or_path
+    # The adapter's folder names the base model, and is loaded from other working directories, too.
+    if base and Path(base).is_dir():
+        model.model.peft_config["default"].base_model_name_or_path = str(Path(base).resolve())
+
+
+def save_adapted_config(model: Any, folder: Path) -> None:
+    """Save the configuration of a model with adapters, which tells its head and its labels; PEFT does not."""
+    if hasattr(model, "peft_config"):
+        config = copy(model.config)
+        config.architectures = [type(unwrap_adapter(model)).__name__]
+        config.save_pretrained(folder)
 
 
 @contextmanager

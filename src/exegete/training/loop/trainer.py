@@ -26,6 +26,7 @@ from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop import evaluation
 from exegete.training.loop.data import Collator, OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
 from exegete.training.loop.head import set_head_learning_rate
+from exegete.training.loop.lora import save_adapted_config
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.progress import ProgressBar, SlowStepWarning
 from exegete.training.loop.sharding import require_processes, save_unsharded
@@ -213,6 +214,8 @@ class ObjectiveTrainer(TermTrainer):
             state_dict = {name.removeprefix(prefix): v for name, v in state_dict.items() if name.startswith(prefix)}
         with self._hugging_face_model():
             super()._save(str(folder), state_dict)
+        if self.args.should_save:
+            save_adapted_config(self.explained.model, folder)
         self.save_learned(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
