@@ -37,8 +37,8 @@ def run(tmp_path_factory):
 
 
 def test_the_card_says_task_data_figures_use_and_paper(run):
-    card = hf.ModelCard(format_hub_card(run.folder, "user/guided"))
-    dev = json.loads((run.folder / "exegete_run.json").read_text())["config"]["data"]["dev"]
+    card = hf.ModelCard(format_hub_card(run.output_dir, "user/guided"))
+    dev = json.loads((run.output_dir / "exegete_run.json").read_text())["config"]["data"]["dev"]
     rows = dev["rows"]
     low, high = wilson_interval(run.metrics["accuracy"], rows)
     assert card.data.pipeline_tag == "text-classification"
@@ -99,7 +99,7 @@ def test_a_hub_that_refuses_is_an_error(run, monkeypatch):
 
 
 def test_a_dry_run_of_push_lists_the_files(run, capsys):
-    assert main(["push", str(run.folder), "user/guided", "--dry-run"]) == 0
+    assert main(["push", str(run.output_dir), "user/guided", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "# guided" in shown
     assert shown.splitlines()[-2:] == ["tokenizer.json", "tokenizer_config.json"]

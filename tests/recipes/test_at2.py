@@ -97,7 +97,7 @@ def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     assert isinstance(made, HiddenStateProbe)
     assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6
     assert made.attribute(model, model.encode(uneven("bert", 2))).abs().max() > 0
-    records = [json.loads((result.folder / RECORD).read_text()) for result in (attention, probe)]
+    records = [json.loads((result.output_dir / RECORD).read_text()) for result in (attention, probe)]
     assert [record["config"]["trainer"] for record in records] == ["attention_to_source", "hidden_state_probe"]
     assert "Products of hidden states take the place of attention." in records[1]["departures"]
     with pytest.raises(ExegeteError, match="holds a run with another configuration"):

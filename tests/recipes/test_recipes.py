@@ -41,6 +41,8 @@ def test_every_recipe_is_a_command_that_trains_a_model(name, tmp_path, capsys):
     assert main(["train", name, *settings, "16", "--quiet", "--output-dir", str(tmp_path / "run")]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert f"accuracy: {metrics['accuracy']:.4f}" in capsys.readouterr().out
+    # dev data has no explanations of a teacher, so this term is not measured on it
+    assert "scaffolding" not in metrics
     assert len(exegete.load(tmp_path / "run", device="cpu").labels) == 2
     assert main(["train", name, "--help"]) == 0
     assert f"exegete train {name} " in " ".join(capsys.readouterr().out.split())
@@ -82,6 +84,40 @@ def test_an_adapters_folder_knows_its_labels_and_loads_from_elsewhere(tmp_path, 
         batch = result.model.encode(["good film"])
         torch.testing.assert_close(loaded(batch).logits, result.model(batch).logits)
         monkeypatch.chdir(tmp_path)
+
+
+def test_a_masking_run_prints_how_many_rows_it_was_judged_on(tmp_path, capsys):
+    start = families.tiny("bert", num_labels=2)
+    start.save_pretrained(tmp_path / "start")
+    families.tokenizer("bert").save_pretrained(tmp_path / "start")
+    settings = ["--data", "generated?size=48", "--device", "cpu", "--set", "max_steps=1", "--train-rows", "8"]
+    paths = ["--model", str(tmp_path / "start"), "--output-dir", str(tmp_path / "run")]
+    assert main(["train", "aml", *settings, *paths, "--dev-rows", "5", "--quiet"]) == 0
+    assert "dev (5 rows)" in capsys.readouterr().out
+
+
+def test_a_student_does_not_start_from_its_teacher(tmp_path):
+    start = families.tiny("bert", num_labels=2)
+    start.save_pretrained(tmp_path / "teacher")
+    families.tokenizer("bert").save_pretrained(tmp_path / "teacher")
+    recipe = exegete.recipe("smat", teacher=str(tmp_path / "teacher"))
+    for student in (tmp_path / "teacher", recipe.teacher.model):
+        with pytest.raises(ExegeteError, match="the student starts from the teacher itself"):
+            recipe.train(student, *data(), tmp_path / "run")
+
+
+def test_tagged_words_are_refused_in_a_sentence(tmp_path, capsys):
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.txt").write_text("Anna B-PER\nlives O\nin O\nBonn B-LOC\n\n")
+    options = ["--config", "tiny", "--data", f"conll:{tmp_path}", "--output-dir", str(tmp_path / "run")]
+    assert main(["train", "baseline", *options]) != 0
+    assert "taggers are explained here but not trained" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="bf16 needs no choice of a device on a GPU")
+def test_bf16_on_a_cpu_names_the_remedy(tmp_path):
+    with pytest.raises(ExegeteError, match="--device cpu"):
+        RECIPES["baseline"]().train("tiny", *data(), tmp_path, arguments={"bf16": True})
 
 
 def test_the_group_lists_the_registry(capsys):

@@ -1,14 +1,25 @@
 """`exegete.train`, `exegete.recipe` and `exegete.objective`: what users call from Python."""
 
+import json
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
+from datasets import Dataset
+from transformers import TrainerCallback, TrainingArguments
 
 import exegete
 from exegete.explainers import InputXGradient, IntegratedGradients
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
+
+
+REVIEWS = [
+    {"review": f"a {word} film number {number}", "stars": verdict, "why": [word]}
+    for number in range(30)
+    for word, verdict in (("gripping", "good"), ("tedious", "bad"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +41,8 @@ def test_a_model_is_trained_with_explanations_and_attributed_in_eight_lines(tmp_
     assert len(attribution.scores) > 0
     assert {"loss", "cross_entropy", "explanation"} <= result.metrics.keys()
     assert any("eval_loss" in entry for entry in result.history)
-    assert result.folder == tmp_path / "run"
-    assert exegete.load(result.folder).labels == result.model.labels
+    assert result.output_dir == tmp_path / "run"
+    assert exegete.load(result.output_dir).labels == result.model.labels
 
 
 @pytest.mark.parametrize("form", ["spec", "mapping", "pair", "dataset and dev"])
@@ -54,6 +65,56 @@ def test_data_is_a_spec_a_mapping_a_pair_or_a_dataset_with_dev(splits, form, tmp
     assert params == {"seed": 0, "arguments": {"max_steps": 3}}
 
 
+@pytest.mark.parametrize("form", ["rows", "frame", "dataset"])
+def test_rows_of_the_users_own_train_the_model_that_the_same_file_trains(form, tmp_path, caplog):
+    rows = {"rows": REVIEWS, "frame": pd.DataFrame(REVIEWS), "dataset": Dataset.from_list(REVIEWS)}[form]
+    columns = {"text_column": "review", "label_column": "stars", "rationale_column": "why"}
+    result = exegete.train("tiny", rows, "er_joint", output_dir=tmp_path / "run", **columns, **QUICK)
+    assert "of 60 rows, 48 are trained on, 11 choose the best checkpoint and 1 are left for a test" in caplog.text
+    (tmp_path / "reviews.jsonl").write_text("\n".join(map(json.dumps, REVIEWS)))
+    spec = f"jsonl:{tmp_path / 'reviews.jsonl'}"
+    same = exegete.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", **columns, **QUICK)
+    assert same.metrics == result.metrics
+    assert result.model.labels == ("bad", "good")
+    assert result.metrics["explanation"] > 0
+    assert len(exegete.attribute(result.model, ["a gripping film"], "input_x_gradient")[0].scores) > 0
+
+
+def test_splits_share_their_labels_and_pairs_have_columns(tmp_path):
+    train = [{"a": f"premise {n}", "b": "what follows", "gold": ["no", "yes", "unsure"][n % 3]} for n in range(9)]
+    dev = pd.DataFrame(train[:2])
+    columns = {"text_column": "a", "text_pair_column": "b", "label_column": "gold"}
+    result = exegete.train("tiny", (train, dev), "baseline", output_dir=tmp_path, **columns, **QUICK)
+    assert result.model.labels == ("no", "unsure", "yes")
+
+
+def test_callbacks_arguments_and_metrics_of_the_user_are_used(splits, tmp_path):
+    class Counter(TrainerCallback):
+        steps = 0
+
+        def on_step_end(self, args, state, control, **_):
+            self.steps += 1
+
+    def share_of_class_one(prediction):
+        assert set(prediction.label_ids) <= {0, 1}
+        return {"ones": float((prediction.predictions.argmax(-1) == 1).mean())}
+
+    counter = Counter()
+    args = TrainingArguments(
+        output_dir=tmp_path / "run", num_train_epochs=2, per_device_train_batch_size=4, use_cpu=True,
+        metric_for_best_model="ones", seed=7,
+    )  # fmt: skip
+    result = exegete.train(
+        "tiny", splits, "baseline", args=args, callbacks=[counter], compute_metrics=share_of_class_one
+    )
+    assert counter.steps == result.steps == 16
+    assert result.output_dir == tmp_path / "run"
+    record = json.loads((result.output_dir / "exegete_run.json").read_text())["config"]
+    assert (record["seed"], record["arguments"]["metric_for_best_model"]) == (7, "ones")
+    ones = [entry["eval_ones"] for entry in result.history if "eval_ones" in entry]
+    assert result.metrics["ones"] == max(ones)
+
+
 def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
     start = exegete.train("tiny", splits, "baseline", output_dir=tmp_path / "first", **QUICK).model
     before = start.model.get_input_embeddings().weight.detach().clone()
@@ -68,9 +129,12 @@ def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
     [
         ({"recipe": "er_join"}, "Did you mean 'er_joint'"),
         ({"wieght": 1.0}, "unknown parameter of exegete.train 'wieght'. Did you mean 'weight'"),
-        ({"data": {"train": None}}, "expected the splits train and dev, got train"),
-        ({"data": [{"text": "a", "label": 0}]}, "expected data to choose the best checkpoint on"),
-        ({"data": ([], [])}, "expected a spec or a datasets.Dataset as train data, got list"),
+        ({"data": {"dev": None}}, "expected the splits train and dev, got dev"),
+        ({"data": [{"text": "a", "label": 0}]}, "1 rows are too few to set some aside.*: pass dev="),
+        ({"data": ([], [])}, "the train data as a spec, a datasets.Dataset, a pandas DataFrame or a list of dicts"),
+        ({"data": REVIEWS, "text_column": "body"}, r"the data has no column 'body' \(text_column\); it has: review"),
+        ({"data": [{"text": "a", "label": 1}, {"text": "b", "label": "x"}]}, "a column with values of several types"),
+        ({"output_dir": None}, "pass output_dir="),
         ({"model": ("a", "b", "c")}, r"expected \(model, tokenizer\), got a tuple of 3"),
     ],
 )

@@ -202,7 +202,7 @@ def two_epochs(folder, lookahead):
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     """The folder of an uninterrupted run, by its lookahead."""
-    return functools.cache(lambda lookahead: two_epochs(tmp_path_factory.mktemp("unbroken"), lookahead).folder)
+    return functools.cache(lambda lookahead: two_epochs(tmp_path_factory.mktemp("unbroken"), lookahead).output_dir)
 
 
 @pytest.mark.parametrize(("step", "lookahead"), [(5, True), (4, False)])

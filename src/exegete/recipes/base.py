@@ -97,7 +97,7 @@ class Recipe:
         # with several processes, one writes
         if PartialState().is_main_process:
             add_to_record(
-                result.folder, {"recipe": self.name, "paper": self.paper, "departures": list(self.departures)}
+                result.output_dir, {"recipe": self.name, "paper": self.paper, "departures": list(self.departures)}
             )
         return result
 

@@ -38,4 +38,4 @@ def train_companion(
     # a copy: the recipe trains the same model object afterwards
     result = baseline().train(deepcopy(model), train, dev, folder.with_name(f"{folder.name}-{role}"), options)
     result.require_finished(f"the {role}'s training")
-    return load(result.folder, device=result.model.device)
+    return load(result.output_dir, device=result.model.device)

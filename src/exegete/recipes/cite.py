@@ -64,7 +64,7 @@ class CiteRecipe(LoraRecipe):
     def _calibrate(self, result: TrainResult, train: Dataset, dev: Dataset) -> None:
         model, how = result.model, self.fidelity.perturbation
         # a learned explainer was saved in the folder of the run
-        spec = f"{LEARNED_METHOD}:{result.folder}" if self.citation == LEARNED_METHOD else self.citation
+        spec = f"{LEARNED_METHOD}:{result.output_dir}" if self.citation == LEARNED_METHOD else self.citation
         method = explainer(spec)
         if isinstance(method, nn.Module):
             method = method.to(model.device)
@@ -72,12 +72,12 @@ class CiteRecipe(LoraRecipe):
         rows = list(train.take(min(THRESHOLD_ROWS, len(train))))
         citation = TrainedCitation(method, unit, choose_threshold(model, method, rows, unit, how))
         if not is_generation_data(dev):
-            citation.save_pretrained(result.folder, self.citation)
+            citation.save_pretrained(result.output_dir, self.citation)
             return
         # the threshold is chosen on train and the bounds are calibrated on dev, as conformal prediction requires
         prompts = [measure_citations(model, citation, row, how) for row in dev]
         calibrated = replace(citation, lower_bound=calibrate_bounds(prompts, self.alpha))
-        calibrated.save_pretrained(result.folder, self.citation, coverage=compute_coverage(prompts, self.alpha))
+        calibrated.save_pretrained(result.output_dir, self.citation, coverage=compute_coverage(prompts, self.alpha))
 
     def _find_unit(self, data: Dataset) -> Granularity | None:
         return self.fidelity.granularity or ("source" if "sources" in data.column_names else None)

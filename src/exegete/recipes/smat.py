@@ -70,6 +70,8 @@ class SmatRecipe(Recipe):
         Raises:
             ExegeteError: see `Teaching.train_student`; also if the training of the teacher was stopped.
         """
+        if self.teacher is not None:
+            _require_other_model(self.teacher, model)
         resolved = self.resolve_options(options, model, train)
         teacher = self.teacher
         if teacher is None:
@@ -148,6 +150,18 @@ def smat(
         max_length=256,
         departures=DEPARTURES,
     )
+
+
+def _require_other_model(teacher: ExplainedModel, start: Source) -> None:
+    """Raise ExegeteError if the student would start from the teacher's own weights."""
+    is_same = start is teacher.model
+    if isinstance(start, str | Path):
+        is_same = Path(start).resolve() == Path(teacher.config._name_or_path).resolve()
+    if is_same:
+        raise ExegeteError(
+            "the student starts from the teacher itself, so there is nothing to learn: give the pretrained model as "
+            "model (--model)"
+        )
 
 
 def _resolve_explainer(teacher: str | None, name: str) -> str:

@@ -12,6 +12,8 @@ from datasets import Dataset
 from transformers import Pipeline, TrainingArguments
 
 from exegete.data import load_data
+from exegete.data.in_memory import read_in_memory
+from exegete.data.readers.columns import ColumnOptions
 from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError, unknown
 from exegete.models import ExplainedModel, load
@@ -25,11 +27,12 @@ DEV_NAMES = ("dev", "validation", "val", "valid")
 
 def train(
     model: Any,
-    data: str | Dataset | Mapping[str, Dataset] | tuple[Dataset, Dataset],
+    data: Any,
     recipe: str | Recipe = "er_joint",
     *,
-    dev: str | Dataset | None = None,
-    output_dir: str | Path,
+    dev: Any = None,
+    output_dir: str | Path | None = None,
+    args: TrainingArguments | None = None,
     options: RunOptions | None = None,
     **params: Any,
 ) -> TrainResult:
@@ -51,27 +54,38 @@ def train(
         model: the model to start from: a folder, a hub name, "tiny" or "small" (from scratch), a configuration, a
             Hugging Face model, `(model, tokenizer)`, a pipeline, or an `ExplainedModel`. A model that is passed as an
             object is trained in place.
-        data: a spec for `exegete.load_data`, whose splits train and dev are used; a `datasets.Dataset` with the columns
-            of `exegete.load_data`, together with `dev`; a mapping with the splits train and dev (or validation); or
-            the pair `(train, dev)`.
+        data: a spec for `exegete.load_data`, whose splits train and dev are used; rows as a `datasets.Dataset`, a
+            pandas DataFrame or a list of dicts; a mapping with the splits train and dev (or validation); or the pair
+            `(train, dev)`.
         recipe: the id of a training method, see `exegete.list_recipes`, or a `Recipe`.
-        dev: the data on which the best checkpoint is chosen, if `data` does not contain it.
-        output_dir: the folder for the model, its metrics and its history; also `result.folder`.
+        dev: the data on which the best checkpoint is chosen, if `data` does not contain it. Default for rows: 10 % of
+            them; 80 % are trained on, and 10 % are left for a test, as with a file without splits.
+        output_dir: the folder for the model, its metrics and its history. Default: that of `args`.
+        args: transformers' `TrainingArguments`; those that differ from their own defaults override the recipe's.
         options: options of the run, see `RunOptions`.
         params: single options by name: parameters of the recipe (`guide`, `weight`), of `RunOptions` (`seed`,
-            `max_length`), or of transformers' `TrainingArguments` (`num_train_epochs`, `learning_rate`).
+            `max_length`, `callbacks`, `compute_metrics`), of transformers' `TrainingArguments` (`num_train_epochs`,
+            `learning_rate`), or columns of the data: `text_column`, `text_pair_column`, `label_column`,
+            `rationale_column` (marked characters as [[start, end], …], marked words, or a 0 or 1 for each word).
 
     Returns:
         `model`, ready for `exegete.attribute`; `metrics` on the dev split; `history`, everything that was logged; and
-        `folder`, from which `exegete.load` reads the model again.
+        `output_dir`, from which `exegete.load` reads the model again.
 
     Raises:
         ExegeteError: an unknown recipe or parameter, or a model or data that the recipe cannot train.
     """
-    for_recipe, for_run, arguments = _sort_params(recipe, params)
+    for_recipe, for_run, arguments, columns = _sort_params(recipe, params)
     method = make_recipe(recipe, **for_recipe)
     options = options or RunOptions()
-    train_data, dev_data = _find_splits(data, dev, seed=for_run.get("seed", options.seed))
+    if args is not None:
+        arguments = _get_changed(args) | arguments
+        output_dir = output_dir or args.output_dir
+        if "seed" in arguments:
+            for_run.setdefault("seed", arguments.pop("seed"))
+    if output_dir is None:
+        raise ExegeteError("expected a folder for the trained model: pass output_dir=")
+    train_data, dev_data = _find_splits(data, dev, for_run.get("seed", options.seed), columns)
     start, processor = _unwrap_model(model, method)
     if processor is not None:
         for_run.setdefault("processing_class", processor)
@@ -80,52 +94,56 @@ def train(
     return method.train(start, train_data, dev_data, output_dir, options, **for_run)
 
 
-def _sort_params(
-    recipe: str | Recipe, params: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the parameters of the recipe, of the run and of transformers' Trainer, each by name."""
+def _sort_params(recipe: str | Recipe, params: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return the parameters of the recipe, of the run and of transformers' Trainer, and the columns, each by name."""
     of_recipe: list[str] = []
     if isinstance(recipe, str):
         # `exegete.recipe` accepts explainer for the recipe's own name of it
         of_recipe = [*inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters, "explainer"]
     of_run = [field.name for field in fields(RunOptions)]
     of_trainer = [field.name for field in fields(TrainingArguments) if field.name not in ("output_dir", *of_run)]
-    groups: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] = ({}, {}, {})
+    of_data = [field.name for field in fields(ColumnOptions)]
+    groups: tuple[dict[str, Any], ...] = ({}, {}, {}, {})
     for name, value in params.items():
-        for group, valid in zip(groups, (of_recipe, of_run, of_trainer), strict=True):
+        for group, valid in zip(groups, (of_recipe, of_run, of_trainer, of_data), strict=True):
             if name in valid:
                 group[name] = value
                 break
         else:
-            raise unknown("parameter of exegete.train", name, [*of_recipe, *of_run, *of_trainer])
+            raise unknown("parameter of exegete.train", name, [*of_recipe, *of_run, *of_trainer, *of_data])
     return groups
 
 
-def _find_splits(data: Any, dev: str | Dataset | None, seed: int) -> tuple[Dataset, Dataset]:
+def _get_changed(args: TrainingArguments) -> dict[str, Any]:
+    """Return the arguments that differ from transformers' defaults, by name."""
+    # Some defaults depend on the machine, or follow from the folder, so they are read from an object.
+    defaults = TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    changed = {}
+    for field in fields(TrainingArguments):
+        value = getattr(args, field.name)
+        if field.init and field.name != "output_dir" and value != getattr(defaults, field.name):
+            changed[field.name] = value
+    return changed | ({"use_cpu": True} if args.use_cpu else {})
+
+
+def _find_splits(data: Any, dev: Any, seed: int, columns: Mapping[str, Any]) -> tuple[Dataset, Dataset]:
     """Return the data to train on and the data to choose the best checkpoint on."""
     train, own_dev = data, None
     if isinstance(data, str):
-        train, own_dev = load_data(data, "train", seed=seed), data
+        train, own_dev = load_data(data, "train", seed=seed, **columns), data
     elif isinstance(data, tuple) and len(data) == 2:
         train, own_dev = data
     elif isinstance(data, Mapping):
-        names = [name for name in DEV_NAMES if name in data]
-        if "train" not in data or not (names or dev is not None):
+        if "train" not in data:
             raise ExegeteError(f"expected the splits train and dev, got {', '.join(map(str, data)) or 'none'}")
-        train, own_dev = data["train"], next((data[name] for name in names), None)
+        train, own_dev = data["train"], next((data[name] for name in DEV_NAMES if name in data), None)
     if dev is None:
         dev = own_dev
     if isinstance(dev, str):
-        dev = load_data(dev, "dev", seed=seed)
-    if dev is None:
-        raise ExegeteError("expected data to choose the best checkpoint on: pass dev=, or data={'train': …, 'dev': …}")
-    for name, split in (("train", train), ("dev", dev)):
-        if not isinstance(split, Dataset):
-            raise ExegeteError(
-                f"expected a spec or a datasets.Dataset as {name} data, got {type(split).__name__}: "
-                "use datasets.Dataset.from_list(rows, features=…)"
-            )
-    return train, dev
+        dev = load_data(dev, "dev", seed=seed, **columns)
+    # What `load_data` returns has the canonical columns instead of those that were named.
+    named = {} if isinstance(data, str) else columns
+    return read_in_memory(train, dev, seed=seed, **named)
 
 
 def _unwrap_model(model: Any, recipe: Recipe) -> tuple[Any, Any]:

@@ -30,7 +30,7 @@ def run(
         folder / "answering", seed=seed, device=device, scale=scale, show_progress=not quiet
     )
     require_finished(trained)
-    model: Any = exegete.load(trained.folder, device=device, task="generation")
+    model: Any = exegete.load(trained.output_dir, device=device, task="generation")
     asked = exegete.load_data(
         "generated", "dev", task="retrieval", seed=seed, limit=max(3, round(min(1, scale) * ASKED))
     )

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from exegete.cli.train.options import check_command, run
 from exegete.data.source import read_source
-from exegete.training.loop.options import RunOptions
+from exegete.training.loop.options import PYTHON_ONLY, RunOptions
 
 RENAMED = {
     "explainer_id": "explainer",
@@ -58,7 +58,7 @@ def make_command(name: str, factory: Callable[..., Any], departures: Sequence[st
 
 def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
     """Return a function whose parameters are those of the recipe, of `run` and of RunOptions."""
-    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=("arguments",)))
+    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=PYTHON_ONLY))
 
     def train(**values: Any) -> None:
         from exegete.recipes import RECIPES

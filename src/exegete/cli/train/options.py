@@ -115,7 +115,7 @@ def run(
     processes.wait_for_everyone()
     processes.destroy_process_group()
     if processes.is_main_process or not result.finished:
-        print_report(result, f"{dev_split} ({len(dev)} rows)")
+        print_report(result, f"{dev_split} ({_count_dev_rows(result, len(dev))} rows)")
 
 
 def check_command(values: Mapping[str, Any], device: str | None) -> None:
@@ -166,12 +166,24 @@ def require_finished(result: TrainResult) -> None:
         raise typer.Exit(128 + (result.signal or 0))
 
 
-def _describe_loss(result: TrainResult) -> str:
-    """Return the formula of the loss, empty if all weights are 1."""
+def _read_config(result: TrainResult) -> dict[str, Any]:
+    """Return the configuration in the run's record."""
     import json
 
-    record = json.loads((Path(result.folder) / "exegete_run.json").read_text(encoding="utf-8"))
-    objectives = record["config"].get("objectives", {})
+    config: dict[str, Any] = json.loads((Path(result.output_dir) / "exegete_run.json").read_text(encoding="utf-8"))[
+        "config"
+    ]
+    return config
+
+
+def _count_dev_rows(result: TrainResult, given: int) -> int:
+    """Return the number of dev rows that the metrics are over; a recipe may take a sample of those that are given."""
+    return int(_read_config(result).get("data", {}).get("dev", {}).get("rows", given))
+
+
+def _describe_loss(result: TrainResult) -> str:
+    """Return the formula of the loss, empty if all weights are 1."""
+    objectives = _read_config(result).get("objectives", {})
     terms = {name: params.get("weight", 1) for name, params in objectives.items()}
     if all(weight == 1 for weight in terms.values()):
         return ""
@@ -180,7 +192,7 @@ def _describe_loss(result: TrainResult) -> str:
 
 def _dev_evaluations(result: TrainResult) -> list[dict[str, Any]]:
     """Return the logged evaluations of a finished run; step 0 is an evaluation before training."""
-    if not result.finished or not (Path(result.folder) / "history.json").exists():
+    if not result.finished or not (Path(result.output_dir) / "history.json").exists():
         return []
     return [entry for entry in result.history if "eval_loss" in entry and "epoch" in entry]
 
@@ -205,4 +217,4 @@ def print_report(result: TrainResult, rows: str = "") -> None:
         console().print(f"{name}: {'–' if value is None else format(value, '.4f')}{more}")
     if result.metrics.get("feasible") == 0:
         say("no epoch satisfied the bound: discard this run, and train with another seed or a larger bound")
-    say(f"model: {Path(result.folder)}")
+    say(f"model: {Path(result.output_dir)}")

@@ -23,6 +23,7 @@ from exegete.data.readers.base import (
     require_spans,
     require_text,
 )
+from exegete.data.readers.rationales import read_rationale
 from exegete.errors import ExegeteError, unknown
 
 Records = Iterable[Record]
@@ -51,7 +52,8 @@ class ColumnOptions:
         text_column: the text, or the first text of a pair.
         text_pair_column: the second text.
         label_column: the label.
-        rationale_column: lists of [start, end] in characters of the text, in a csv file as JSON.
+        rationale_column: the marked characters as a list of [start, end], the marked words, or a 0 or 1 for each word
+            of the text; in a csv file as JSON. See `read_rationale`.
         rationale_pair_column: the same for the second text.
         answer_column: lists of [start, end] in characters of the second text, or SQuAD's
             {"text": [...], "answer_start": [...]}.
@@ -264,7 +266,7 @@ def _parse_spans(record: Row, column: str | None, text: str, where: str) -> list
     if column is None:
         return None
     value = _parse_json_cell(record.get(column), where)
-    return None if value is None else require_spans(value, text, where)
+    return None if value is None else read_rationale(value, text, where)
 
 
 def _parse_answers(value: Any, text: str, where: str) -> list[list[int]]:

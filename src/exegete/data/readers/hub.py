@@ -37,12 +37,17 @@ class Hub(ColumnOptions, Reader):
     revision: str = ""
     image_column: str = ""
 
+    @property
+    def where(self) -> str:
+        """The name of the data in errors."""
+        return f"hub:{self.path}"
+
     def describe_columns(self) -> str:
         """Return a line on the columns of the dataset; empty for images."""
         parts = self._load()
         if self._find_image_column(parts):
             return ""
-        return describe_columns(self, list(next(iter(parts.values())).features), f"hub:{self.path}")
+        return describe_columns(self, list(next(iter(parts.values())).features), self.where)
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits of the dataset; validation may also be called dev."""
@@ -59,7 +64,7 @@ class Hub(ColumnOptions, Reader):
     def _read_split(self, split: str, kept: Callable[[Records], Records]) -> Table:
         from datasets import Image
 
-        parts, where = self._load(), f"hub:{self.path}"
+        parts, where = self._load(), self.where
         column, name = self._find_image_column(parts), find_split(split, parts)
         # without images, which would be decoded for nothing when the labels are collected
         records = [self._make_records(part.remove_columns(column or []), key) for key, part in parts.items()]
@@ -76,7 +81,7 @@ class Hub(ColumnOptions, Reader):
 
         columns = next(iter(parts.values())).features
         if self.image_column and not isinstance(columns.get(self.image_column), Image):
-            raise ExegeteError(f"hub:{self.path} has no images in {self.image_column!r}; it has: {', '.join(columns)}")
+            raise ExegeteError(f"{self.where} has no images in {self.image_column!r}; it has: {', '.join(columns)}")
         if self.image_column or self.text_column or columns.keys() & USUAL:
             return self.image_column or None
         return next((name for name, feature in columns.items() if isinstance(feature, Image)), None)
@@ -101,7 +106,7 @@ class Hub(ColumnOptions, Reader):
     def _read_part(self, part: Any, split: str, classes: dict[str, Any], column: str | None) -> Iterator[Record]:
         for number, row in enumerate(part, start=1):
             if column is None or row[column] != -1:
-                yield f"hub:{self.path}, {split} row {number}", row | _decode_labels(row, classes)
+                yield f"{self.where}, {split} row {number}", row | _decode_labels(row, classes)
 
 
 def _decode_labels(row: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:

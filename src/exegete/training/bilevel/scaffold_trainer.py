@@ -75,8 +75,10 @@ class ScaffoldTrainer(ObjectiveTrainer):
 
     @classmethod
     def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
-        """Add the figure `simulatability`; higher is better."""
-        return super().higher_is_better(task, objectives) | {"simulatability": True}
+        """Add the figure `simulatability`; higher is better. The scaffolding term has no dev figure."""
+        figures = super().higher_is_better(task, objectives) | {"simulatability": True}
+        figures.pop(Scaffolding.name, None)
+        return figures
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -159,6 +161,12 @@ class ScaffoldTrainer(ObjectiveTrainer):
         return figures | {
             "simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(dataset))
         }
+
+    def _loss_and_terms(self) -> dict[str, float]:
+        """Return the figures without the scaffolding term, since dev data has no explanations of the teacher."""
+        figures = super()._loss_and_terms()
+        figures.pop(Scaffolding.name, None)
+        return figures
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the mean outer loss since the last log, and the number of heads that the teacher's explainer uses."""

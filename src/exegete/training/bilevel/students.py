@@ -100,7 +100,7 @@ class Teaching:
             beside = folder.with_name(f"{folder.name}-learned")
             first = replace(self, retrain=False).train_student(deepcopy(model), train, dev, beside, options)
             first.require_finished("learning the explainer")
-            return self.with_learned_explainer(first.folder).train_student(model, train, dev, folder, options)
+            return self.with_learned_explainer(first.output_dir).train_student(model, train, dev, folder, options)
         teaching = self.with_max_length(options.max_length)
         return teaching.run(model, teaching.label_data(train), teaching.label_data(dev), folder, options)
 

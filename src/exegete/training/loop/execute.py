@@ -37,12 +37,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class TrainResult:
     """The result of a training run: the best model and its figures.
 
-    `model`: the best model, in evaluation mode, as saved in `folder`. `metrics`: its figures on the dev split.
+    `model`: the best model, in evaluation mode, as saved in `output_dir`. `metrics`: its figures on the dev split.
     `finished`: False after a stop by a signal; the same call resumes the run. `reused`: whether the run was finished
     before this call.
     """
 
-    folder: Path
+    output_dir: Path
     model: ExplainedModel
     metrics: Mapping[str, Any]
     steps: int = 0
@@ -59,12 +59,12 @@ class TrainResult:
     @property
     def history(self) -> list[dict[str, Any]]:
         """Everything that a finished run logged, in order; infinite numbers are None."""
-        history: list[dict[str, Any]] = json.loads((self.folder / HISTORY).read_text(encoding="utf-8"))["history"]
+        history: list[dict[str, Any]] = json.loads((self.output_dir / HISTORY).read_text(encoding="utf-8"))["history"]
         return history
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Push the folder, with a model card, to a repository of the hub and return its URL. See `exegete push`."""
-        return push(self.folder, repo_id, format_hub_card(self.folder, repo_id), private=private, token=token)
+        return push(self.output_dir, repo_id, format_hub_card(self.output_dir, repo_id), private=private, token=token)
 
 
 class StopAfterStep(TrainerCallback):

@@ -106,7 +106,7 @@ def fine_tune(
 
     def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
         data = {"train_dataset": train, "eval_dataset": dev}
-        return trainer(start, args, terms, options=options, callbacks=[stop], **data)
+        return trainer(start, args, terms, options=options, callbacks=[stop, *options.callbacks], **data)
 
     with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
         result = execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))

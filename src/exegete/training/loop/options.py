@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # torch and transformers are imported inside the functions that need them: the command line and the study files read
 # this module's constants and help texts, and must not wait seconds for those imports.
 
+PYTHON_ONLY = ("arguments", "callbacks", "compute_metrics")
+"""Options of a run that are not options of the command line."""
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
     "small": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256},
@@ -52,11 +54,14 @@ IRRELEVANT_ARGUMENTS = frozenset(
 class RunOptions:
     """The options of one training run. None means: use the recipe's own value.
 
-    `arguments` are those of transformers' `TrainingArguments`, by name. The annotation of every other field is its
-    help text in `exegete train`, with its limits.
+    `arguments` are those of transformers' `TrainingArguments`, by name; `callbacks` and `compute_metrics` are passed to
+    the Trainer. The annotation of every other field is its help text in `exegete train`, with its limits.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    # The command line evaluates the types of all fields, without transformers.
+    callbacks: Sequence[Any] = ()
+    compute_metrics: Callable[[Any], Mapping[str, float]] | None = None
     processing_class: Annotated[Any, "Folder of a tokenizer or image processor. Default: the model's own."] = None
     max_length: Annotated[int | None, "Maximum number of tokens per text in training.", {"min": 8}] = None
     masked_share: Annotated[
@@ -160,13 +165,14 @@ def make_training_arguments(
     chosen = {**defaults, **options.trainer_arguments}
     _check_trackers(chosen.get("report_to"))
     best = (chosen["metric_for_best_model"] or "loss").removeprefix("eval_")
-    if best not in higher_is_better:
+    if best not in higher_is_better and options.compute_metrics is None:
         raise unknown("figure to choose the best model by", best, higher_is_better)
     strategy = "steps" if "eval_steps" in chosen else "epoch"
     implied = {
         "eval_strategy": strategy,
         "save_strategy": strategy,
-        "greater_is_better": higher_is_better[best],
+        # The direction of the user's own figures is an argument, too.
+        "greater_is_better": higher_is_better.get(best, True),
     }
     # The Trainer loads the best model from its checkpoint, so every evaluation needs one of its own.
     if "eval_steps" in chosen:
@@ -174,6 +180,8 @@ def make_training_arguments(
     try:
         return TrainingArguments(**(implied | chosen | {"output_dir": str(folder), "seed": options.seed}))
     except (TypeError, ValueError) as error:
+        if chosen.get("bf16") and "bf16" in str(error):
+            raise ExegeteError("bf16 without a GPU needs the CPU to be chosen: --device cpu (device='cpu')") from error
         raise ExegeteError(f"unusable training arguments: {str(error).splitlines()[0]}") from error
 
 

@@ -95,6 +95,11 @@ def require_labels(data: Dataset) -> None:
     """Raise ExegeteError unless every example has a label, an answer or a response to learn from."""
     if not len(data):
         raise ExegeteError("there are no rows to train on")
+    if "span" in data.column_names:
+        raise ExegeteError(
+            "the rows have tagged words (column 'span'), and taggers are explained here but not trained: fine-tune an "
+            "AutoModelForTokenClassification with transformers, or remove the column to classify whole texts"
+        )
     if "answer" in data.column_names or is_generation_data(data):
         return
     label = data.features.get("label")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     EarlyStoppingCallback,
+    EvalPrediction,
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
@@ -167,13 +168,21 @@ class ObjectiveTrainer(TermTrainer):
         # Evaluation goes from the longest example to the shortest: put the predictions back in order.
         predicted[sort_longest_first(text_lengths(dataset))] = output.predictions
         figures = self._loss_and_terms() | self.score_predictions(predicted, dataset)
-        figures |= self.derive_figures(figures)
+        figures |= self.derive_figures(figures) | self._compute_own_metrics(predicted, dataset)
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(predictions=predicted, metrics=output.metrics | named)
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Return the task's figures for predictions in the dataset's order; subclasses add figures."""
         return evaluation.score(self.explained.task.name, predicted, dataset)
+
+    def _compute_own_metrics(self, predicted: Any, dataset: Any) -> dict[str, float]:
+        """Return the figures of the user's `compute_metrics`, which gets probabilities or values, and the labels."""
+        if self.options.compute_metrics is None:
+            return {}
+        labels = np.asarray(dataset["label"][:]) if "label" in dataset.column_names else None
+        figures = self.options.compute_metrics(EvalPrediction(predictions=predicted, label_ids=labels))
+        return {name.removeprefix("eval_"): value for name, value in figures.items()}
 
     def finalize_model(self) -> None:
         """Change the trained model before it is evaluated and saved; a hook for subclasses."""

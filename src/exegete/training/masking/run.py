@@ -100,7 +100,8 @@ def train_masking(
 
     def make_trainer(stop: StopAfterStep) -> MaskingTrainer:
         data = {"train_dataset": train, "eval_dataset": dev}
-        return MaskingTrainer(model, args, masking, judges, options=options, callbacks=[stop], **data)
+        callbacks = [stop, *options.callbacks]
+        return MaskingTrainer(model, args, masking, judges, options=options, callbacks=callbacks, **data)
 
     with freeze_weights(model), keep_modes(model), preserve_random_state():
         return execute(run, args, options, make_trainer, lambda: model)
