@@ -48,7 +48,7 @@ def of_class(numbers, name, target):
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        ("deep_lift", "deeplift"),
+        ("deep_lift?rule=captum", "deeplift"),
         ("sequential_integrated_gradients?n_steps=50", "sig50"),
         ("sequential_integrated_gradients", "sig50"),
     ],
@@ -159,7 +159,7 @@ def test_adaptive_refinement_stops_at_max_steps():
 
 @pytest.mark.filterwarnings("ignore:Setting forward, backward hooks")
 @pytest.mark.parametrize("family", ["bert", "gpt2", "distilbert"])
-def test_deep_lift_is_captums(family):
+def test_captums_rule_of_deep_lift_is_captums(family):
     """DistilBERT's head has a ReLU module, BERT's pooler a Tanh: the rescale rule does something."""
     model = exegete.load(tiny(family, dtype=torch.float64), processor(family))
     hf = model.model
@@ -181,7 +181,7 @@ def test_deep_lift_is_captums(family):
         expected = DeepLift(direct).attribute(embeddings, reference)
     else:
         expected = DeepLift(Direct()).attribute(embeddings, reference, target=1)
-    scores = exegete.explainer("deep_lift", baselines="pad").attribute(model, batch, torch.tensor([1]))
+    scores = exegete.explainer("deep_lift", baselines="pad", rule="captum").attribute(model, batch, torch.tensor([1]))
     torch.testing.assert_close(scores, expected.detach().sum(-1).masked_fill(~batch.content, 0))
     plain = exegete.explainer("input_x_gradient").attribute(model, batch, torch.tensor([1]))
     assert (scores - plain).abs().max() > 1e-6

@@ -90,7 +90,8 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
 def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
     explained = model()
     one = labelled(explained, 1)
-    found = compute_importance(exegete.explainer("deep_lift?baselines=zero"), explained, one, one.labels, aggregation)
+    teacher = exegete.explainer("deep_lift?baselines=zero&rule=captum")
+    found = compute_importance(teacher, explained, one, one.labels, aggregation)
     explained.eval()
 
     class Alone(torch.nn.Module):

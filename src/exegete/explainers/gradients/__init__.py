@@ -1,1 +1,1 @@
-"""Gradients, paths of gradients, and DeepLift."""
+"""Gradients, paths of gradients, and DeepLIFT."""

@@ -1,53 +1,106 @@
-"""DeepLift, through Captum."""
+"""DeepLIFT: finite slopes between a baseline and the input, propagated back to the embeddings."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from captum.attr import DeepLift as CaptumDeepLift
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import DimensionwiseExplainer
+from exegete.errors import unknown
+from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, constant_target
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
-from exegete.models import Batch, ExplainedModel
+from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.hugging_face import Reference
+from exegete.models.layers.rescale_rule import RescaleRule
+from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.state import PROCESS_LOCK
+
+CAPTURE = Capture(differentiable_twice=True)
+Rule = Literal["rescale", "captum"]
 
 
 @dataclass(frozen=True)
 class DeepLift(DimensionwiseExplainer):
-    """Captum's DeepLift with the rescale rule on input embeddings (Shrikumar et al. 2017).
+    """The part of the output's change from a baseline that each embedding causes (Shrikumar et al. 2017). Signed.
 
-    Limits, which are Captum's: it rescales only activations that are modules (nn.Tanh, nn.ReLU, ...) and used once; in
-    transformers that is often the pooler alone. Softmax, GELU and layer norms keep plain gradients, so the scores lie
-    between gradient × (E − b) and DeepLift, and do not sum to f_c(E) − f_c(b).
+    The Rescale rule at every function between embeddings and output: activations, softmax, products and norms have the
+    slope between their values at baseline and input (see `RescaleRule`), so that scores of all positions sum to
+    f(E) − f(b). `TokenScores.delta` [B] is what they miss: rounding, or functions that have no rule.
 
-    `baselines`: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero` (everywhere).
+    Args:
+        baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero`
+            (everywhere).
+        rule: `rescale`, or `captum` for Captum's DeepLift, which rescales only activations that are modules and used
+            once: in transformers often the pooler alone, so that scores nearly equal gradient × (E − b).
     """
 
     baselines: Reference = "mask"
+    rule: Rule = "rescale"
+    returns_logits: ClassVar[bool] = True
     card: ClassVar = MethodCard(
-        name="deep_lift", label="DeepLIFT", family="gradients", signed=True, cost="2 (F + B)",
+        name="deep_lift", label="DeepLIFT", family="gradients", signed=True, cost="2 F + B",
         paper="Shrikumar et al. 2017", unit="part of the {output}",
-        equation=r"s_i = \langle m_i, E_i - b_i \rangle, \; m_i \text{ by the rescale rule}",
-        use="Use it to compare with Captum's DeepLift.",
-        avoid="Do not use it when you rely on scores that sum to the change of the output: in transformers, few "
-        "activations are rescaled.",
+        equation=r"s_i = \langle m_i, E_i - b_i \rangle, \; m_i \text{ by the rescale rule}, \; "
+        r"\textstyle\sum_i s_i = f_c(E) - f_c(b)",
+        use="Use it when scores have to sum to the change of the output and integrated gradients cost too much.",
+        avoid="Do not use it where memory is short: the values of the whole pass at the baseline are kept.",
     )  # fmt: skip
 
+    def __post_init__(self) -> None:
+        if self.rule not in get_args(Rule):
+            raise unknown("rule", self.rule, get_args(Rule))
+
     def passes(self, length: int) -> tuple[float, float]:
-        """Return two forward and two backward passes: input and reference."""
-        return 2.0, 2.0
+        """Return a forward pass at the baseline, and one at the input with a backward pass; Captum's go back twice."""
+        return 2.0, 2.0 if self.rule == "captum" else 1.0
 
-    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Return Captum's contributions, aggregated over d: [B, L]."""
-        return self.aggregate_dimensions(self._contributions(model, batch, target))
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
+        if self.rule == "captum":
+            contributions = self._compute_captum_contributions(model, batch, select_target(None))
+            return TokenScores(self.aggregate_dimensions(contributions))
+        return self._compute_explanations(model, batch, [select_target])[0]
 
-    def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """Return scores [B, L] for each target, with the rescale rule from two forward passes for all targets."""
+        if self.rule == "captum":
+            return super().compute_each(model, batch, targets)
+        selectors = [constant_target(target) for target in targets]
+        return [explanation.scores for explanation in self._compute_explanations(model, batch, selectors)]
+
+    def _compute_explanations(
+        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    ) -> list[TokenScores]:
+        embeddings = model.embed(batch).detach().requires_grad_()
+        baseline = model.embed_reference(batch, self.baselines).detach()
+        rule, explanations = RescaleRule(model.model), []
+        with skip_unread_positions(model):
+            with rule.record():
+                reference = model(batch, baseline, CAPTURE)
+            with rule.replay():
+                outputs = model(batch, embeddings, CAPTURE)
+        for number, select_target in enumerate(selectors, 1):
+            target = select_target(outputs.logits.detach())
+            # The explained number is a function of the logits with a rule too, where it is a probability.
+            with rule.record():
+                start = self.score(model, reference, target)
+            with rule.replay():
+                end = self.score(model, outputs, target)
+                total = end.sum()
+            (slopes,) = torch.autograd.grad(total, embeddings, retain_graph=number < len(selectors))
+            contributions = slopes * (embeddings.detach() - baseline)
+            delta = contributions.sum((1, 2)) - (end.detach() - start)
+            scores = self.aggregate_dimensions(contributions)
+            explanations.append(TokenScores(scores, delta, logits=outputs.logits.detach()))
+        return explanations
+
+    def _compute_captum_contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return Captum's contributions [B, L, d], without a graph."""
         embeddings = model.embed(batch).detach().requires_grad_()
         reference = model.embed_reference(batch, self.baselines).detach()
