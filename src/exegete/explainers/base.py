@@ -98,6 +98,10 @@ class Explainer(ABC):
         """Return the number of forward and backward passes for an example with `length` content positions."""
         return 1.0, 0.0
 
+    def cost(self, length: int) -> float:
+        """Return the approximate cost in forward passes; one back to the input alone costs about 1.5."""
+        return self.passes(length)[0] + 1.5 * self.passes(length)[1]
+
     @property
     def _needs_gradient(self) -> bool:
         return self.passes(1)[1] > 0
@@ -158,11 +162,8 @@ class Explainer(ABC):
         """Explain the target in each window; a position's score is the mean over the windows that contain it."""
         with model.evaluation_mode(), torch.no_grad():
             logits = require_finite_logits(model(batch).logits)
-        target, windows, inner = (
-            model.resolve_target(batch, target, logits),
-            model.make_windows(batch),
-            model.window_model,
-        )
+        target = model.resolve_target(batch, target, logits)
+        windows, inner = model.make_windows(batch), model.window_model
         if windows is None:
             explanation = self.explain(inner, batch, target, special_tokens=special_tokens)
             return replace(explanation, logits=logits, delta=None, pairs=None)
@@ -365,8 +366,7 @@ def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool
 
 def compute_gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
     """Return the gradient of `of` [B] at a tensor [B, ...]: examples do not see each other, so each gets its own."""
-    retain_graph = keep_graph or _RETAIN_GRAPH.get()
-    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)[0]
+    return compute_gradients(of, [at], keep_graph=keep_graph)[0]
 
 
 def compute_gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:

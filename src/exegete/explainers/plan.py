@@ -6,12 +6,22 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from exegete.data.granularity import Granularity
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
-from exegete.explainers.generated import find_target_spans, is_removal_method, list_units, require_token_scores
+from exegete.explainers.generated import (
+    find_target_spans,
+    is_removal_method,
+    list_units,
+    require_token_scores,
+    resolve_unit,
+)
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, count_targets_per_pass
 from exegete.explainers.gradients.forward_sums import is_forward_cheaper
+from exegete.models import ExplainedModel
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.passes.forward_mode import PASSES_PER_PART
@@ -31,6 +41,7 @@ class Plan:
         forward: forward passes.
         backward: backward passes.
         way: how the passes are organised, in words.
+        cost: approximate cost in forward passes of this length.
     """
 
     method: str
@@ -42,6 +53,7 @@ class Plan:
     forward: int
     backward: int
     way: str
+    cost: float
 
     def __str__(self) -> str:
         passes = f"{self.forward} forward"
@@ -54,8 +66,8 @@ class Plan:
 
 
 def plan_work(
-    model: GeneratingModel, row: Any, method: Explainer, target: Any, unit: Granularity, max_new_tokens: int,
-    *, attribute_target: bool = False,
+    model: ExplainedModel, row: Any, method: str | Explainer, target: Any, unit: Granularity | None,
+    max_new_tokens: int, *, attribute_target: bool = False,
 ) -> Plan:  # fmt: skip
     """Return the cost of explaining an example, without running the model.
 
@@ -64,13 +76,11 @@ def plan_work(
     Raises:
         ExegeteError: as explaining raises, for an example, a target, or a method without scores of response tokens.
     """
+    method, unit = resolve_unit(method, unit, {})
     if attribute_target:
         require_token_scores(method)
-    example = prompt_to_row(row)
-    has_response = "response" in example
-    if not has_response:
-        example |= {"response": [model.pad_id] * max_new_tokens}
-    batch = model.encode([example])
+    has_response = "response" in prompt_to_row(row)
+    batch = model.encode([add_placeholder_response(model, row, max_new_tokens)])
     (exchange,) = batch.exchanges or ()
     count = len(exchange.tokens)
     # Words of a response that does not exist yet are unknown; each token may be one.
@@ -78,16 +88,49 @@ def plan_work(
     units = len(list_units(batch, unit).names)
     by_units = not attribute_target and is_forward_cheaper(method, rows, units)
     targets_per_pass = count_targets_per_pass(batch.length)
-    forward, backward, way = _count_passes(method, rows, units, targets_per_pass, by_units=by_units)
+    # Methods that remove input have a cost per unit, others per token.
+    length = units if is_removal_method(type(method)) else int(batch.content.sum())
+    passes = method.passes(length)
+    forward, backward, way = _organise_passes(method, passes, rows, units, targets_per_pass, by_units=by_units)
+    repeats = (forward + backward) / max(sum(passes), 1)
     # One more forward pass reads the answer's own probability.
-    return Plan(method.name, unit, batch.length - count, count, units, rows, int(forward) + 1, int(backward), way)
+    cost = method.cost(length) * repeats + 1
+    sizes = (batch.length - count, count, units, rows)
+    return Plan(method.name, unit, *sizes, int(forward) + 1, int(backward), way, cost)
 
 
-def _count_passes(
-    method: Explainer, rows: int, units: int, targets_per_pass: int, *, by_units: bool
+def count_saved_bytes(model: ExplainedModel, row: Any) -> int:
+    """Return the bytes besides weights that a forward pass of an example keeps for its backward pass."""
+    batch = model.encode([row])
+    stored = (*model.model.parameters(), *model.model.buffers())
+    weights = {tensor.untyped_storage().data_ptr() for tensor in stored}
+    # Tensors that share memory count once.
+    saved: dict[int, int] = {}
+
+    def save(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with model.evaluation_mode(), torch.enable_grad():
+        embeddings = model.embed(batch).detach().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda value: value):
+            model(batch, embeddings)
+    return sum(saved.values())
+
+
+def add_placeholder_response(model: ExplainedModel, row: Any, max_new_tokens: int) -> dict[str, Any]:
+    """Return the example, with `max_new_tokens` padding tokens in place of a response that it lacks."""
+    assert isinstance(model, GeneratingModel)
+    return {"response": [model.pad_id] * max_new_tokens} | prompt_to_row(row)
+
+
+def _organise_passes(
+    method: Explainer, passes: tuple[float, float], rows: int, units: int, targets_per_pass: int, *, by_units: bool
 ) -> tuple[float, float, str]:
-    """Return the forward and backward passes, and how they are organised."""
-    forward, backward = method.passes(units)
+    """Return the forward and backward passes for all rows, given those for one, and how they are organised."""
+    forward, backward = passes
     if by_units:
         return ceil(backward * (1 + PASSES_PER_PART * units)), 0, "derivatives forward from the units"
     if is_removal_method(type(method)):

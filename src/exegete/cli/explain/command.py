@@ -107,7 +107,7 @@ def explain(
         bool, typer.Option("--attribute-target", help="Generation: also score the response's own earlier tokens.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Generation: print the planned passes without running them.")
+        bool, typer.Option("--dry-run", help="Generation: print passes and time of each method instead of running it.")
     ] = False,
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
@@ -148,6 +148,7 @@ def explain(
     import exegete
     from exegete.cli.explain import generated
     from exegete.cli.shared.options import parse_target, split_ids
+    from exegete.explainers.plan import plan_work
     from exegete.explainers.registry import add_seed, default_method
     from exegete.reports.attributions import Attributions
 
@@ -167,15 +168,6 @@ def explain(
         corpus.run_corpus({"model": model, "data": data, "folder": output_dir, **job}, workers, threads, ray)
         return
     text = sys.stdin.read() if text == "-" else text
-    if dry_run:
-        planned = generated.make_example(text, prompt, messages, source or (), response)
-        unit, ids = unit or generated.default_unit(planned), split_ids(methods) or ["occlusion"]
-        rows, sizes = generated.parse_target(target), (max_new_tokens, dtype, max_length)
-        lines = generated.describe_plans(
-            model, planned, ids, rows, unit, *sizes, attribute_target=attribute_target, raw_prompt=raw_prompt
-        )
-        typer.echo("\n".join(lines))
-        return
     explained = exegete.load(model, **load_options | ({} if task is None else {"task": task}))
     set_threads(threads, hidden_size(explained), device)
     ids = split_ids(methods) or [default_method(explained)]
@@ -185,7 +177,14 @@ def explain(
         unit = unit or generated.default_unit(example)
         explained_target = generated.parse_target(target)
         example = generated.apply_chat_template(explained, example, raw=raw_prompt)
-        example = generated.add_response(explained, example, max_new_tokens, temperature, seed)
+        if not dry_run:
+            example = generated.add_response(explained, example, max_new_tokens, temperature, seed)
+        work = (explained_target, cast(Any, unit), max_new_tokens)
+        plans = [plan_work(explained, example, spec, *work, attribute_target=attribute_target) for spec in ids]
+        if dry_run:
+            typer.echo("\n".join(generated.describe_costs(explained, example, plans, max_new_tokens)))
+            return
+        generated.warn_of_long_runs(explained, example, plans)
     else:
         explained_target = parse_target(target, explained.labels)
     specs = [add_seed(spec, seed) for spec in ids]

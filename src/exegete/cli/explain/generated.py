@@ -12,7 +12,12 @@ from exegete.cli.shared.console import say
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
+    from exegete.explainers.plan import Plan
     from exegete.models import ExplainedModel
+
+
+LONG_RUN = 60.0
+"""Seconds above which the time of a method is told before it begins."""
 
 
 def make_example(
@@ -73,28 +78,35 @@ def parse_target(text: str) -> Any:
     return [(int(part[1]), int(part[2])) for part in parts if part] if all(parts) else text
 
 
-def describe_plans(
-    model: str, example: dict[str, Any], ids: Sequence[str], target: Any, unit: Any, max_new_tokens: int,
-    dtype: str | None, max_length: int | None, *, attribute_target: bool, raw_prompt: bool,
-) -> list[str]:  # fmt: skip
-    """Return one line per method with lengths, units and passes, and the memory of a pass. Weights are not loaded."""
-    from exegete.explainers.generated import resolve_unit
-    from exegete.explainers.plan import plan_work
-    from exegete.models.loading.without_weights import count_saved_bytes, load_without_weights
+def describe_costs(
+    model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan], max_new_tokens: int
+) -> list[str]:
+    """Return one line per method with lengths, units, passes and seconds, and one with the memory of a pass."""
+    from exegete.explainers.attribute_examples import measure_pass
+    from exegete.explainers.plan import add_placeholder_response, count_saved_bytes
+    from exegete.studies.runs.estimate import format_duration
 
-    planned = load_without_weights(model, dtype, max_length)
-    example = apply_chat_template(planned, example, raw=raw_prompt)
-    plans = []
-    for spec in ids:
-        method, size = resolve_unit(spec, unit, {})
-        plan = plan_work(planned, example, method, target, size, max_new_tokens, attribute_target=attribute_target)
-        plans.append(plan)
-    lines = [str(plan) for plan in plans]
+    example = add_placeholder_response(model, example, max_new_tokens)
+    seconds = measure_pass(model, [example])
+    lines = [f"{plan}, about {format_duration(seconds * plan.cost)}" for plan in plans]
     if any(plan.backward for plan in plans):
-        saved = count_saved_bytes(planned, plans[0].prompt_tokens, plans[0].response_tokens)
-        amount = "an unknown amount of memory" if saved is None else f"{saved / 2**20:.0f} MiB"
+        amount = f"{count_saved_bytes(model, example) / 2**20:.0f} MiB"
         lines.append(f"a forward pass with a backward pass needs {amount} in addition to the weights")
     return lines
+
+
+def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan]) -> None:
+    """Say which methods will take over a minute."""
+    from exegete.explainers.attribute_examples import MEASURED_PASSES, measure_pass
+    from exegete.studies.runs.estimate import format_duration
+
+    # Measuring takes two passes itself.
+    if sum(plan.cost for plan in plans) < MEASURED_PASSES:
+        return
+    seconds = measure_pass(model, [example])
+    for plan in plans:
+        if seconds * plan.cost > LONG_RUN:
+            say(f"{plan.method}: about {format_duration(seconds * plan.cost)}")
 
 
 def add_response(

@@ -127,6 +127,10 @@ class ScaledAttention(OutputExplainer, SinglePass):
         """Return one forward pass and one backward pass, which goes through the last layer only."""
         return 1.0, 1.0
 
+    def cost(self, length: int) -> float:
+        """Return about one forward pass: the last layer alone is small."""
+        return 1.0
+
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:

@@ -55,6 +55,10 @@ class DecompX(Explainer):
         "`decompx_classifier`.",
     )  # fmt: skip
 
+    def cost(self, length: int) -> float:
+        """Return the cost: every layer is applied to one part per position, but only its linear operations."""
+        return length / 2 + 1
+
     @property
     def rules(self) -> DecompositionRules:
         """The parameters for the decomposition of layers."""

@@ -59,6 +59,10 @@ class CoalitionMethod(OutputExplainer):
         # The exponent is capped: 2^length overflows a float for long texts.
         return float(min(self.n_samples, 2 ** min(length, 60))), 0.0
 
+    def cost(self, length: int) -> float:
+        """Return half of the passes: half of the units are removed on average."""
+        return self.passes(length)[0] / 2
+
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return scores [B, L] that the method derives from the model's answers on sets of units."""
         unit = number_units(batch, self.granularity)

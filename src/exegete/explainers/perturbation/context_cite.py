@@ -74,7 +74,11 @@ class ContextCite(OutputExplainer):
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return the number of forward and backward passes: one per ablation, at most."""
-        return float(self.n_samples), 0.0
+        return float(min(self.n_samples, 2 ** min(length, 60))), 0.0
+
+    def cost(self, length: int) -> float:
+        """Return half of the passes: half of the units are removed on average."""
+        return self.passes(length)[0] / 2
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the weights of the LASSO as scores, fitted example by example."""

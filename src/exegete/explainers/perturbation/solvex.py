@@ -67,6 +67,10 @@ class Solvex(Explainer):
         extensions = sum(min(self.beam, 2.0 ** min(length, 60)) * (length - depth) for depth in range(length))
         return min(sides * extensions + length, 2.0 ** min(length, 1000)) + 1.0, 0.0
 
+    def cost(self, length: int) -> float:
+        """Return half of the passes: half of the units are removed on average."""
+        return self.passes(length)[0] / 2
+
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return shifted ranks [B, L]; the beams of all examples grow together, so that their inputs share passes."""
         if self.objective == "log_odds" and model.task.name == "regression":

@@ -73,6 +73,10 @@ class Spex(OutputExplainer):
         """Return the number of passes: at most one per set of units."""
         return float(min(self.n_samples, 2 ** min(length, 60))), 0.0
 
+    def cost(self, length: int) -> float:
+        """Return half of the passes: half of the units are removed on average."""
+        return self.passes(length)[0] / 2
+
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return Shapley values as scores, and the interactions of positions as `pairs`, example by example."""
         target = select_target(None)
