@@ -158,8 +158,10 @@ def test_ids_of_methods_and_what_they_are_called_with():
 
 @pytest.mark.parametrize("name", [name for name, kind in EXPLAINERS.items() if kind.card.family == "gradients"])
 def test_gradient_like_methods_choose_how_dimensions_are_taken_together(name):
-    model = shared("bert")
-    batch = model.encode(uneven("bert", 2))
+    # Sums of gradients are zero behind BERT's LayerNorm, unlike behind an RMSNorm.
+    family = "llama" if name in ("saliency", "smooth_grad") else "bert"
+    model = shared(family)
+    batch = model.encode(uneven(family, 2))
     few = {key: 3 for key in ("n_steps", "n_samples") if key in explainer(name).params}
     total, magnitudes, norm = (
         explainer(name, aggregate=how, **few).attribute(model, batch, [0, 1]).detach() for how in ("sum", "abs", "l2")
@@ -171,8 +173,8 @@ def test_gradient_like_methods_choose_how_dimensions_are_taken_together(name):
 
 
 def test_norms_of_a_gradient_are_those_of_its_dimensions():
-    model = shared("bert")
-    batch = model.encode(uneven("bert", 2))
+    model = shared("llama")
+    batch = model.encode(uneven("llama", 2))
     embeddings = model.embed(batch).detach().requires_grad_()
     score = model(batch, embeddings).logits[:, 0].sum()
     (slope,) = torch.autograd.grad(score, embeddings)
@@ -182,6 +184,16 @@ def test_norms_of_a_gradient_are_those_of_its_dimensions():
     assert explainer("saliency").params == {"output": None, "norm": "l2"}
     with pytest.raises(ExegeteError, match="Valid choices: abs, l2, sum"):
         explainer("saliency?aggregate=max")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+@pytest.mark.parametrize("method", ["saliency", "smooth_grad?n_samples=2"])
+def test_sums_of_gradients_behind_a_layer_norm_are_refused(method, family, dtype):
+    model = shared(family, dtype=dtype)
+    batch = model.encode(uneven(family, 2))
+    with pytest.raises(ExegeteError, match="zero but for rounding where a LayerNorm"):
+        explainer(f"{method}{'&' if '?' in method else '?'}aggregate=sum").attribute(model, batch, [0, 1])
 
 
 @pytest.mark.parametrize("output", ["log_prob", "logit", "prob"])

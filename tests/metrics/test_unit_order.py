@@ -134,6 +134,25 @@ def test_an_additive_answer_has_no_infidelity_and_the_best_rank_correlation():
     assert compute_lds(scores, present, 0 * answers).isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lds_of_constant_scores_ranks_sets_by_their_size(dtype):
+    """0.1 + 0.7 is not 0.7 + 0.1 for a computer: sums of equal scores differ by rounding."""
+    generator = torch.Generator().manual_seed(0)
+    sets = torch.rand(40, 1, 9, generator=generator) < 0.5
+    answers = torch.randn(40, 1, generator=generator).double()
+    scores = torch.full((1, 9), 0.1, dtype=dtype)
+    # Shares of a unit's tokens, summed in another order for each unit.
+    noisy = scores * (1 + 3e-7 * torch.randn(1, 9, generator=generator, dtype=dtype))
+    expected = spearmanr(sets.sum(-1)[:, 0], answers[:, 0]).statistic
+    for given in (scores, noisy):
+        assert float(compute_lds(given, sets, answers)) == pytest.approx(expected, abs=1e-12)
+    different = scores * torch.linspace(1, 2, 9, dtype=dtype)
+    assert float(compute_lds(different, sets, answers)) == pytest.approx(
+        spearmanr((sets * different).sum(-1)[:, 0].round(decimals=4), answers[:, 0]).statistic, abs=1e-12
+    )
+
+
+
 @pytest.mark.real
 def test_masks_and_lds_equal_published_ones(golden_generation):
     published = np.load(golden_generation / "llama-tiny_contextcite_f64.npz")

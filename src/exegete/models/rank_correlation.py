@@ -24,6 +24,20 @@ def order_content_first(content: Tensor) -> Tensor:
     return (torch.arange(content.shape[1], device=content.device) + first) % content.shape[1]
 
 
+def merge_close(values: Tensor, tolerance: float) -> Tensor:
+    """Return the values [N, L], those that differ by rounding alone made equal to the lowest of them.
+
+    Neighbours in order are merged if they differ by at most `tolerance` times the largest magnitude of their row.
+    """
+    ordered, order = values.sort(-1)
+    largest = values.abs().masked_fill(~values.isfinite(), 0).amax(-1, keepdim=True)
+    # `not ≤`: a difference of infinities is NaN, and starts a new value.
+    is_new = ~(ordered.diff(dim=-1) <= tolerance * largest)
+    starts = torch.nn.functional.pad(is_new, (1, 0), value=True)
+    place = torch.arange(values.shape[-1], device=values.device).where(starts, 0).cummax(-1).values
+    return torch.empty_like(values).scatter(-1, order, ordered.gather(-1, place))
+
+
 def compute_spearman(one: Tensor, other: Tensor, counted: Tensor) -> Tensor:
     """Return Spearman's ρ [N] of each row of two matrices [N, L], over the entries in `counted` [N, L].
 

@@ -22,7 +22,8 @@ class Alti(LayerMaps):
     T_i(x_j) is the contribution of x_j, by attention and residual, to the attention block's output y_i, with its norm
     linearised; c_ij = max(0, ‖y_i‖₁ − ‖y_i − T_i(x_j)‖₁), with rows normalised. Feed-forwards are ignored. In pre-norm
     families no norm follows the block: T is the plain share and y the residual stream after attention. A position
-    that attention does not reach scores 0; a row without any near position stays zero.
+    that attention does not reach scores 0; a row without any near position stays zero. As in the authors' code, shares
+    are divided by the standard deviation without the norm's eps, which y_i has: they sum to y_i but for eps/σ².
 
     Args:
         distance: the norm's order, 1 or 2.

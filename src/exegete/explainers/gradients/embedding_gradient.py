@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from exegete.errors import ExegeteError
 from exegete.explainers.base import OutputExplainer, SinglePass, compute_gradient, embed_with_gradient
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.passes.last_layer import skip_unread_positions
@@ -27,6 +28,23 @@ def count_targets_per_pass(tokens: int) -> int:
     if count < FEWEST_TARGETS:
         return 1
     return count
+
+
+def sum_gradient(slope: Tensor) -> Tensor:
+    """Return the sums [..., L] of gradients [..., L, d] over their dimensions.
+
+    Raises:
+        ExegeteError: all sums are zero but for rounding, as in a model whose LayerNorms subtract any constant that is
+            added to an embedding.
+    """
+    total, size = slope.sum(-1), slope.detach().abs().sum(-1)
+    rounding = min(100 * torch.finfo(slope.dtype).eps, 0.02)
+    if size.any() and bool((total.detach().abs() <= rounding * size).all()):
+        raise ExegeteError(
+            "expected an aggregate of gradients other than 'sum', which is zero but for rounding where a LayerNorm "
+            "follows the embeddings: use 'l2' or 'abs', or input_x_gradient for a sign"
+        )
+    return total
 
 
 class EmbeddingGradient(OutputExplainer, SinglePass):

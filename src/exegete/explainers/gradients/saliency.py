@@ -11,7 +11,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
 from exegete.explainers.base import Aggregate
-from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
+from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, sum_gradient
 
 Norm = Literal["l2", "mean_absolute"]
 
@@ -22,7 +22,8 @@ class Saliency(EmbeddingGradient):
 
     Args:
         norm: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
-        aggregate: `sum`, `l2` or `abs` over the dimensions, instead of `norm`; sums have a sign.
+        aggregate: `sum`, `l2` or `abs` over the dimensions, instead of `norm`; sums have a sign, and are zero in
+            models with LayerNorm, where they are refused.
     """
 
     norm: Norm = "l2"
@@ -54,7 +55,7 @@ class Saliency(EmbeddingGradient):
     def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """Compute ‖∂f_c/∂E_i‖, or the mean of its absolute values: [..., L]."""
         if self.aggregate == "sum":
-            return slope.sum(-1)
+            return sum_gradient(slope)
         if self.aggregate == "abs":
             return slope.abs().sum(-1)
         if self.aggregate == "l2" or self.norm == "l2":

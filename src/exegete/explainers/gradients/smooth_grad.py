@@ -11,6 +11,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Aggregate, DimensionwiseExplainer
+from exegete.explainers.gradients.embedding_gradient import sum_gradient
 from exegete.explainers.gradients.paths import gradients_at, repeat_rows
 from exegete.explainers.seeding import example_seeds, gaussian_noise
 from exegete.models import Batch, ExplainedModel
@@ -24,7 +25,8 @@ class SmoothGrad(DimensionwiseExplainer):
         n_samples: noisy copies per example.
         noise: σ, as a share of the range of the example's own embeddings.
         seed: random seed; it determines the noise together with the example's content, for any batch and order.
-        aggregate: how the mean gradient is reduced over the embedding's dimensions, see `DimensionwiseExplainer`.
+        aggregate: how the mean gradient is reduced over the embedding's dimensions, see `DimensionwiseExplainer`;
+            `sum` is zero in models with LayerNorm, and refused there.
     """
 
     n_samples: int = 50
@@ -64,4 +66,4 @@ class SmoothGrad(DimensionwiseExplainer):
         total = torch.zeros_like(embeddings)
         for part in gradients_at(model, batch, target, rows, add_noise):
             total = total.index_add(0, rows[part.points], part.gradient / self.n_samples)
-        return self.aggregate_dimensions(total)
+        return sum_gradient(total) if self.aggregate == "sum" else self.aggregate_dimensions(total)
