@@ -82,9 +82,33 @@ def test_windows_of_pairs_are_those_of_transformers(parting, pair, stride):
 
 
 @pytest.mark.parametrize("target", ["predicted", 1, (0, 2)])
-@pytest.mark.parametrize("method", ["input_x_gradient", "occlusion?granularity=token"])
-def test_scores_are_means_over_windows_in_an_explicit_loop(model, method, target):
-    means_over_windows(model, method, target, LONG, SHORT)
+def test_scores_are_means_over_windows_in_an_explicit_loop(model, target):
+    means_over_windows(model, "input_x_gradient", target, LONG, SHORT)
+
+
+@pytest.mark.parametrize("how", ["mask", "remove"])
+def test_removal_is_judged_by_the_answer_to_the_whole_text(model, how):
+    windowed = WindowedModel(model, 4)
+    batch = windowed.encode([LONG, SHORT])
+    scores = exegete.explainer("occlusion", granularity="token", perturbation=how).attribute(windowed, batch, 1)
+    keep = torch.ones(batch.length + 1, 2, batch.length, dtype=torch.bool)
+    for position in range(batch.length):
+        keep[position + 1, :, position] = False
+    chances = windowed.predict_perturbed(batch, keep, how)[..., 1]
+    expected = (chances[0] - chances[1:]).T.masked_fill(~batch.content, 0)
+    torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-9)
+    assert scores.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("method", ["kernel_shap", "shapley_sampling"])
+def test_shapley_values_of_a_long_text_sum_to_the_fall_of_its_answer(model, method):
+    windowed = WindowedModel(model, 4)
+    batch = windowed.encode([LONG])
+    # White space of GPT-2 belongs to no word and stays.
+    keep = torch.stack([batch.attended, batch.word_of < 0])
+    chances = windowed.predict_perturbed(batch, keep, "mask")[..., 1]
+    scores = exegete.explainer(method, n_samples=80, perturbation="mask").attribute(windowed, batch, 1)
+    torch.testing.assert_close(scores.sum(1), chances[0] - chances[1], rtol=1e-4, atol=1e-6)
 
 
 def test_scores_of_pairs_are_means_over_windows(parting):

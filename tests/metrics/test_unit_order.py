@@ -152,7 +152,6 @@ def test_lds_of_constant_scores_ranks_sets_by_their_size(dtype):
     )
 
 
-
 @pytest.mark.real
 def test_masks_and_lds_equal_published_ones(golden_generation):
     published = np.load(golden_generation / "llama-tiny_contextcite_f64.npz")

@@ -105,7 +105,7 @@ def attribute(
         show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
         allow_nan: continue if scores are not finite; a warning tells for how many examples.
         stride: read texts longer than the model's limit in windows that share `stride` tokens, see `WindowedModel`; a
-            token's score is the mean over the windows that contain it. Default: cut long texts.
+            token's score is the mean over its windows, or what removing it does to the answer. Default: cut texts.
         attribute_target: for generated text, score the response's own earlier tokens too (`prefix` of each result).
             Methods that start from a baseline or add noise then do so there as well, which changes the prompt's scores.
         params: the method's parameters, as `n_steps=50`.

@@ -135,7 +135,8 @@ class Explainer(ABC):
             ExegeteError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.
         """
         self._check_gradients()
-        if isinstance(model, WindowedModel):
+        # Methods that remove input ask for the answer to the whole text, which is no mean of effects in its windows.
+        if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
             return self._explain_windows(model, batch, target, special_tokens=special_tokens)
         keep_graph = torch.is_grad_enabled() and self.differentiable
 
@@ -173,8 +174,7 @@ class Explainer(ABC):
             explanations.append(self.explain(inner, windows.batch.select(part), targets, special_tokens=True))
         scores = windows.mean_scores(torch.cat([explanation.scores for explanation in explanations]))
         # Masked here, not per window: the mean needs all positions of each window.
-        if not special_tokens:
-            scores = scores.masked_fill(~batch.content, 0.0)
+        scores = scores if special_tokens else scores.masked_fill(~batch.content, 0.0)
         layers = [explanation.layers for explanation in explanations if explanation.layers is not None]
         return TokenScores(scores, layers=windows.mean_scores(torch.cat(layers)) if layers else None, logits=logits)
 
