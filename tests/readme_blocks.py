@@ -44,12 +44,17 @@ def commands(text: str) -> list[list[str]]:
     return [words for line in plain if (words := shlex.split(line, comments=True))]
 
 
-def run(file: Path, folder: Path) -> None:
-    """Runs the page's blocks inside the folder; Python ones share their names. Raises for the first that fails."""
+def run(file: Path, folder: Path, without: str | None = None) -> None:
+    """Runs the page's blocks inside the folder; Python ones share their names. Raises for the first that fails.
+
+    Blocks that import the package `without`, if it is given, are left out.
+    """
     names: dict[str, object] = {"__name__": "readme"}
     with contextlib.chdir(folder):
         for block in blocks(file):
             sys.stderr.write(f"{file.name}:{block.line}\n")
+            if without and f"import {without}" in block.text:
+                continue
             if block.language == "python":
                 exec(compile("\n" * (block.line - 1) + block.text, str(file), "exec"), names)
                 continue

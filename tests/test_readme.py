@@ -6,10 +6,12 @@ import csv
 import json
 import re
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
 import exegete
+import families
 from corpora import study
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
 
@@ -54,6 +56,17 @@ def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
     run(ROOT / "docs" / "data.md", tmp_path)
     assert (tmp_path / "judged" / "report.html").is_file()
     assert (tmp_path / "cited" / "report.html").is_file()
+
+
+def test_the_guide_to_terms_in_a_training_of_ones_own_runs_as_it_stands(tmp_path):
+    small_chat_model(tmp_path / "my-chat-model")
+    families.tiny("bert", num_labels=2).save_pretrained(tmp_path / "my-model")
+    families.tokenizer("bert").save_pretrained(tmp_path / "my-model")
+    data = exegete.load_data("generated", "train", limit=40, seed=1)
+    lines = [json.dumps({name: row[name] for name in ("text", "label", "rationale")}) for row in data]
+    (tmp_path / "reviews.jsonl").write_text("\n".join(lines))
+    run(ROOT / "docs" / "your_training.md", tmp_path, without=None if find_spec("lightning") else "lightning")
+    assert exegete.load(tmp_path / "guided-run", device="cpu").task.name == "classification"
 
 
 def test_commands_for_contributors_are_there():

@@ -107,6 +107,7 @@ def on_config(config: Any) -> Any:
     results = [f"results/{file.name}" for file in sorted((ROOT / "docs" / "results").glob("*.md"))]
     config.nav = [
         {"Start": ["index.md", "report.md", "data.md"]},
+        {"Your training": ["your_training.md"]},
         {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
         {"Tutorials": under("tutorials")},
         {"Parts": [{kind.title: under(kind.folder)} for kind in parts.KINDS]},

@@ -6,6 +6,7 @@ from exegete.lazy import lazy
 
 if TYPE_CHECKING:
     from exegete.training.bilevel.criteria import CriterionTrainer
+    from exegete.training.inputs import MaskCollator
     from exegete.training.loop.constrained import ConstrainedTrainer
     from exegete.training.loop.execute import TrainResult
     from exegete.training.loop.fine_tune import fine_tune, train_baseline
@@ -18,6 +19,7 @@ else:
 __all__ = [
     "ConstrainedTrainer",
     "CriterionTrainer",
+    "MaskCollator",
     "ObjectiveTrainer",
     "RunOptions",
     "TermValues",
