@@ -102,9 +102,7 @@ def test_removed_units_and_evidence_by_hand():
     keep = torch.ones(4, 1, batch.length, dtype=torch.bool)
     for number, gone in enumerate(([-2], [0], [1], [0, 1])):
         keep[number, 0] = ~torch.isin(unit, torch.tensor(gone))
-    values = model.task.score_probabilities(
-        model.predict_perturbed(batch, keep, "remove"), model.resolve_target(batch)
-    )[:, 0]
+    values = model.task.score_removal(model.predict_perturbed(batch, keep, "remove"), model.resolve_target(batch))[:, 0]
     expected = [chance(gone) for gone in ([-2], [0], [1], [0, 1])]
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-8)
     found = explainer("occlusion?perturbation=remove", granularity="source").attribute(model, batch)

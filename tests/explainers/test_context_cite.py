@@ -117,12 +117,12 @@ def test_classifiers_and_batches(family):
 
 def test_log_odds_stay_finite_at_probability_one():
     task = shared("bert").task
-    answers = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
-    found = log_odds(task, answers, torch.tensor([0, 1]))
+    logits = torch.tensor([[1.0, 1e-30, 1e-30], [0.25, 0.75, 1e-30]]).log()
+    found = log_odds(task, logits, torch.tensor([0, 1]))
     assert found[0].isfinite()
     assert found[0] > 15
     torch.testing.assert_close(found[1], torch.tensor(3.0).log().double())
-    contrast = log_odds(task, answers[1:], torch.tensor([[1, 0]]))
+    contrast = log_odds(task, logits[1:], torch.tensor([[1, 0]]))
     torch.testing.assert_close(contrast[0], 2 * torch.tensor(3.0).log().double())
 
 

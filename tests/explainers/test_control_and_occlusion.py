@@ -44,6 +44,35 @@ def test_random_scores_are_normal():
     assert abs(float(scores.std()) - 1) < 0.06
 
 
+@pytest.mark.parametrize("output", ["logit", "log_prob", "prob"])
+@pytest.mark.parametrize("target", [[1, 2], [(1, 0), (0, 2)]])
+@torch.no_grad()
+def test_removal_reports_the_output_that_is_asked_for(output, target):
+    """Of two classes as well: the difference of logits is that of log-probabilities."""
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    full = model.model(**batch.inputs).logits
+
+    def value(logits, row):
+        number = {"logit": logits, "log_prob": logits.log_softmax(-1), "prob": logits.softmax(-1)}[output]
+        first, *second = target[row] if isinstance(target[row], tuple) else (target[row],)
+        return number[first] - (number[second[0]] if second else 0)
+
+    found = explainer("occlusion", granularity="token", output=output).attribute(model, batch, target)
+    shapley = explainer("kernel_shap", granularity="token", output=output, perturbation="mask", n_samples=2000)
+    total = shapley.attribute(model, batch.select([1]).trim_padding()[0], [target[1]]).sum()
+    for row, position in batch.content.nonzero().tolist():
+        ids = batch.inputs["input_ids"][row].clone()
+        ids[position] = model.mask_id
+        inputs = {name: values[row : row + 1] for name, values in batch.inputs.items()} | {"input_ids": ids[None]}
+        without = model.model(**inputs).logits[0]
+        torch.testing.assert_close(found[row, position], value(full[row], row) - value(without, row))
+    ids = batch.inputs["input_ids"][1].masked_fill(batch.content[1], model.mask_id)
+    inputs = {name: values[1:2] for name, values in batch.inputs.items()} | {"input_ids": ids[None]}
+    empty = model.model(**inputs).logits[0]
+    torch.testing.assert_close(total, value(full[1], 1) - value(empty, 1), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("how", ["remove", "mask"])
 @pytest.mark.parametrize("granularity", ["word", "token"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])

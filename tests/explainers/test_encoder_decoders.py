@@ -167,7 +167,7 @@ def test_removal_is_a_loop_over_shorter_prompts(family):
             np.testing.assert_allclose(here, drop / len(here), rtol=1e-8)
         assert not own[len(prompt) :].any()
     keep = torch.rand(6, *batch.content.shape, generator=torch.Generator().manual_seed(0)) > 0.5
-    found = model.task.score_probabilities(model.predict_perturbed(batch, keep, "mask"), model.resolve_target(batch))
+    found = model.task.score_removal(model.predict_perturbed(batch, keep, "mask"), model.resolve_target(batch))
     for kept, values in zip(keep, found, strict=True):
         for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
             stay = kept[row, batch.attended[row]].tolist()

@@ -78,7 +78,7 @@ def test_integrated_gradients_are_complete():
     batch = model.batch(PROMPTS, RESPONSES)
     explanation = explainer("integrated_gradients", n_steps="auto", tolerance=1e-3).explain(model, batch, TARGET)
     keep = torch.stack([batch.attended, ~batch.attended])
-    full, nothing = model.task.score_probabilities(model.predict_perturbed(batch, keep, "mask"), TARGET)
+    full, nothing = model.task.score_removal(model.predict_perturbed(batch, keep, "mask"), TARGET)
     torch.testing.assert_close(explanation.scores.sum(1), full - nothing, rtol=2e-3, atol=1e-6)
 
 
@@ -103,16 +103,13 @@ def test_units_given_with_the_ids_are_removed_as_one(granularity):
     batch = model.batch(PROMPTS, RESPONSES, [[n >= 0 for n in row] for row in unit], unit_of=unit)
     method = explainer("occlusion", granularity=granularity, perturbation="remove")
     scores = method.attribute(model, batch)
-    whole = model.task.score_probabilities(model.probabilities(batch), model.resolve_target(batch))
+    whole = model.task.score_removal(model.probabilities(batch), model.resolve_target(batch))
     for row, numbers in enumerate(unit):
         own = scores[row, batch.attended[row]].numpy()
         for number in {number for number in numbers if number >= 0}:
             left = [token for token, one in zip(PROMPTS[row], numbers, strict=True) if one != number]
             without = model.batch(left or [model.mask_id], RESPONSES[row])
-            drop = (
-                whole[row]
-                - model.task.score_probabilities(model.probabilities(without), model.resolve_target(without))[0]
-            )
+            drop = whole[row] - model.task.score_removal(model.probabilities(without), model.resolve_target(without))[0]
             here = own[: len(numbers)][np.array(numbers) == number]
             np.testing.assert_allclose(here, drop / len(here), rtol=1e-9)
     with pytest.raises(ExegeteError, match="give the batch unit_of"):

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sklearn.metrics
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, f1_score, recall_score, roc_auc_score
+from sklearn.metrics import average_precision_score, f1_score, precision_recall_curve, recall_score, roc_auc_score
 
 import families
 from exegete.data.alignment import pool
@@ -16,7 +17,7 @@ from exegete.metrics.ranking import ranks
 from exegete.models import Batch
 from judged import model_of
 
-IDS = ("auc", "average_precision", "recall_at_k", "token_f1")
+IDS = ("auc", "auprc", "average_precision", "recall_at_k", "token_f1")
 
 
 def first(scores, k):
@@ -25,8 +26,15 @@ def first(scores, k):
     return [int(place in order[:k]) for place in range(len(scores))]
 
 
+def area(gold, scores):
+    """ERASER's AUPRC."""
+    precision, recall, _ = precision_recall_curve(gold, scores)
+    return sklearn.metrics.auc(recall, precision)
+
+
 REFERENCES = {
     "auc": roc_auc_score,
+    "auprc": area,
     "average_precision": average_precision_score,
     "recall_at_k": lambda gold, scores: recall_score(gold, first(scores, sum(gold))),
     "token_f1": lambda gold, scores: f1_score(gold, first(scores, sum(gold))),
@@ -37,7 +45,8 @@ def value_of(name, scores, gold, candidates, **params):
     """The metric of rows given as tensors, in float64."""
     scores = scores.double().masked_fill(~candidates, -torch.inf)
     order = ranks(scores, candidates).argsort(1)
-    return metric(name, **params).value(RankedUnits(*(each.gather(1, order) for each in (scores, gold, candidates))))
+    ranked = RankedUnits(*(each.gather(1, order) for each in (scores, gold, candidates)), order)
+    return metric(name, **params).value(ranked)
 
 
 @given(st.integers(2, 30), st.integers(1, 6), st.integers(1, 12), st.integers(0, 10_000))
@@ -65,6 +74,36 @@ def test_f1_of_a_fixed_number_or_fraction(length, k, seed):
     chosen = first(scores[0].tolist(), max(1, int(np.ceil(length * k - 1e-9))) if k < 1 else k)
     got = value_of("token_f1", scores, gold, torch.ones_like(gold), k=k)
     assert float(got) == pytest.approx(f1_score(gold[0].int().tolist(), chosen), abs=1e-9)
+
+
+def spans_of(flags):
+    """The runs of true values as sets of places."""
+    spans, before = [], False
+    for place, flag in enumerate(flags):
+        if flag and not before:
+            spans.append(set())
+        if flag:
+            spans[-1].add(place)
+        before = flag
+    return spans
+
+
+@given(st.integers(2, 30), st.sampled_from([None, 0.25, 3]), st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_iou_f1_counts_spans_as_sets(length, k, seed):
+    rng = np.random.default_rng(seed)
+    scores, gold = torch.from_numpy(rng.integers(0, 9, (1, length))), torch.from_numpy(rng.random((1, length)) < 0.4)
+    gold[0, 0], gold[0, 1] = True, False
+    size = int(gold.sum()) if k is None else max(1, int(np.ceil(length * k - 1e-9))) if k < 1 else min(k, length)
+    chosen = spans_of(first(scores[0].tolist(), size))
+    truths = spans_of(gold[0].tolist())
+    hits = sum(max(len(span & truth) / len(span | truth) for truth in truths) >= 0.5 for span in chosen)
+    order = ranks(scores.double(), torch.ones_like(gold)).argsort(1)
+    ranked = RankedUnits(*(each.gather(1, order) for each in (scores.double(), gold, torch.ones_like(gold))), order)
+    found = metric("iou_f1", k=k).values(ranked)
+    assert float(found["iou_f1"]) == pytest.approx(2 * hits / (len(chosen) + len(truths)))
+    assert float(found["iou_precision"]) == pytest.approx(hits / len(chosen))
+    assert float(found["iou_recall"]) == pytest.approx(hits / len(truths))
 
 
 def test_by_hand():

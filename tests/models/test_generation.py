@@ -96,7 +96,7 @@ def test_outputs_of_a_span_and_of_a_contrast():
     for output, expected in {None: log_prob, "log_prob": log_prob, "logit": logit, "prob": log_prob.exp()}.items():
         task = model.task.with_output(output)
         torch.testing.assert_close(task.score(model(plain).logits, target), expected)
-        torch.testing.assert_close(task.score_probabilities(model.probabilities(plain), target), expected)
+        torch.testing.assert_close(task.score_removal(model.probabilities(plain), target), expected)
     for output in ("log_prob", "logit"):
         found = model.task.with_output(output).score(model(contrast).logits, target)
         torch.testing.assert_close(found, logit - other)
@@ -142,7 +142,7 @@ def test_the_answer_is_never_removed():
     target = model.resolve_target(batch)
     keep = torch.rand(6, *batch.content.shape, generator=torch.Generator().manual_seed(0)) > 0.5
     for how in ("remove", "mask", "pad", "zero"):
-        value = model.task.score_probabilities(model.predict_perturbed(batch, keep, how), target)
+        value = model.task.score_removal(model.predict_perturbed(batch, keep, how), target)
         for number, kept in enumerate(keep):
             for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
                 own = kept[row, batch.length - len(prompt) - len(response) :][: len(prompt)].tolist()
@@ -156,7 +156,7 @@ def test_the_answer_is_never_removed():
                     torch.testing.assert_close(value[number, row], expected, rtol=1e-8, atol=1e-8)
     nothing = model.predict_perturbed(batch, torch.zeros_like(keep[:1]), "remove")
     expected = step_by_step(model, [model.mask_id], RESPONSES[0])[:, 0].sum()
-    torch.testing.assert_close(model.task.score_probabilities(nothing, target)[0, 0], expected)
+    torch.testing.assert_close(model.task.score_removal(nothing, target)[0, 0], expected)
 
 
 @torch.no_grad()
@@ -176,7 +176,7 @@ def test_soft_masks_leave_the_answer_alone():
     everything = [[True] * (len(p) + len(r)) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     batch = model.batch(PROMPTS, RESPONSES, content=everything)
     keep = torch.full(batch.content.shape, 0.5)[None].requires_grad_()
-    value = model.task.score_probabilities(model.predict_perturbed(batch, keep, "mask"), model.resolve_target(batch))
+    value = model.task.score_removal(model.predict_perturbed(batch, keep, "mask"), model.resolve_target(batch))
     (slope,) = torch.autograd.grad(value.sum(), keep)
     assert (slope[0][batch.content & ~batch.response] != 0).any()
     assert not slope[0][batch.response].any()

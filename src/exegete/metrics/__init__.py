@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from exegete.metrics.faithfulness.soft import SoftComprehensiveness, SoftSufficiency
     from exegete.metrics.faithfulness.unit_aopc import UnitComprehensiveness, UnitSufficiency
     from exegete.metrics.gain import average_relative_gain
-    from exegete.metrics.plausibility import Auc, AveragePrecision, NeedleRank, RecallAtK, TokenF1
+    from exegete.metrics.plausibility import Auc, Auprc, AveragePrecision, IouF1, NeedleRank, RecallAtK, TokenF1
     from exegete.metrics.presets import PRESETS
     from exegete.metrics.ranking import top_fraction
     from exegete.metrics.registry import METRICS, cards, list_metrics, metric, preset
@@ -46,6 +46,7 @@ __all__ = [
     "AopcDifference",
     "AopcSufficiency",
     "Auc",
+    "Auprc",
     "AveragePrecision",
     "Comprehensiveness",
     "Consistency",
@@ -56,6 +57,7 @@ __all__ = [
     "ImportantTokens",
     "Infidelity",
     "InsertionAuc",
+    "IouF1",
     "Lds",
     "LogOdds",
     "Measurement",

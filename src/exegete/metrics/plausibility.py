@@ -14,6 +14,7 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.data.granularity import Granularity
+from exegete.data.marked import find_runs
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.units import number_units
 from exegete.metrics.base import Metric
@@ -25,11 +26,13 @@ class RankedUnits(NamedTuple):
     """Words or other units sorted by decreasing score; ties keep the order of the text, and padding comes last.
 
     `scores` [B, U] float64. `gold` [B, U]: whether people marked the unit. `candidates` [B, U]: whether it exists.
+    `places` [B, U]: its place in the text.
     """
 
     scores: Tensor
     gold: Tensor
     candidates: Tensor
+    places: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,12 @@ class Plausibility(Metric):
         defined = ranked.gold.any(1) & (ranked.candidates & ~ranked.gold).any(1)
         if batch.has_rationale is not None:
             defined &= batch.has_rationale
-        return {self.name: self.value(ranked).float().masked_fill(~defined, torch.nan)}
+        values = self.values(ranked).items()
+        return {name: value.float().masked_fill(~defined, torch.nan) for name, value in values}
+
+    def values(self, ranked: RankedUnits) -> dict[str, Tensor]:
+        """Return all values of the metric by name, each [B]; metrics with one value define `value`."""
+        return {self.name: self.value(ranked)}
 
     def rank_units(self, batch: Batch, rationale_mask: Tensor, attribution: Tensor) -> RankedUnits:
         """Return the units to compare [B, U], sorted by the attribution; `rationale_mask` [B, L]: marks of people."""
@@ -75,7 +83,7 @@ class Plausibility(Metric):
         scores = scores.abs() if self.absolute else scores
         scores = scores.masked_fill(~candidates, -torch.inf)
         order = ranks(scores, candidates).argsort(dim=1)
-        return RankedUnits(*(values.gather(1, order) for values in (scores, gold, candidates)))
+        return RankedUnits(scores.gather(1, order), gold.gather(1, order), candidates.gather(1, order), order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +135,33 @@ class AveragePrecision(Plausibility):
         _, last = _find_ties(ranked.scores)
         precision = _count_before(ranked.gold).gather(1, last + 1) / (last + 1)
         return (precision * ranked.gold).sum(1) / ranked.gold.sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auprc(Plausibility):
+    """Area under the precision-recall curve by the trapezoidal rule, as ERASER's scorer computes it."""
+
+    card: ClassVar = MetricCard(
+        name="auprc", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
+        needs_rationale=True, label="AUPRC",
+        equation=r"\sum_k (R_k - R_{k-1}) \, (P_k + P_{k-1}) / 2",
+        computed="Words are ordered by the size of their scores. Precision P and recall R of the first words are "
+        "points of a curve that begins at P = 1, R = 0; words of equal score enter together. The value is the area "
+        "under straight lines between the points.",
+        read="1: all marked words come first. By chance it is near the share of marked words. Undefined (NaN) if "
+        "nothing, or everything, is marked.",
+        use="You compare with AUPRC in results of ERASER.",
+        avoid="Prefer `average_precision` otherwise: straight lines between points of this curve are too optimistic.",
+    )  # fmt: skip
+
+    def value(self, ranked: RankedUnits) -> Tensor:
+        """Return the area [B] under the lines between the ends of the groups of equal scores."""
+        _, last = _find_ties(ranked.scores)
+        hits = _count_before(ranked.gold).gather(1, last + 1)
+        precision, recall = hits / (last + 1), hits / ranked.gold.sum(1, keepdim=True)
+        earlier = torch.nn.functional.pad(precision, (1, 0), value=1.0)[:, :-1]
+        steps = torch.nn.functional.pad(recall, (1, 0)).diff(dim=1)
+        return (steps * (precision + earlier) / 2).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,14 +242,62 @@ class TokenF1(Plausibility):
 
     def count_hits(self, ranked: RankedUnits) -> tuple[Tensor, Tensor]:
         """Return the number [B] of selected units that are marked, and the sum [B] of selected and marked units."""
-        marked, count = ranked.gold.sum(1), ranked.candidates.sum(1)
+        size = self.count_selected(ranked)
+        return _count_hits(ranked.gold, size), size + ranked.gold.sum(1)
+
+    def count_selected(self, ranked: RankedUnits) -> Tensor:
+        """Return the number [B] of selected units."""
+        count = ranked.candidates.sum(1)
         if self.k is None:
-            size = marked
-        elif self.k < 1:
-            size = fractions_to_counts(count, (self.k,))[0]
-        else:
-            size = count.clamp(max=int(self.k))
-        return _count_hits(ranked.gold, size), size + marked
+            return ranked.gold.sum(1)
+        if self.k < 1:
+            return fractions_to_counts(count, (self.k,))[0]
+        return count.clamp(max=int(self.k))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IouF1(TokenF1):
+    """F1 of spans: runs of first units that overlap with a run of marked units by at least half of their union.
+
+    Args:
+        k: the number of first units, as for `token_f1`.
+        threshold: the smallest share of the union.
+    """
+
+    threshold: float = 0.5
+    card: ClassVar = MetricCard(
+        name="iou_f1", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
+        needs_rationale=True, label="IOU-F1",
+        equation=r"2 \, |\{p : \max_t |p \cap t| / |p \cup t| \ge \tfrac{1}{2}\}| / (|P| + |T|)",
+        computed="The k words with the largest scores (k: as many as were marked, unless it is given) and the marked "
+        "words are cut into spans of neighbouring words, P and T. A span of P counts if it shares at least half of "
+        "the union with a span of T (`threshold`). `Metric.evaluate` also returns `iou_precision`, the share of "
+        "spans of P that count, and `iou_recall`, their number divided by that of T.",
+        read="1: every selected span matches a marked one. The IOU-F1 of ERASER's scorer for a dataset is F1 of the "
+        "mean precision and the mean recall. Undefined (NaN) if nothing, or everything, is marked.",
+        use="You compare with results of ERASER, and people marked phrases.",
+        avoid="Do not use it for methods that score single words: a phrase with one word missing becomes two spans.",
+    )  # fmt: skip
+
+    def values(self, ranked: RankedUnits) -> dict[str, Tensor]:
+        """Return F1, precision and recall of spans."""
+        hits, selected, marked = (ranked.scores.new_zeros(len(ranked.gold)) for _ in range(3))
+        sizes = self.count_selected(ranked).tolist()
+        for row, (size, places) in enumerate(zip(sizes, ranked.places.tolist(), strict=True)):
+            chosen = set(places[: int(size)])
+            gold = {place for place, is_gold in zip(places, ranked.gold[row].tolist(), strict=True) if is_gold}
+            width = len(places)
+            spans, truths = (find_runs(place in each for place in range(width)) for each in (chosen, gold))
+            selected[row], marked[row] = len(spans), len(truths)
+            hits[row] = sum(any(_overlap(span, truth) >= self.threshold for truth in truths) for span in spans)
+        recall = hits / marked.clamp(min=1)
+        return {"iou_f1": 2 * hits / (selected + marked), "iou_precision": hits / selected, "iou_recall": recall}
+
+
+def _overlap(one: list[int], other: list[int]) -> float:
+    """Return the intersection of two spans [start, end) divided by their union."""
+    shared = max(0, min(one[1], other[1]) - max(one[0], other[0]))
+    return shared / (one[1] - one[0] + other[1] - other[0] - shared)
 
 
 def _pool_units(unit: Tensor, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -155,6 +155,10 @@ class ExplainedModel(HuggingFaceModel):
         """
         return self.task.probabilities(run_perturbed(self, batch, keep, how, self.perturbation_cache))
 
+    def score_perturbed(self, batch: Batch, keep: Tensor, target: Tensor, how: RemovalMethod = "remove") -> Tensor:
+        """Return the number [N, B] whose drop removal methods report; see `predict_perturbed` and `OutputExplainer`."""
+        return self.task.score_removal(run_perturbed(self, batch, keep, how, self.perturbation_cache), target)
+
     @contextmanager
     def cache_perturbed(self) -> Iterator[None]:
         """Run no perturbed input twice inside the block, over all calls: methods often ask for the same inputs."""

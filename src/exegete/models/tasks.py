@@ -119,19 +119,11 @@ class Task(ABC):
             return self.probability(self.probabilities(logits), target)
         return self.log_probability(logits, target) if self.output == "log_prob" else self.logit(logits, target)
 
-    def score_probabilities(self, probabilities: Tensor, target: Tensor) -> Tensor:
-        """Return the number [..., B] whose drop removal methods report, from probabilities [..., B, C].
-
-        Raises:
-            ExegeteError: `output` is the logit, which probabilities do not determine.
-        """
-        if self.output == "logit":
-            raise ExegeteError("under removal only probabilities are known: choose output='prob' or 'log_prob'")
-        if self.output == "log_prob" and self.is_contrast(target):
-            # log p − log q, not log(p − q).
-            return self.pick(probabilities.log(), target)
-        probability = self.probability(probabilities, target)
-        return probability.log() if self.output == "log_prob" else probability
+    def score_removal(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the number [..., B] whose drop removal methods report, from logits: `output`, or the probability."""
+        if self.output is None:
+            return self.probability(self.probabilities(logits), target)
+        return self.score(logits, target)
 
     def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
         """Return the target's probability [..., B] from probabilities [..., B, C]."""
@@ -355,10 +347,6 @@ class Generation(Task):
             return picked[..., 0].exp()
         # log p(foil) = log p(token) − logit(token) + logit(foil).
         return picked[..., 0].exp() - (picked[..., 0] - picked[..., 1] + picked[..., 2]).exp()
-
-    def score_probabilities(self, probabilities: Tensor, target: Tensor) -> Tensor:
-        """Return the same number as `score`: the table, unlike probabilities, has logits."""
-        return self.score(probabilities, target)
 
 
 def require_integers(target: Tensor, shape: list[int]) -> None:

@@ -32,6 +32,5 @@ class KeepOne(Explainer):
         number = torch.arange(-1, max(int(word.max()), 0) + 1, device=batch.device)
         # [words + 1, B, L]; content has no word -1, so the first mask keeps none.
         keep = (word == number[:, None, None]) & batch.content
-        perturbed = model.predict_perturbed(batch, keep | ~batch.content, self.perturbation)
-        probability = model.task.score_probabilities(perturbed, target)
+        probability = model.score_perturbed(batch, keep | ~batch.content, target, self.perturbation)
         return spread((probability[1:] - probability[0]).T, word)

@@ -18,7 +18,7 @@ from exegete.explainers.base import OutputExplainer
 from exegete.explainers.seeding import example_generators
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.run import RemovalMethod
+from exegete.models.perturbation.run import RemovalMethod, run_perturbed
 
 POSITIONS_PER_CALL = 1 << 22
 """Positions of keep-masks that are built at a time: 4 MiB of booleans."""
@@ -127,9 +127,9 @@ def coalition_values(
         present: [M, B, U] the present units of each set.
         unit: [B, L] the unit of each position, −1 for positions that always stay.
         how: how absent units are removed.
-        value: a function of answers and target for another number than the task's own.
+        value: a function of logits and target for another number than the task's own.
     """
-    value = value or model.task.score_probabilities
+    value = value or model.task.score_removal
     # Unit −1 becomes column 0, which is always present.
     present = torch.nn.functional.pad(present, (1, 0), value=True)
     index = (unit + 1)[None]
@@ -138,7 +138,7 @@ def coalition_values(
     with model.cache_perturbed():
         for part in present.split(sets_per_call):
             keep = part.gather(2, index.expand(len(part), -1, -1))
-            values.append(value(model.predict_perturbed(batch, keep, how), target))
+            values.append(value(run_perturbed(model, batch, keep, how, model.perturbation_cache), target))
     return torch.cat(values)
 
 

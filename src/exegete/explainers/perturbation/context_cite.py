@@ -106,7 +106,7 @@ class ContextCite(OutputExplainer):
         """Return f with only the `present` [M, B, U] units: [M, B]."""
         value: Callable[[Tensor, Tensor], Tensor] = partial(log_odds, model.task)
         if self.output is not None or batch.foil is not None or model.task.name in ("regression", "span"):
-            value = model.task.score_probabilities
+            value = model.task.score_removal
         return coalition_values(model, batch, target, present, unit, self.perturbation, value)
 
 
@@ -131,12 +131,12 @@ def batch_ablation_masks(samples: int, counts: Tensor, keep: float = 0.5, seed: 
     return masks.to(counts.device)
 
 
-def log_odds(task: Task, answers: Tensor, target: Tensor) -> Tensor:
+def log_odds(task: Task, logits: Tensor, target: Tensor) -> Tensor:
     """Return log p − log(1 − p) of the target's probability [..., B], or the difference for a pair of targets."""
     if task.is_contrast(target):
-        first, second = (log_odds(task, answers, each) for each in target.unbind(-1))
+        first, second = (log_odds(task, logits, each) for each in target.unbind(-1))
         return first - second
-    log_p = task.with_output("log_prob").score_probabilities(answers, target)
+    log_p = task.with_output("log_prob").score_removal(logits, target)
     # p rounds to 1 for confident models, and the odds to ∞: use the largest p below 1 of the number format.
     log_p = log_p.clamp(max=-torch.finfo(log_p.dtype).eps / 2).double()
     # expm1 keeps the digits of 1 − p that `1 - exp` loses near p = 1.

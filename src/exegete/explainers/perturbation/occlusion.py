@@ -49,5 +49,5 @@ class Occlusion(OutputExplainer):
         keep = unit != number[:, None, None]
         keep[0] = True
         logits = run_perturbed(model, batch, keep, self.perturbation, model.perturbation_cache)
-        value = model.task.score_probabilities(model.task.probabilities(logits), select_target(logits[0]))
+        value = model.task.score_removal(logits, select_target(logits[0]))
         return TokenScores(spread((value[0] - value[1:]).T, unit), logits=logits[0])

@@ -21,7 +21,7 @@ from exegete.models.rank_correlation import compute_spearman, merge_close
 LOWEST = -104.0
 """Replaces log 0: below the logarithm of the smallest positive float32, 1.4e-45."""
 TIE = 1e-6
-"""Sums of scores that are closer than this share of the largest one are equal."""
+"""Sums of scores, and answers, that are closer than this share of the largest one are equal."""
 Sets = Literal["random", "leave_one_out"]
 RANDOM: Sets
 LEAVE_ONE_OUT: Sets
@@ -141,8 +141,8 @@ def compute_lds(scores: Tensor, sets: Tensor, answers: Tensor, valid_sets: Tenso
 
     `valid_sets` [B, N]: the sets that count for each example; default: all.
     """
-    # Equal sums of different units differ by rounding, which must not decide their order.
+    # Equal numbers differ by rounding, which must not decide their order.
     predicted = merge_close((sets * scores).sum(-1).T, TIE)
     if valid_sets is None:
         valid_sets = torch.ones_like(predicted, dtype=torch.bool)
-    return compute_spearman(predicted, answers.T, valid_sets)
+    return compute_spearman(predicted, merge_close(answers.T, TIE), valid_sets)

@@ -54,11 +54,9 @@ class DecisionFlip(UnitMetric):
 
     def predict_subsets(self, model: ExplainedModel, batch: Batch, present: Tensor) -> Tensor:
         """Return the prediction [N, B] (spans: [N, B, 2]) with only the `present` [N, B, U] units."""
-        # Tasks predict from logits; logarithms of probabilities have the same maximum once 0 is made finite.
-        lowest = torch.finfo(torch.float32).tiny
 
-        def predict(answers: Tensor, _: Tensor) -> Tensor:
-            return torch.stack([model.task.predict(answer.clamp(min=lowest).log(), batch) for answer in answers])
+        def predict(logits: Tensor, _: Tensor) -> Tensor:
+            return torch.stack([model.task.predict(version, batch) for version in logits])
 
         no_target = present.new_zeros(0)
         return coalition_values(model, batch, no_target, present, self.units(batch), self.how, predict)
