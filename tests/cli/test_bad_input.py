@@ -232,22 +232,6 @@ def test_a_target_is_a_name_before_it_is_a_number(target, explained, tmp_path, c
     assert f'"target_label": "{explained}"' in capsys.readouterr().out
 
 
-def test_every_command_has_help_with_an_example(capsys):
-    for command in (
-        [],
-        ["compare"],
-        ["explain"],
-        ["demo"],
-        ["methods"],
-        ["metrics"],
-        ["datasets"],
-        ["train", "baseline"],
-    ):
-        assert main([*command, "--help"]) == 0
-        text = capsys.readouterr().out
-        assert not command or "Example" in text
-
-
 @pytest.mark.parametrize(
     "argv", [["nonsense"], ["compare", "--nonsense"], ["compare"], ["methods", "--limit", "no"], []]
 )

@@ -89,11 +89,6 @@ def history(folder):
     return json.loads((folder / "history.json").read_text())["history"]
 
 
-def test_help_has_an_example(capsys):
-    assert main(["train", "baseline", "--help"]) == 0
-    assert "exegete train baseline --model" in " ".join(capsys.readouterr().out.split())
-
-
 def test_a_tracker_gets_what_is_logged(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
     settings = ["--config", "tiny", "--max-length", "32", "--output-dir", str(tmp_path / "run")]

@@ -21,6 +21,7 @@ from exegete.cli.power import power
 from exegete.cli.push import push
 from exegete.cli.serve.command import serve
 from exegete.cli.shared.console import say
+from exegete.cli.shared.help import GroupedCommand
 from exegete.cli.shared.stopping import ending_signal, handle_signals, last_signal, stop_message
 from exegete.cli.study.commands import app as study
 from exegete.cli.summary import summary
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 COMMANDS = (compare, explain, summary, serve, power, attack, demo, push, methods, metrics, objectives, datasets, doctor)
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=GroupedCommand)(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")
 

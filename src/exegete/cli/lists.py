@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def methods() -> None:
-    """List the attribution methods: id, family, signed, differentiable, learned, cost, paper.
+    """List the attribution methods: id, family, cost, signed, differentiable, learned, paper.
 
     Cost is in forward (F) and backward (B) passes per example. Example: exegete methods
     """
@@ -28,7 +28,9 @@ def methods() -> None:
     from exegete.data.cards import MethodCard
     from exegete.explainers.registry import EXPLAINERS
 
-    _show(exegete.list_methods(), EXPLAINERS, MethodCard)
+    # The titles are nearly the ids, and a terminal of 80 columns has no room for both.
+    columns = ["name", "family", "cost", "signed", "learned", "differentiable", "paper"]
+    _show(exegete.list_methods()[columns], EXPLAINERS, MethodCard)
 
 
 def metrics() -> None:

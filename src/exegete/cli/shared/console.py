@@ -19,9 +19,8 @@ PIPE_WIDTH = 200
 
 
 def console() -> Console:
-    """Return a console on standard output; in a pipe it is wide enough for the columns of a table."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(width=width, soft_wrap=False)
+    """Return a console on standard output: as wide as the terminal or $COLUMNS, in a pipe as wide as most tables."""
+    return Console(width=shutil.get_terminal_size((PIPE_WIDTH, 24)).columns, soft_wrap=False)
 
 
 def say(text: str) -> None:

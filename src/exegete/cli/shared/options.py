@@ -131,7 +131,9 @@ PairColumn = Annotated[str | None, typer.Option("--text-pair-column", help="Tabl
 LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Tables: the label column.")]
 RationaleColumn = Annotated[
     str | None,
-    typer.Option("--rationale-column", help="Tables: the rationale column, lists of [start, end] in characters."),
+    typer.Option(
+        "--rationale-column", help="Tables: the rationale column: character spans, words, or 0 or 1 per word."
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ import typer
 
 from exegete.cli.shared import options
 from exegete.cli.shared.console import console, say, silence_libraries
+from exegete.cli.shared.help import GroupedCommand
 from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.study.opening import Scale, load_page_parts, load_results, open_study
 from exegete.cli.study.output import ProgressReporter, show_end, show_left, show_runs, show_status, write_study_report
@@ -78,7 +79,7 @@ def _group() -> None:
     """Run studies, report on them, and compare explanations."""
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def schema(
     protocol: Annotated[bool, typer.Option("--protocol", help="The schema of human-study protocols instead.")] = False,
 ) -> None:
@@ -98,7 +99,7 @@ def schema(
     typer.echo(json.dumps(make_json_schema(), indent=2, ensure_ascii=False))
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def run(
     files: Files,
     output_dir: Runs = STORE,
@@ -155,7 +156,7 @@ def run(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def status(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small, only: Only = None) -> None:
     """Print the progress of a study, its failures, and the estimated time left.
 
@@ -166,7 +167,7 @@ def status(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
         console().print(f"failed: {name}: {reason}", markup=False)
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def table(
     file: File,
     output_dir: Runs = STORE,
@@ -186,7 +187,7 @@ def table(
         typer.echo(FORMATS[form.value](make_study_table(results, table_name)))
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small) -> None:
     """Write the tables, figures and page of a study from its finished runs.
 
@@ -197,7 +198,7 @@ def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def page(
     files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")],
     output_dir: Runs = STORE,
@@ -225,7 +226,7 @@ def page(
             fresh.write_text(text, encoding="utf-8")
 
 
-@app.command("export")
+@app.command("export", cls=GroupedCommand)
 def export_(
     files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")],
     output_dir: Runs = STORE,
@@ -243,7 +244,7 @@ def export_(
         say(f"{path}: figures of {count} runs, {path.stat().st_size / 1e6:.2f} MB")
 
 
-@app.command("import")
+@app.command("import", cls=GroupedCommand)
 def import_(
     files: Annotated[
         list[Path], typer.Argument(help="Files written by `export`, or folders of runs from other machines.")
@@ -265,7 +266,7 @@ def import_(
         say(f"{path}: {count} runs added")
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def leaderboard(
     output_dir: Runs = STORE,
     form: Annotated[str, typer.Option("--format", help="text, csv or tex.")] = "text",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
+from exegete.cli.shared.help import GroupedCommand
 from exegete.cli.train.options import check_command, run
 from exegete.data.source import read_source
 from exegete.training.loop.options import PYTHON_ONLY, RunOptions
@@ -52,7 +53,8 @@ def make_command(name: str, factory: Callable[..., Any], departures: Sequence[st
     """Return the command of a recipe: the factory's docstring is the help, with the departures from the paper below."""
     lines = ["Departures from the paper:", *(f"– {departure}" for departure in departures)]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(factory.__name__, epilog="\n\n".join(lines) if departures else None)(_function(name, factory))
+    epilog = "\n\n".join(lines) if departures else None
+    alone.command(factory.__name__, cls=GroupedCommand, epilog=epilog)(_function(name, factory))
     return typer.main.get_command(alone)
 
 
