@@ -1,12 +1,15 @@
 """Help pages fit a terminal of 80 columns."""
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 import typer
 from rich.cells import cell_len
 from typer.main import get_command
 
+import exegete
 from exegete.cli import app
 
 
@@ -49,3 +52,31 @@ def test_lists_fit_the_terminal(command, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(cell_len, lines)) <= 80
     assert len(lines) > 10
+
+
+def find_named_options(path):
+    """The options that errors of a module name, with their lines."""
+    found = []
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("ExegeteError", "say"):
+            for part in ast.walk(call):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    found += [(option, part.lineno) for option in re.findall(r"--[a-z][a-z-]+", part.value)]
+    return found
+
+
+def test_options_that_errors_name_exist():
+    options = {}
+    for command in commands():
+        node = get_command(app)
+        for name in command:
+            node = node.get_command(typer.Context(node), name)
+        options[command] = {name for option in node.params for name in (*option.opts, *option.secondary_opts)}
+    package, missing = Path(exegete.__file__).parent, []
+    for path in sorted(package.rglob("*.py")):
+        place = path.relative_to(package).with_suffix("").parts
+        # Errors of a command's own modules name options of that command, others those of any command.
+        own = [command for command in options if place[:2] == ("cli", command[0])]
+        known = set().union(*(options[command] for command in own or options))
+        missing += [f"{path.name}:{line} {name}" for name, line in find_named_options(path) if name not in known]
+    assert not missing

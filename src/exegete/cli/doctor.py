@@ -41,7 +41,7 @@ def doctor() -> None:
     console().print(table)
     wrong = [each.name for each in needed if _state(each) != "ok"]
     if wrong:
-        say(f"exegete: missing or too old: {', '.join(wrong)}; fix it with pip install --upgrade exegete")
+        say(f"exegete: missing or too old: {', '.join(wrong)}; install the newest exegete with pip")
         raise typer.Exit(1)
 
 

@@ -135,7 +135,9 @@ class HuggingFaceModel(nn.Module):
             ExegeteError: the model has no tokenizer, or one that does not give the characters of its tokens.
         """
         if self.processing_class is None:
-            raise ExegeteError("the model came without a tokenizer: pass it as processing_class, or use Batch.from_ids")
+            raise ExegeteError(
+                "the model came without a tokenizer: save one in its folder, or pass it as processing_class"
+            )
         # Marian's tokenizer is slow, but its SentencePiece model gives the characters.
         if not (getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "spm_source")):
             name = type(self.processing_class).__name__

@@ -172,6 +172,6 @@ def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Se
             return make_follow_up_items(material.models, material.rows, method, material.seed), model.labels
         return explain_items(model, material.rows, material.methods, material.seed), model.labels
     raise ExegeteError(
-        f"the study {name} does not exist: create it from --result DIR (of compare, or explain --output-dir), or from "
-        "--model and --data"
+        f"the study {name} does not exist: create it from --result DIR (a folder that compare or explain has "
+        "written), or from --model and --data"
     )

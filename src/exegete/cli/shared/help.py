@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer import Context
 from typer.core import TyperCommand
 
 FEWEST_GROUPED = 12
@@ -40,7 +39,7 @@ class GroupedCommand(TyperCommand):
         titles = [None, *GROUPS]
         self.params.sort(key=lambda option: titles.index(getattr(option, "rich_help_panel", None)))
 
-    def get_help_option(self, ctx: Context) -> Any:
+    def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help."""
         option = super().get_help_option(ctx)
         if option is not None:

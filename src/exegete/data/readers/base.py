@@ -229,7 +229,7 @@ def require_text(value: Any, name: str, where: str) -> str:
     if not isinstance(value, str):
         raise ExegeteError(f"{where}: expected text in {name!r}, got {type(value).__name__}")
     if not value.strip():
-        raise ExegeteError(f"{where}: the text in {name!r} is empty; mend the row, or set skip_empty=true")
+        raise ExegeteError(f"{where}: the text in {name!r} is empty; mend the row, or leave it out by ?skip_empty=true")
     return value
 
 

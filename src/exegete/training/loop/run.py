@@ -23,6 +23,7 @@ from exegete.errors import ExegeteError, shorten
 logger = logging.getLogger(__name__)
 
 RECORD = "exegete_run.json"
+OTHER_FOLDER = "choose another folder, or pass overwrite=True (--overwrite)"
 METRICS = "metrics.json"
 HISTORY = "history.json"
 STAGING = ".finished"
@@ -133,20 +134,17 @@ class TrainingRun:
         try:
             record: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ExegeteError(f"{path} is damaged ({error}): choose another folder, or overwrite this one") from error
+            raise ExegeteError(f"{path} is damaged ({error}): {OTHER_FOLDER}") from error
         return record
 
     def _require_same_run(self, record: Mapping[str, Any] | None) -> None:
         if record is None:
             if self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
-                raise ExegeteError(f"{self.folder} holds something else: choose another folder, or overwrite this one")
+                raise ExegeteError(f"{self.folder} holds something else: {OTHER_FOLDER}")
             return
         difference = self._first_difference(record)
         if difference is not None:
-            raise ExegeteError(
-                f"{self.folder} holds a run with another configuration ({difference}): "
-                "choose another folder, or overwrite this one"
-            )
+            raise ExegeteError(f"{self.folder} holds a run with another configuration ({difference}): {OTHER_FOLDER}")
 
     def _first_difference(self, record: Mapping[str, Any]) -> str | None:
         """Describe the first setting in which a recorded run differs from this one."""
