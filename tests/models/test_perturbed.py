@@ -106,6 +106,45 @@ def test_against_one_input_at_a_time(family, how):
     torch.testing.assert_close(model.predict_perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
 
 
+@pytest.mark.parametrize("family", TEXT)
+@torch.no_grad()
+def test_what_is_not_attended_to_keeps_its_place_and_no_effect(family):
+    """AT2's ablation: an attention mask of 0 at the unit, position ids of the whole input."""
+    model = shared(family)
+    batch = model.encode(uneven(family))
+    keep = masks(batch, 3)[:3]
+    # Decoders have no special token before the text, and their last token is read.
+    keep[:, torch.arange(len(batch)), batch.attended.long().argmax(1)] = True
+    found = model.predict_perturbed(batch, keep, "attend")
+    for version, answers in zip(keep, found, strict=True):
+        for row, answer in enumerate(answers):
+            real = batch.attended[row].nonzero().flatten()
+            inputs = inputs_at(model, batch, row, real)
+            mask = (version[row] | ~batch.content[row])[real]
+            positions = {"position_ids": torch.arange(len(real))[None]} if model.is_decoder else {}
+            torch.testing.assert_close(
+                answer, ask(model, **inputs, **positions, attention_mask=mask[None].long()), **EXACT
+            )
+            if model.is_decoder:
+                mask[-1] = True
+            inputs["input_ids"] = inputs["input_ids"].where(mask, 7)
+            other = ask(
+                model, **inputs, **positions, attention_mask=(version[row] | ~batch.content[row])[real][None].long()
+            )
+            torch.testing.assert_close(answer, other, **EXACT)
+    assert (found - model.predict_perturbed(batch, torch.ones_like(keep[:1]))).abs().max() > 1e-4
+
+
+def test_attention_cannot_be_masked_everywhere():
+    model = shared("gpt2")
+    batch = model.encode(["a moving film"])
+    with pytest.raises(ExegeteError, match="a position to attend to in every input"):
+        model.predict_perturbed(batch, ~batch.content[None], "attend")
+    pictures = shared("vit").encode(uneven("vit"))
+    with pytest.raises(ExegeteError, match="reads one row of text with an attention mask"):
+        shared("vit").predict_perturbed(pictures, pictures.content[None], "attend")
+
+
 @pytest.mark.parametrize("how", ["remove", "mask"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "deberta-v2", "gpt2"])
 @torch.no_grad()

@@ -151,7 +151,7 @@ class ExplainedModel(HuggingFaceModel):
             keep: [N, B, L] the content positions to keep: bool, or weights in [0, 1] for a soft blend
                 E·keep + E_ref·(1 − keep), which is differentiable in `keep`.
             how: `remove` deletes positions; `mask` and `pad` replace them by that token, `zero` by a zero vector, so
-                that all other positions stay the same.
+                that all other positions stay the same; `attend` leaves all in place and masks attention to them.
         """
         return self.task.probabilities(run_perturbed(self, batch, keep, how, self.perturbation_cache))
 

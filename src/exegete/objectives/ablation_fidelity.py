@@ -43,7 +43,7 @@ class AblationFidelity(AttributionObjective):
         masks: the number of sets of units drawn for each example and step.
         keep: the probability that a unit is in a set.
         granularity: the units; default: sentences of a prompt (or those of `Batch.unit_of`), words of other texts.
-        perturbation: what happens to units outside the set: `remove`, `mask`, `pad` or `zero`.
+        perturbation: what happens to units outside the set: `remove`, `mask`, `pad`, `zero` or `attend`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
         lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.
         interval: compute the term in every `interval`-th training step, with `interval` times its weight.

@@ -41,7 +41,7 @@ class CoalitionMethod(OutputExplainer):
             without randomness. Equal inputs are run once.
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
-        perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
+        perturbation: how absent units are removed: `remove`, `mask`, `pad`, `zero` or `attend`.
         seed: with the example's content it determines the draws; batching and order have no effect.
     """
 

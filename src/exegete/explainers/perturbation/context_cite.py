@@ -41,7 +41,7 @@ class ContextCite(OutputExplainer):
         n_samples: number of random ablations, M.
         granularity: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or the units
             of `Batch.unit_of`) of a prompt, otherwise words. A unit's weight is shared equally by its tokens.
-        perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
+        perturbation: how absent units are removed: `remove`, `mask`, `pad`, `zero` or `attend`.
         keep: probability that a unit is present.
         alpha: weight of the penalty ‖w‖₁; a larger one sets more units to zero.
         seed: determines the masks, which depend on the number of units and not on the text; 0: the authors' masks.

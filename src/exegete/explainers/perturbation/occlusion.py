@@ -22,7 +22,7 @@ class Occlusion(OutputExplainer):
     For generated text it is the drop of the log-probability, unless `output` is given.
 
     `granularity`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's drop is shared equally by its
-    tokens. `perturbation`: `mask`, `remove`, `pad` or `zero`.
+    tokens. `perturbation`: `mask`, `remove`, `pad`, `zero` or `attend`.
     """
 
     returns_logits: ClassVar[bool] = True

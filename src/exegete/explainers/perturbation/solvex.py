@@ -40,7 +40,7 @@ class Solvex(Explainer):
         beam: number of orders kept at each length, the best one of each set of units.
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
-        perturbation: `remove`, `mask`, `pad` or `zero`; default: `mask` for `log_odds`, else `remove`.
+        perturbation: `remove`, `mask`, `pad`, `zero` or `attend`; default: `mask` for `log_odds`, else `remove`.
     """
 
     objective: SearchObjective = "difference"

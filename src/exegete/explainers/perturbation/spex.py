@@ -45,7 +45,7 @@ class Spex(OutputExplainer):
         n_samples: perturbed inputs per example, at most; equal inputs are run once.
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens, and an interaction by the pairs of tokens.
-        perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
+        perturbation: how absent units are removed: `remove`, `mask`, `pad`, `zero` or `attend`.
         seed: with the example's content it determines the sets; batching and order have no effect.
 
     Raises:

@@ -40,8 +40,8 @@ class UnitMetric(Metric):
     """A metric that removes units and asks the model again.
 
     `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores.
-    `how`: how units are removed: `remove`, `mask`, `pad` or `zero`. `max_units`: a text with more units is divided
-    into this number of segments of nearly equal length, which replace the units; None: no limit.
+    `how`: how units are removed: `remove`, `mask`, `pad`, `zero` or `attend`. `max_units`: a text with more units is
+    divided into this number of segments of nearly equal length, which replace the units; None: no limit.
     """
 
     level: Granularity = "word"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding.images import select_patches
 from exegete.models.hugging_face import HuggingFaceModel
@@ -121,7 +123,7 @@ class Replacement:
     """Inputs whose positions all stay, with a reference embedding in place of what is not kept."""
 
     def __init__(
-        self, model: HuggingFaceModel, batch: Batch, keep: Tensor, how: Literal["mask", "pad", "zero"]
+        self, model: HuggingFaceModel, batch: Batch, keep: Tensor, how: Literal["mask", "pad", "zero", "attend"]
     ) -> None:
         self.model, self.batch, self.how = model, batch, how
         self.keep = keep.flatten(0, 1)
@@ -164,10 +166,43 @@ class Replacement:
         batch, columns = self.batch.select(self.example[rows]).trim_padding()
         keep = self.keep[rows, columns]
         places = self.example[rows, None] * batch.length + torch.arange(batch.length, device=keep.device)
+        assert self.how != "attend"
         embeddings = self.model.blend(batch, keep, self.how)
         # A position of an example has two possible embeddings, its own and the reference.
         with share_first_projection(self.model, 2 * places + keep):
             return _run_batch(self.model, batch, embeddings)
+
+
+class Masking(Replacement):
+    """Inputs whose positions all stay in their places, but are not attended to if they are not kept (AT2).
+
+    Raises:
+        ExegeteError: a model without an attention mask over one row of text; an input with nothing to attend to.
+    """
+
+    def __init__(self, model: HuggingFaceModel, batch: Batch, keep: Tensor) -> None:
+        super().__init__(model, model.add_position_ids(batch), keep, "attend")
+        # Encoder-decoders and pairs of embeddings read from the mask which positions belong to which stack or text.
+        is_one_text = not (model.is_encoder_decoder or hasattr(model.model, "similarity")) and model.modality == "text"
+        if "attention_mask" not in model.forward_parameters or not is_one_text:
+            raise ExegeteError(
+                "expected a model that reads one row of text with an attention mask, for how='attend': use another way "
+                "of removal, such as 'remove' or 'mask'"
+            )
+        if not (self.keep & batch.prompt_mask[self.example]).any(1).all():
+            raise ExegeteError(
+                "expected a position to attend to in every input, but one has lost all: use 'mask', or special tokens"
+            )
+
+    def get_texts(self, rows: Tensor) -> list[PerturbedText] | None:
+        """Return None: ids alone do not say what is attended to."""
+        return None
+
+    def run(self, rows: Tensor) -> list[Tensor]:
+        """Run one pass over these inputs; positions are those of the whole input."""
+        batch, columns = self.batch.select(self.example[rows]).trim_padding()
+        mask = {"attention_mask": self.keep[rows, columns].long()}
+        return _run_batch(self.model, replace(batch, inputs=batch.inputs | mask))
 
 
 def _make_texts(

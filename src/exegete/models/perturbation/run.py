@@ -18,11 +18,11 @@ from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.passes.last_layer import skip_unread_positions
-from exegete.models.perturbation.inputs import Deletion, PerturbedInputs, Replacement
+from exegete.models.perturbation.inputs import Deletion, Masking, PerturbedInputs, Replacement
 from exegete.models.perturbation.packing import pack_by_tokens
 from exegete.models.perturbation.prefix_tree import run_prefix_tree, supports_prefix_sharing
 
-RemovalMethod = Literal["remove", "mask", "pad", "zero"]
+RemovalMethod = Literal["remove", "mask", "pad", "zero", "attend"]
 # A GPU needs many more tokens per pass than a CPU to be busy.
 TOKENS_PER_PASS = {"cpu": 1536, "cuda": 65536}
 
@@ -54,7 +54,12 @@ def run_perturbed(
         return last[3].clone()
     allowed = (keep | ~batch.removable) & batch.attended
     inputs: PerturbedInputs
-    inputs = Deletion(model, batch, allowed) if how == "remove" else Replacement(model, batch, allowed, how)
+    if how == "remove":
+        inputs = Deletion(model, batch, allowed)
+    elif how == "attend":
+        inputs = Masking(model, batch, allowed)
+    else:
+        inputs = Replacement(model, batch, allowed, how)
     with torch.no_grad(), model.evaluation_mode(), skip_unread_positions(model, attention=False):
         answers = _run_distinct(model, inputs, how, cache)
     logits = answers.view(*keep.shape[:2], *answers.shape[1:])
@@ -65,7 +70,7 @@ def run_perturbed(
 
 def _run_blended(model: HuggingFaceModel, batch: Batch, keep: Tensor, how: RemovalMethod) -> Tensor:
     """Return the logits of soft masks in the model's present mode, with a graph to `keep` if it has one."""
-    if how == "remove":
+    if how == "remove" or how == "attend":  # noqa: PLR1714  # mypy narrows the type by equality only
         raise ExegeteError("a position cannot be removed by half: soft masks need how='mask', 'pad' or 'zero'")
     return torch.stack([model(batch, embeddings=model.blend(batch, weights, how)).logits for weights in keep])
 
