@@ -29,6 +29,7 @@ def test_spans_words_and_masks_are_read(value, marked):
         ("art", r"row 1: expected a rationale as characters as \[\[start, end\]"),
         ([[3, 99]], "within 31 characters"),
         (["part"], "'part' does not occur"),
+        (["ast"], "'ast' does not occur"),
         ([""], "does not occur"),
         ([0, 1], "each of the 7 words between white space, got 2 numbers"),
         ([0, 1, 1, 0, 0, 0, 0.5], "expected a 0 or 1 for each"),
