@@ -371,14 +371,26 @@ def test_a_ratio_out_of_range_is_refused(support, ratio):
 
 def test_what_is_left_of_a_text_is_all_that_its_rationale_is_not(support):
     _, dev = data()
-    kept, left = (
-        extract_rationales(support, dev, "random?seed=3", 0.3, rest=rest)["text"][:] for rest in (False, True)
-    )
+    kept, left = (extract_rationales(support, dev, "saliency", 0.3, rest=rest)["text"][:] for rest in (False, True))
     for one, other, text in zip(kept, left, dev["text"][:], strict=True):
         assert sorted(one.split() + other.split()) == sorted(text.split())
     item = exegete.attribute(support, dev[0]["text"], "random")[0]
     (lowest,) = extract_rationales(support, dev.select([0]), "random", 1.0, rest=True)["text"][:]
-    assert lowest == item.words[int(item.word_scores.argmin())]
+    assert lowest == item.words[int(np.abs(item.word_scores).argmin())]
+
+
+def test_words_against_the_prediction_do_not_stay_and_tell_it(support):
+    """With signs, what is left of a text would hold all words against its prediction."""
+    _, dev = data()
+    left = extract_rationales(support, dev, "input_x_gradient", 0.5, rest=True)["text"][:]
+    negative = 0
+    for text, item in zip(left, exegete.attribute(support, dev["text"][:], "input_x_gradient"), strict=True):
+        size = np.ceil(round(0.5 * len(item.words), 9))
+        removed = np.argsort(-np.abs(item.word_scores), kind="stable")[: int(size)].tolist()
+        negative += sum(item.word_scores[index] < 0 for index in removed)
+        stay = [word for index, word in enumerate(item.words) if index not in removed]
+        assert text.split() == (stay or text.split())
+    assert negative > 0
 
 
 def test_a_model_is_retrained_without_what_was_chosen(support, tmp_path):

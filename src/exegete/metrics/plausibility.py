@@ -280,7 +280,7 @@ class IouF1(TokenF1):
     )  # fmt: skip
 
     def values(self, ranked: RankedUnits) -> dict[str, Tensor]:
-        """Return F1, precision and recall of spans."""
+        """Return F1, precision and recall of spans, each [B]."""
         hits, selected, marked = (ranked.scores.new_zeros(len(ranked.gold)) for _ in range(3))
         sizes = self.count_selected(ranked).tolist()
         for row, (size, places) in enumerate(zip(sizes, ranked.places.tolist(), strict=True)):

@@ -34,8 +34,8 @@ class FreshRecipe(Recipe):
 
     `explainer` ranks the words of every text by their attribution for the prediction of the support model. The
     predictor sees only the top `ratio` of them, in the order of the text, in training and in evaluation. `support`: the
-    explained model; None: a baseline is trained first, in a folder beside the output folder. `rest`: the predictor sees
-    all other words instead.
+    explained model; None: a baseline is trained first, in a folder beside the output folder. `rest`: words are
+    ranked by the size of their scores, and the predictor sees all but the first ones.
     """
 
     explainer: Explainer
@@ -104,10 +104,10 @@ def extract_rationales(
     Args:
         model: the explained model.
         data: texts or pairs with the columns of `exegete.load_data`; columns of human rationales are dropped.
-        method: the explainer; scores are compared with their sign.
+        method: the explainer; scores are compared with their sign, with `rest` by their size.
         ratio: the share of an example's words, rounded up; the words of a pair are ranked together.
         contiguous: keep the contiguous words with the highest sum of scores instead, as many of them.
-        rest: remove these words and keep the others; if no others are left, keep the word with the lowest score.
+        rest: remove these words and keep the others; if no others are left, keep the word of lowest rank.
         options: options of `exegete.attribute`, as `batch_size`.
 
     Raises:
@@ -129,12 +129,14 @@ def extract_rationales(
 
 def _select_texts(attribution: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[str]:
     """Return the selected words of each text of one example, joined by spaces."""
-    selected = select_words(attribution.word_scores, ratio, contiguous)
+    # Without the words for the prediction those against it would be left, and tell which label it was.
+    scores = np.abs(attribution.word_scores) if rest else attribution.word_scores
+    selected = select_words(scores, ratio, contiguous)
     if rest:
         removed = set(selected)
         selected = [index for index in range(len(attribution.words)) if index not in removed]
         # an empty text cannot be encoded
-        selected = selected or [int(attribution.word_scores.argmin())]
+        selected = selected or [int(scores.argmin())]
     sides: list[list[str]] = [[] for _ in attribution.texts]
     # in the order of the text, as in FRESH; the order of importance would tell the predictor more than the words do
     for index in selected:

@@ -25,7 +25,8 @@ def roar(
 ) -> Recipe:
     """Remove and retrain (ROAR): train a model on texts without the words that an explanation ranks highest.
 
-    The lower its accuracy, the more of the evidence the explanation found; --explainer random is the upper bound.
+    Words are ranked by the size of their scores. The lower the accuracy, the more of the evidence the explanation
+    found; compare with --explainer random.
 
     Example: exegete train roar --explainer occlusion --ratio 0.5 --support runs/baseline --model bert-base-uncased
     --data sst:data/sst --output-dir runs/roar
