@@ -246,6 +246,22 @@ def test_ticks_are_round_and_enclose(low, high, expected):
     assert choose_ticks(low, high) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("last", [1, 2, 3, 5, 6, 11, 23, 31])
+def test_ticks_of_layers_are_whole_numbers(last):
+    curve = Curve("a", "m", np.arange(last + 1), *(np.linspace(0, 1, last + 1) for _ in range(3)), x_label="layer")
+    (chart,) = make_charts([curve], {"a": "Sequential integrated gradients (n_steps=10)"}, 1)
+    assert all(tick.text.isdigit() for tick in chart.x_ticks)
+    assert int(chart.x_ticks[-1].text) >= last
+
+
+def test_a_long_name_beside_a_curve_ends_inside_the_chart():
+    curve = Curve("a", "m", [0, 1], [0, 1], [0, 1], [0, 1])
+    board = make_leaderboard(results(("a",)), CARDS, titles={"a": "Sequential integrated gradients (n_steps=10)"})
+    page = Page(_report(("a",), leaderboard=board, curves=[curve], examples=[]))
+    (label,) = page.tags("text", **{"class": "direct"})
+    assert label[2] == "Sequential integrated g…"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_ticks_enclose_any_range(seed):
     generator = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -261,6 +262,15 @@ def test_the_finishing_run_sweeps_what_killed_ones_left(tmp_path):
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_the_text_of_a_comparison_displays_nothing_in_a_notebook(monkeypatch):
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *table: shown.append(table))
+    found = exegete.compare(small("bert"), ["a film"], ["random"], ["important_tokens"])
+    assert "Random" in repr(found)
+    assert shown == []
+
+
 def test_a_comparison_shows_itself(saved, data):
     model, rows = exegete.load(saved), data.select(range(6))
     with pytest.raises(ExegeteError, match="no curves"):
@@ -271,7 +281,12 @@ def test_a_comparison_shows_itself(saved, data):
     assert "Saliency" in repr(found)
     assert found.to_markdown().startswith(f"{sentence}\n\n| method |")
     assert found._repr_html_().count('<th scope="row"') == 2
-    assert '<span class="interval">' in found._repr_html_()
+    page = found._repr_html_()
+    assert '<span class="interval">' in page
+    # Rules of a fragment must not reach the notebook around it.
+    style = page[page.index("<style>") + 7 : page.index("</style>")]
+    selectors = re.findall(r"([^{}]+)\{", style)
+    assert all(".exegete" in each or "@media" in each for each in selectors)
     assert r"\caption{On 6 examples" in found.to_latex()
     assert "Seconds" not in found.to_latex()
     figure = found.plot()

@@ -59,9 +59,14 @@ def _tables(corpus: CorpusSummary, top: int) -> Iterator[Table | Text]:
         signed = "" if corpus.signed else "; unsigned: important words, not words that support the class"
         yield _table(
             f"Most important words for {label}: mean share of the explanation{signed}; "
-            "sorted by the bound of the 95 % interval that is closer to 0",
+            "those whose 95 % interval is above the share of an average word, surest first",
             ("word", "share", "interval", "examples"),
             ((row["word"], f"{row['share']:+.3f}", _interval(row), str(row["examples"])) for row in _first(words, top)),
+        )
+    missing = sorted(set(corpus.labels) - set(corpus.words["label"]))
+    if missing:
+        yield Text(
+            f"No word is surely above an average word for {', '.join(missing)}: explain more texts or lower --least."
         )
     yield _table("Groups of explanations", ("size", "classes", "words", "typical"), map(_cluster, corpus.clusters))
     if corpus.judged:

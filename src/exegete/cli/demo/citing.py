@@ -47,6 +47,7 @@ def run(
     )
     show_leaderboard(comparison.leaderboard, folder / "citations")
     console().print(_by_kind(comparison))
+    say("This model is a toy: on real language models the last layer's attention is among the worst of these methods.")
     _show_citations(model, comparison)
 
 

@@ -120,11 +120,12 @@ def spread_labels(lines: Sequence[ChartLine]) -> list[ChartLine]:
     return [line._replace(label_y=round(moved.get(at, line.label_y), 1)) for at, line in enumerate(lines)]
 
 
-def choose_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about `about` round numbers that enclose the range; an empty range is widened to 1."""
+def choose_ticks(low: float, high: float, about: int = 5, *, whole: bool = False) -> list[float]:
+    """Return about `about` round numbers, or `whole` ones, that enclose the range; an empty range is widened to 1."""
     span = high - low if high > low else 1.0
     power = 10 ** math.floor(math.log10(span / about))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power * about >= span)
+    steps = [factor * power for factor in (1, 2, 2.5, 5, 10)]
+    step = next(step for step in steps if step * about >= span and not (whole and step % 1))
     # The tolerance keeps 0.30000000000000004 from adding a tick at 0.4.
     first, last = math.floor(low / step + 1e-9), math.ceil(max(high, low + span * (high == low)) / step - 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
@@ -154,7 +155,10 @@ def _make_chart(
 def _axis_ticks(values: Sequence[ArrayLike]) -> list[float]:
     known = np.concatenate([_to_floats(array) for array in values])
     known = known[np.isfinite(known)]
-    return choose_ticks(float(known.min()), float(known.max())) if len(known) else [0.0, 1.0]
+    if not len(known):
+        return [0.0, 1.0]
+    # Layers and percentages have no halves.
+    return choose_ticks(float(known.min()), float(known.max()), whole=not (known % 1).any())
 
 
 def _make_line(

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from exegete.reports.figures.curves import Curve
 from exegete.reports.highlighted.colors import LIGHT
@@ -32,6 +33,7 @@ def plot_curves(curves: Sequence[Curve]) -> Figure:
             xlabel=escape_mathtext(lines[0].x_label),
             ylabel=escape_mathtext(lines[0].y_label),
         )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize="small")
     return figure
 

@@ -112,7 +112,9 @@ def fit_table(board: Leaderboard, *, plain: bool | None = None) -> FittedTable:
 
 def render_plain_table(board: Leaderboard, width: int | None = None) -> str:
     """Return the leaderboard as text without colours; default width: the terminal's, or 160 without a terminal."""
-    console = Console(file=(out := StringIO()), width=width or shutil.get_terminal_size((160, 24)).columns)
+    columns = width or shutil.get_terminal_size((160, 24)).columns
+    # In a notebook rich would display the table beside writing it to the file.
+    console = Console(file=(out := StringIO()), width=columns, force_jupyter=False)
     console.print(fit_table(board, plain=True))
     return out.getvalue()
 

@@ -15,26 +15,31 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 MIN_EXAMPLES = 5
+PUNCTUATION = ".,;:!?…\"'()[]{}“”‘’„«»¿¡–—。，、；：！？「」（）"
 """A word is reported only if it occurs in this many examples."""
 
 
 def compute_word_shares(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return each word's share of the sum of absolute scores, by lower-case word, summed over its occurrences."""
+    """Return each word's share of the sum of absolute scores, by lower-case word, summed over its occurrences.
+
+    Punctuation around a word is not part of it; a word of punctuation alone stays.
+    """
     total = float(np.abs(row["word_scores"]).sum()) or 1.0
     shares = defaultdict[str, float](float)
     for word, score in zip(row["words"], row["word_scores"], strict=True):
-        shares[word.casefold()] += score / total
+        lower = word.casefold()
+        shares[lower.strip(PUNCTUATION) or lower] += score / total
     return dict(shares)
 
 
 class WordStatistics:
-    """Sums over examples by class and word: count, shares, squared shares, absolute shares.
+    """Sums over examples by class and word: count, shares, squared shares, absolute shares, shares of an average word.
 
     Memory grows with the vocabulary, not with the corpus.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        self.sums = defaultdict[tuple[str, str], NDArray[np.float64]](lambda: np.zeros(4))
+        self.sums = defaultdict[tuple[str, str], NDArray[np.float64]](lambda: np.zeros(5))
         self.examples = defaultdict[str, int](int)
         for row in rows:
             self.add(row["target_label"], compute_word_shares(row))
@@ -43,29 +48,35 @@ class WordStatistics:
         """Add an example of a class with its words' shares."""
         self.examples[label] += 1
         for word, share in word_shares.items():
-            self.sums[label, word] += (1, share, share * share, abs(share))
+            self.sums[label, word] += (1, share, share * share, abs(share), 1 / len(word_shares))
 
     def table(self, least: int = MIN_EXAMPLES) -> pd.DataFrame:
         """Return label, word, examples, share, low, high: means over the examples with the word, 95 % intervals (t).
 
-        Words are sorted within their class by the end of the interval that is nearer to 0, largest first.
+        Words are sorted within their class by how far the end of the interval that is nearer to 0 is above the share of
+        an average word of the same texts; other words are left out. Frequent function words are no larger than that,
+        and in a small corpus they alone occur often enough to have an interval.
         """
         import pandas as pd
 
-        frame = pd.DataFrame(list(self._figures(least)), columns=["label", "word", "examples", "share", "low", "high"])
+        frame = pd.DataFrame(
+            list(self._figures(least)), columns=["label", "word", "examples", "share", "low", "high", "average"]
+        )
         # A large mean of few examples is uncertain: the nearer end ranks a word by what is sure of it.
-        near = np.where(frame["share"] > 0, frame["low"].clip(lower=0), (-frame["high"]).clip(lower=0))
-        return frame.assign(near=near).sort_values(["label", "near"], ascending=[True, False]).drop(columns="near")
+        near = np.where(frame["share"] > 0, frame["low"], -frame["high"]) - frame.pop("average")
+        frame = frame.assign(near=near).sort_values(["label", "near"], ascending=[True, False])
+        return frame[frame["near"] > 0].drop(columns="near")
 
-    def _figures(self, least: int) -> Iterator[tuple[str, str, int, float, float, float]]:
-        for (label, word), (count, total, _, _) in self.sums.items():
+    def _figures(self, least: int) -> Iterator[tuple[str, str, int, float, float, float, float]]:
+        for (label, word), (count, total, _, _, average) in self.sums.items():
             if count >= max(least, 2):
                 half = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * np.sqrt(self.variance(label, word) / count)
-                yield label, word, int(count), total / count, total / count - half, total / count + half
+                mean = total / count
+                yield label, word, int(count), mean, mean - half, mean + half, average / count
 
     def variance(self, label: str, word: str) -> float:
         """Return the variance of a word's share over the examples of a class that contain it."""
-        count, total, squares, _ = self.sums[label, word]
+        count, total, squares, *_ = self.sums[label, word]
         # Rounding can make the difference of two close sums negative.
         return float(max(0.0, (squares - total * total / count) / (count - 1)))
 
@@ -115,6 +126,6 @@ def compute_distance(before: WordStatistics, after: WordStatistics) -> float:
 
 def _absolute_shares(words: WordStatistics) -> dict[str, float]:
     mass = defaultdict[str, float](float)
-    for (_, word), (_, _, _, absolute) in words.sums.items():
+    for (_, word), (_, _, _, absolute, _) in words.sums.items():
         mass[word] += absolute
     return mass
