@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers.attribute_examples import make_batches
+from exegete.explainers.batches import make_batches
 from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel

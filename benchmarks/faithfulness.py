@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers.attribute_examples import make_batches
+from exegete.explainers.batches import make_batches
 from exegete.metrics import measure_cost, metric, top_fraction
 from exegete.models import Batch, ExplainedModel
 from timing import DATA, given, keep, minilm

@@ -70,7 +70,7 @@ model = exegete.load((llama.eval(), tokenizer), task="generation")
 example = make_example()
 chat = {"prompt": example["prompt"], "sources": example["sources"], "response": example["response"]}
 result = exegete.attribute(model, [chat], method="occlusion", unit="source", target="sentences")
-print(result[0].units, result[0].scores.round(2))
+print(result[0].to_pandas().round(2))
 print(result[0].citations(k=1), "needed:", example["evidence"])
 
 # %% [markdown]

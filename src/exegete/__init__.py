@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from exegete.objectives import Constraint, Objective, list_objectives, objective
     from exegete.recipes import Recipe, list_recipes, recipe
     from exegete.recipes.train import train
-    from exegete.reports.attributions import Attribution, Attributions
-    from exegete.reports.generated import GeneratedAttribution
+    from exegete.reports.explanations import Explanation, Explanations
     from exegete.studies.compare.compare import compare
     from exegete.studies.compare.comparison import Comparison
     from exegete.studies.corpus.engines import explain_corpus
@@ -31,8 +30,6 @@ else:
     __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
-    "Attribution",
-    "Attributions",
     "Batch",
     "Comparison",
     "Constraint",
@@ -40,8 +37,9 @@ __all__ = [
     "ExegeteError",
     "ExplainedModel",
     "Explainer",
+    "Explanation",
     "ExplanationTerms",
-    "GeneratedAttribution",
+    "Explanations",
     "Metric",
     "Objective",
     "Recipe",

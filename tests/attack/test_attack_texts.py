@@ -32,11 +32,10 @@ def folder(tmp_path_factory):
 
 def require_explained(item, text):
     """Finite scores; words that stand in the text, one after the other; JSON and a page without markup of its own."""
-    assert item.word_scores is not None
-    assert len(item.words) == len(item.word_scores)
+    assert item.scores.shape == (1, len(item.units))
     assert np.isfinite(item.scores).all()
     place = 0
-    for word in item.words:
+    for word in item.unit_texts:
         place = text.index(word, place) + len(word)
 
 

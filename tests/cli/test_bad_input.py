@@ -229,7 +229,7 @@ def test_a_target_is_a_name_before_it_is_a_number(target, explained, tmp_path, c
     families.tiny("bert", id2label={0: "1", 1: "2", 2: "3"}).save_pretrained(tmp_path)
     families.tokenizer("bert").save_pretrained(tmp_path)
     assert main(["explain", "a film", "-m", str(tmp_path), "--methods", "random", "--target", target, "--json"]) == 0
-    assert f'"target_label": "{explained}"' in capsys.readouterr().out
+    assert f'"targets": [{{"text": "{explained}"' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

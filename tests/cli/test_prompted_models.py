@@ -34,8 +34,8 @@ def test_the_prompt_is_typed_or_read_from_a_file(decoder, tmp_path, capsys):
     model = exegete.load(decoder, task="prompt", template="Review:{text}\nAnswer:", labels={"bad": "N", "good": "P"})
     expected = exegete.attribute(model, ["a moving film"], "occlusion")[0]
     for [item] in found:
-        assert item["words"] == ["a", "moving", "film"]
-        assert item["word_scores"] == pytest.approx(list(expected.word_scores), abs=1e-6)
+        assert [unit["text"] for unit in item["units"]] == ["a", "moving", "film"]
+        assert item["scores"][0] == pytest.approx(list(expected.scores[0]), abs=1e-6)
 
 
 def test_another_prompt_is_another_comparison(decoder, tmp_path, capsys):

@@ -14,7 +14,7 @@ import exegete
 from exegete import ExegeteError, attribute, explainer
 from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer, SinglePass
-from exegete.explainers.attribute_examples import TOKENS_PER_BATCH_ON_CPU, make_batches
+from exegete.explainers.batches import TOKENS_PER_BATCH_ON_CPU, make_batches
 from small import PAIRS, shared, small, uneven
 
 TEXTS = [
@@ -50,18 +50,18 @@ def test_attribution_holds_tokens_words_and_prediction():
     for item in result:
         batch = model.encode(item.texts)
         probabilities = model.probabilities(batch)[0]
-        assert item.target == item.prediction == int(probabilities.argmax())
-        assert item.target_label == item.prediction_label == model.labels[item.target]
-        assert item.probability == pytest.approx(float(probabilities.max()))
+        assert item.target.value == item.prediction.value == int(probabilities.argmax())
+        assert item.target.text == item.prediction.text == model.labels[item.target.value]
+        assert item.target.probability == pytest.approx(float(probabilities.max()))
         assert item.params == explainer("integrated_gradients?n_steps=4&baselines=zero").params
         assert (item.params["n_steps"], item.params["baselines"]) == (4, "zero")
         explained = explainer("integrated_gradients?n_steps=4&baselines=zero").explain(model, batch)
         assert item.delta == pytest.approx(float(explained.delta.detach()), abs=1e-12)
         assert item.special == tuple((~batch.content[0]).tolist())
-        assert len(item.words) == len(item.word_scores) == len(item.texts[0].split())
-        for word, (side, start, end) in zip(item.words, item.word_spans, strict=True):
+        assert len(item.units) == len(item.scores[0]) == len(item.texts[0].split())
+        for word, side, start, end in item.units:
             assert item.texts[side][start:end] == word
-        assert sum(item.word_scores) == pytest.approx(sum(item.scores), abs=1e-6)
+        assert sum(item.scores[0]) == pytest.approx(sum(item.token_scores[0]), abs=1e-6)
     assert result.config["method"] == "integrated_gradients"
 
 
@@ -83,10 +83,10 @@ def test_pairs_of_mixed_length():
     result = attribute(model, PAIRS, "saliency")
     for item, pair in zip(result, PAIRS, strict=True):
         assert item.texts == pair
-        assert [item.texts[side][start:end] for side, start, end in item.word_spans] == " ".join(pair).split()
+        assert [item.texts[side][start:end] for _, side, start, end in item.units] == " ".join(pair).split()
         alone = attribute(model, [pair], "saliency")[0]
         np.testing.assert_allclose(item.scores, alone.scores, rtol=1e-5)
-        assert (np.abs(item.word_scores) > 0).all()
+        assert (np.abs(item.scores[0]) > 0).all()
 
 
 def test_target_by_index_name_label_or_list():
@@ -105,7 +105,7 @@ def test_target_by_index_name_label_or_list():
     ):
         assert scores(attribute(model, TEXTS, "input_x_gradient", target)) == ones
     mixed = attribute(model, labelled, "input_x_gradient", "label")
-    assert [item.target for item in mixed] == [2, 0, 1, 1, 0]
+    assert [item.target.value for item in mixed] == [2, 0, 1, 1, 0]
     named = [{"text": text, "label": f"LABEL_{label}"} for text, label in zip(TEXTS, [2, 0, 1, 1, 0], strict=True)]
     for again in (
         attribute(model, TEXTS, "input_x_gradient", [2, "LABEL_0", 1, 1, 0]),
@@ -113,7 +113,7 @@ def test_target_by_index_name_label_or_list():
     ):
         assert scores(again) == scores(mixed)
     predicted = model.predict(model.encode(TEXTS)).tolist()
-    assert [item.target for item in attribute(model, TEXTS, "input_x_gradient")] == predicted
+    assert [item.target.value for item in attribute(model, TEXTS, "input_x_gradient")] == predicted
     assert scores(attribute(model, TEXTS, "input_x_gradient", None)) == scores(
         attribute(model, TEXTS, "input_x_gradient")
     )
@@ -133,19 +133,19 @@ def test_spans_are_counted_in_the_example_and_named_by_their_text(family):
     together = attribute(model, PAIRS, "input_x_gradient")
     for item, pair in zip(together, PAIRS, strict=True):
         batch = model.encode([pair])
-        assert item.target == item.prediction == tuple(model.predict(batch)[0].tolist())
+        assert item.target.value == item.prediction.value == tuple(model.predict(batch)[0].tolist())
         (alone,) = attribute(model, [pair], "input_x_gradient")
-        assert (alone.target, alone.target_label) == (item.target, item.target_label)
+        assert alone.target[:2] == item.target[:2]
         np.testing.assert_allclose(item.scores, alone.scores, rtol=1e-4, atol=1e-7)
-        start, end = (model.probabilities(batch)[0, side, item.target[side]] for side in (0, 1))
-        assert item.probability == pytest.approx(float(start * end))
-    answers = [tuple(item.target) for item in together]
+        start, end = (model.probabilities(batch)[0, side, item.target.value[side]] for side in (0, 1))
+        assert item.target.probability == pytest.approx(float(start * end))
+    answers = [item.target.value for item in together]
     again = attribute(model, PAIRS, "input_x_gradient", answers)
-    assert [item.target for item in again] == answers
+    assert [item.target.value for item in again] == answers
     assert scores(again) == scores(together)
     inside = len(together[0].tokens) - 3
     item = attribute(model, PAIRS[:1], "input_x_gradient", (inside, inside))[0]
-    assert item.target_label in PAIRS[0][1]
+    assert item.target.text in PAIRS[0][1]
     with pytest.raises(ExegeteError, match="expected targets"):
         attribute(model, PAIRS[:1], "input_x_gradient", (inside, 500))
 
@@ -157,7 +157,7 @@ def test_the_span_that_is_shown_is_the_span_that_is_explained():
     for start in range(0, 30, 3):
         context = " ".join((" ".join(TEXTS)).split()[start : start + 12])
         (item,) = attribute(model, [("who laughs", context)], "random")
-        assert item.prediction == item.target
+        assert item.prediction[:3] == item.target[:3]
 
 
 def test_question_answering_rows_are_explained_at_their_answer():
@@ -166,17 +166,17 @@ def test_question_answering_rows_are_explained_at_their_answer():
     start = context.index("small town")
     row = {"text": PAIRS[0][0], "text_pair": context, "answer": [[start, start + len("small town")]]}
     (item,) = attribute(model, [row], "input_x_gradient", "label")
-    assert item.target_label == "small town"
+    assert item.target.text == "small town"
     (item,) = attribute(model, [row | {"answer": []}], "input_x_gradient", "label")
-    assert (item.target, item.target_label) == ((0, 0), "no answer")
+    assert item.target[:2] == ("no answer", (0, 0))
 
 
 def test_regression_explains_its_value():
     model = small("bert", num_labels=1)
     result = attribute(model, TEXTS, "input_x_gradient")
     values = model.probabilities(model.encode(TEXTS))[:, 0]
-    assert [item.target for item in result] == [0] * 5
-    np.testing.assert_allclose([item.prediction for item in result], values, rtol=1e-6)
+    assert [item.target.value for item in result] == [0] * 5
+    np.testing.assert_allclose([item.prediction.value for item in result], values, rtol=1e-6)
     labelled = [{"text": text, "label": 0.5} for text in TEXTS]
     assert scores(attribute(model, labelled, "input_x_gradient", "label")) == scores(result)
 
@@ -188,7 +188,7 @@ def test_images_have_scores_of_patches():
     assert [item.index for item in result] == [0, 1, 2, 3]
     for item, picture in zip(result, pictures, strict=True):
         assert item.image_shape == (4, 4)
-        assert item.tokens[:2] == ("class", "patch 0")
+        assert [token.text for token in item.tokens[:2]] == ["class", "patch 0"]
         assert item.special == (True, *[False] * 16)
         (alone,) = attribute(model, {"image": picture, "label": None}, "input_x_gradient")
         np.testing.assert_allclose(alone.scores, item.scores, rtol=1e-5)
@@ -214,9 +214,8 @@ def test_any_text_is_explained_or_refused_with_a_clear_error(texts, family, pair
     for item, text in zip(result, texts, strict=True):
         assert item.texts[0] == text
         assert np.isfinite(item.scores).all()
-        assert (item.scores[np.array(item.special)] == 0).all()
-        assert len(item.words) == len(item.word_scores) == len(item.word_spans)
-        assert [item.texts[side][start:end] for side, start, end in item.word_spans] == list(item.words)
+        assert (item.token_scores[0][np.array(item.special)] == 0).all()
+        assert all(item.texts[side][start:end] == word for word, side, start, end in item.units)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +316,7 @@ def test_too_long_texts_are_cut_with_a_warning(family, caplog):
     assert not result[1].truncated
     assert len(result[0].tokens) == model.max_length
     assert model.max_length == (128 if family == "roberta" else 130)
-    assert 0 < len(result[0].words) == len(result[0].word_scores) < 240
+    assert 0 < len(result[0].units) < 240
     caplog.clear()
     attribute(model, ["small town"], "random")
     assert not caplog.text

@@ -147,7 +147,7 @@ def test_contrasts_by_name_for_one_and_for_all():
         model.resolve_target(batch, (0, 7))
     described = exegete.attribute(model, uneven("bert", 2), "gim", (names[2], names[0]))[0]
     assert described.target == (2, 0)
-    assert described.target_label == f"{names[2]} rather than {names[0]}"
+    assert described.target.text == f"{names[2]} rather than {names[0]}"
     assert described.probability == pytest.approx(float(model.probabilities(batch)[0, 2]))
 
 

@@ -159,13 +159,13 @@ def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
     own = counted(model, lambda: single.attribute(model, model.encode(texts), torch.tensor([0, 1, 2])))[:2]
     forward, backward, result = counted(model, lambda: attribute(model, texts, single, [0, 1, 2], batch_size=3))
     assert (forward, backward) == (own[0] + (0 if single.returns_logits else len(texts)), own[1])
-    lengths = [len(item.scores) - sum(item.special) for item in result]
+    lengths = [len(item.content_scores) for item in result]
     exact = EXPLAINERS[method].card.family in ("gradients", "attention", "decomposition") and method != "value_zeroing"
     assert not exact or own == tuple(sum(single.passes(length)[i] for length in lengths) for i in (0, 1))
     chances = model.probabilities(model.encode(texts))
     for item, chance in zip(result, chances, strict=True):
-        assert item.prediction == chance.argmax()
-        assert item.probability == pytest.approx(float(chance[item.target]), rel=1e-6)
+        assert item.prediction.value == chance.argmax()
+        assert item.target.probability == pytest.approx(float(chance[item.target.value]), rel=1e-6)
 
 
 def passes_on_the_card(method, length):

@@ -10,13 +10,16 @@ import torch
 
 import exegete
 from chats import CHAT, SOURCES, chatting
-from exegete import Attributions, ExegeteError, GeneratedAttribution, explainer
+from exegete import ExegeteError, Explanation, Explanations, explainer
 from exegete.cli import main
 from exegete.data.exchange import Exchange
-from exegete.explainers.generated import resolve_unit
 from exegete.explainers.plan import plan_work
-from exegete.reports.highlighted.generated_view import cut_text, highlight_generated, scores_to_levels
-from exegete.reports.terminal import render_attribution
+from exegete.explainers.registry import resolve_unit
+from exegete.reports.highlighted.highlight import highlight_explanation
+from exegete.reports.highlighted.pieces import Piece, cut_text, find_prompt_extents, scores_to_levels
+from exegete.reports.merging import make_response_target
+from exegete.reports.records import Unit
+from exegete.reports.terminal import render_explanation
 from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import NATIVE
 
@@ -54,16 +57,17 @@ def log_prob(model, prompt, response):
 
 def test_removing_a_source_is_the_same_as_leaving_its_text_out(model):
     (found,) = exegete.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
-    assert found.units == ("doc 1", "doc 2")
-    assert found.row_texts == ("the town .", "Two women laugh at it .")
-    whole = log_prob(model, found.prompt, found.response)
+    assert found.unit_texts == ("doc 1", "doc 2")
+    assert found.target_texts == ("the town .", "Two women laugh at it .")
+    whole = log_prob(model, found.exchange.prompt, found.response)
     expected = np.zeros((2, 2))
     for column, text in enumerate(SOURCES.values()):
-        without = log_prob(model, found.prompt.replace(text.rstrip(), ""), found.response)
-        for row, span in enumerate(found.spans):
+        without = log_prob(model, found.exchange.prompt.replace(text.rstrip(), ""), found.response)
+        for row, span in enumerate(target.value for target in found.targets):
             expected[row, column] = float((whole - without)[slice(*span)].sum())
     np.testing.assert_allclose(found.scores, expected, rtol=1e-5)
-    np.testing.assert_allclose(found.log_probs, [float(whole[slice(*span)].sum()) for span in found.spans], rtol=1e-6)
+    for target in found.targets:
+        np.testing.assert_allclose(target.log_prob, float(whole[slice(*target.value)].sum()), rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -83,8 +87,8 @@ def test_units_of_methods_that_add_up_are_sums_of_tokens(model, unit):
     tokens, units = (
         exegete.attribute(model, [CHAT], "input_x_gradient", "words", unit=each)[0] for each in ("token", unit)
     )
-    for column, (start, end) in enumerate(units.places):
-        inside = [start <= a and b <= end and (a < b or unit != "word") for a, b in tokens.places]
+    for column, (start, end) in enumerate(find_prompt_extents(units)):
+        inside = [start <= a and b <= end and (a < b or unit != "word") for a, b in find_prompt_extents(tokens)]
         np.testing.assert_allclose(units.scores[:, column], tokens.scores[:, inside].sum(1), rtol=1e-4, atol=1e-6)
 
 
@@ -94,7 +98,7 @@ def test_a_foil_is_another_response_after_the_same_prompt(model):
 
     one, other, both = scores(), scores(response="Never."), scores(foil="Never.")
     np.testing.assert_allclose(both.scores, one.scores - other.scores, atol=1e-6)
-    np.testing.assert_allclose(both.log_probs, one.log_probs - other.log_probs, atol=1e-6)
+    assert both.target.log_prob == pytest.approx(one.target.log_prob - other.target.log_prob, abs=1e-6)
     assert not scores(foil=CHAT["response"]).scores.any()
     with pytest.raises(exegete.ExegeteError, match="explains no difference"):
         exegete.attribute(model, [CHAT | {"foil": "Never."}], "saliency")
@@ -184,7 +188,14 @@ def test_invalid_targets_are_refused(model, target):
         exegete.attribute(model, [CHAT], "random", target)
 
 
-def attribution(scores=((3.0, -1.0, 0.5), (0.0, 2.0, 0.25)), sources=(True, True, False), **changes):
+def explanation(
+    scores=((3.0, -1.0, 0.5), (0.0, 2.0, 0.25)),
+    sources=(True, True, False),
+    units=("one", "two", "three"),
+    spans=((0, 3), (3, 5)),
+    log_probs=(-0.5, -1.5),
+    **changes,
+):
     exchange = Exchange(
         "<u>one two three<a>",
         ("doc 1", "doc 2", "user"),
@@ -194,23 +205,25 @@ def attribution(scores=((3.0, -1.0, 0.5), (0.0, 2.0, 0.25)), sources=(True, True
         ("It", "is", "so.", "Is", "it?"),
         tuple(start_ends(("It", "is", "so.", "Is", "it?"))),
     )
+    targets = []
+    for span, log_prob in zip(spans, log_probs, strict=True):
+        targets.append(make_response_target(exchange.cut(span), span, log_prob))
     given = {
+        "targets": targets,
         "scores": scores,
-        "units": ("one", "two", "three"),
-        "unit_spans": ((0, 0, 3), (1, 0, 3), (2, 0, 5)),
-        "spans": ((0, 3), (3, 5)),
-        "log_probs": (-0.5, -1.5),
+        "units": [Unit(*unit) for unit in zip(units, (0, 1, 2), (0, 0, 0), (3, 3, 5), strict=True)],
+        "texts": ("one", "two", "three"),
         "exchange": exchange,
         "unit": "word",
         "method": "occlusion",
     }
-    return GeneratedAttribution(**given | changes)
+    return Explanation(**given | changes)
 
 
 def test_citations_name_the_best_sources_of_each_sentence():
-    found = attribution().citations(k=1)
+    found = explanation().citations(k=1)
     assert found == [("It is so.", [("doc 1", 3.0)]), ("Is it?", [("doc 2", 2.0)])]
-    tokens = attribution(
+    tokens = explanation(
         scores=[[1, 0, 9], [2, 0, 9], [-4, 0, 9], [0, 3, 9], [1, 1, 9]],
         spans=[(n, n + 1) for n in range(5)],
         log_probs=[0] * 5,
@@ -219,12 +232,12 @@ def test_citations_name_the_best_sources_of_each_sentence():
         [("doc 2", 0.0), ("doc 1", -1.0)],
         [("doc 2", 4.0), ("doc 1", 1.0)],
     ]
-    assert attribution(sources=(False,) * 3).citations(5)[0].sources == [("doc 1", 3.0), ("user", 0.5), ("doc 2", -1.0)]
+    assert explanation(sources=(False,) * 3).citations(5)[0].sources == [("doc 1", 3.0), ("user", 0.5), ("doc 2", -1.0)]
 
 
 def test_text_html_and_table_views():
-    item = attribution()
-    assert item.places == ((3, 6), (7, 10), (11, 16))
+    item = explanation()
+    assert find_prompt_extents(item) == [(3, 6), (7, 10), (11, 16)]
     pd.testing.assert_frame_equal(
         item.to_pandas(),
         pd.DataFrame(
@@ -234,49 +247,47 @@ def test_text_html_and_table_views():
         ),
     )
     assert item.top(2) == [("one", 3.0), ("two", 1.0)]
-    assert repr(item) == "GeneratedAttribution(occlusion, 0: 'It is so. Is it?': one +3, two +1, three +0.75)"
-    text = render_attribution(item, plain=True).plain
-    assert "It is so. (0.61) ← one +3, three +0.5, two -1" in text
+    assert repr(item) == "Explanation(occlusion, 0: 'It is so. Is it?': one +3, two +1, three +0.75)"
+    text = render_explanation(item, plain=True).plain
+    assert "It is so. (0.85 per token) ← one +3, three +0.5, two -1" in text
     assert "scores:" not in text
-    assert "units source · scores: fall of x\n" in render_attribution(item, plain=True, unit="fall of x").plain.replace(
+    assert "units source · scores: fall of x\n" in render_explanation(item, plain=True, unit="fall of x").plain.replace(
         item.unit, "source"
     )
-    assert "one two three" in render_attribution(item, plain=False).plain
+    assert "one two three" in render_explanation(item, plain=False).plain
     lines = item.to_latex("Of 5 % & more", "tab:x").splitlines()
     assert lines[6] == r"It is so. & \cellcolor{blue!60}3 & \cellcolor{orange!20}-1 & \cellcolor{blue!10}0.5 \\"
     assert r"\caption{Of 5 \% \& more}" in lines
-    assert cut_text("abcd", [(1, 3)]) == [("a", None), ("bc", 0), ("d", None)]
+    assert cut_text("abcd", [(1, 3)]) == [Piece("a"), Piece("bc", unit=0), Piece("d")]
     assert cut_text("", []) == []
     assert scores_to_levels(np.array([[2, -1, 0], [0, 0, 0]])) == [[8, -4, 0], [0, 0, 0]]
-    assert highlight_generated(item).best[1] == "It is so.: one +3, three +0.5, two -1"
+    assert highlight_explanation(item).best[1] == "It is so.: one +3, three +0.5, two -1"
 
 
 def test_saved_attributions_are_loaded_unchanged(tmp_path):
-    items = Attributions([attribution(), attribution(params={"n": 3}, truncated=True, index=1)], {"seed": 1})
+    items = Explanations([explanation(), explanation(params={"n": 3}, truncated=True, index=1)], {"seed": 1})
     items.save(tmp_path / "kept")
-    assert Attributions.load(tmp_path / "kept") == items
+    assert Explanations.load(tmp_path / "kept") == items
     assert items[:1][0] == items[0] != items[1]
     assert hash(items[0])
-    assert items.to_pandas()["response"].tolist() == ["It is so. Is it?"] * 2
+    assert items.to_pandas()["target"].tolist() == [*["It is so."] * 3, *["Is it?"] * 3] * 2
     assert items.to_dataset()[0]["scores"] == [[3.0, -1.0, 0.5], [0.0, 2.0, 0.25]]
     assert json.loads(items.to_json())[1]["params"] == {"n": 3}
     assert "occlusion" in repr(items)
-    with pytest.raises(ExegeteError, match="expected attributions of one type"):
-        Attributions([*items, exegete.Attribution(("a",), [0.0], (), (), (), (), 0, "x", 0, "x", 0.5, "random")])
-    with pytest.raises(ExegeteError, match="2 spans × 3 units"):
-        attribution(scores=[[1.0, 2.0]])
+    with pytest.raises(ExegeteError, match="2 targets × 3 units"):
+        explanation(scores=[[1.0, 2.0]])
 
 
 def test_the_page_carries_what_its_script_needs(tmp_path):
-    bad = attribution(units=("<b>", "two", "three"))
-    page = Attributions([bad]).to_html(tmp_path / "page.html")
+    bad = explanation(units=("<b>", "two", "three"))
+    page = Explanations([bad]).to_html(tmp_path / "page.html")
     assert page == (tmp_path / "page.html").read_text()
     shades = re.search(r'data-levels="([^"]*)"', page)[1]
     assert json.loads(shades) == [[8, 3, 2], [8, -3, 1], [0, 8, 1]]
     assert page.count('data-row="') == 2
     assert page.count('data-unit="') == 3
     assert "<b>" not in page
-    assert "aria-pressed" in Attributions([bad])._repr_html_()
+    assert "aria-pressed" in Explanations([bad])._repr_html_()
 
 
 def test_a_plain_prompt_on_the_command_line_is_a_message_in_the_chat_template(tmp_path, capsys):
@@ -293,8 +304,8 @@ def test_a_plain_prompt_on_the_command_line_is_a_message_in_the_chat_template(tm
         assert "the answer was cut at 3 tokens: a larger --max-new-tokens" in errors
         assert ("prompt: as it is (--raw-prompt)" if option else "one user message in the chat template") in errors
     chat, raw = outputs[0], outputs[1]
-    assert chat["prompt"] == "<|user|>a moving film\n<|assistant|>"
-    assert raw["prompt"] == "a moving film"
+    assert chat["exchange"]["prompt"] == "<|user|>a moving film\n<|assistant|>"
+    assert raw["exchange"]["prompt"] == "a moving film"
     model.tokenizer.chat_template = None
     model.tokenizer.save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
@@ -333,14 +344,14 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     code, out, errors = explain("--messages", "chat.json", *sources, *wanted)
     assert code == 0, errors
     (found,) = json.loads(out)
-    assert found["units"] == ["one", "second"]
+    assert [unit["text"] for unit in found["units"]] == ["one", "second"]
     assert np.shape(found["scores"]) == (2, 2)
     assert (tmp_path / "page.html").read_text().count('class="row"') == 2
-    assert Attributions.load(tmp_path / "kept")[0].method == "occlusion"
+    assert Explanations.load(tmp_path / "kept")[0].method == "occlusion"
     own = ("--methods", "input_x_gradient", "--response", CHAT["response"], "--attribute-target", "--json")
     code, out, errors = explain("--messages", "chat.json", *sources, *own)
     assert code == 0, errors
-    assert np.shape(json.loads(out)[0]["prefix"]) == (2, len(found["tokens"]))
+    assert np.shape(json.loads(out)[0]["response_scores"]) == (2, len(found["exchange"]["tokens"]))
     code, out, errors = explain("--prompt", "prompt.txt", *sources, "--dry-run", "--methods", "occlusion,saliency")
     assert code == 0, errors
     assert len(out.splitlines()) == 3

@@ -10,12 +10,13 @@ import torch
 
 import exegete
 from chats import CHAT, chatting
-from exegete import Attributions, ExegeteError
+from exegete import ExegeteError, Explanations
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.generated import TOKEN_FAMILIES, resolve_unit
+from exegete.explainers.attribute_examples import TOKEN_FAMILIES
 from exegete.explainers.plan import plan_work
-from exegete.reports.highlighted.generated_view import highlight_generated
-from exegete.reports.terminal import render_attribution
+from exegete.explainers.registry import resolve_unit
+from exegete.reports.highlighted.highlight import highlight_explanation
+from exegete.reports.terminal import render_explanation
 from two_sided import two_sided
 
 SPANS = [(0, 1), (1, 4), (0, 6)]
@@ -57,13 +58,15 @@ def read(scores, spans):
 def test_a_decoders_own_tokens_have_their_embedding_times_gradient():
     model = chatting()
     item = explained(model, CHAT)
-    ids = model.tokenizer(item.prompt + item.response, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    ids = model.tokenizer(item.exchange.prompt + item.response, add_special_tokens=False, return_tensors="pt")[
+        "input_ids"
+    ]
     table = model.model.get_input_embeddings()
     expected = products(model.model, table, {"input_ids": ids}, ids[0, -len(item.exchange.tokens) :], SPANS)
-    np.testing.assert_allclose(item.prefix, read(expected, SPANS), rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(item.response_scores, read(expected, SPANS), rtol=1e-5, atol=1e-8)
     without = exegete.attribute(model, [CHAT], "input_x_gradient", SPANS, unit="token")[0]
     np.testing.assert_allclose(item.scores, without.scores, rtol=1e-5, atol=1e-8)
-    assert without.prefix is None
+    assert without.response_scores is None
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
@@ -77,17 +80,17 @@ def test_what_a_decoder_read_beside_its_encoder(family):
     ids = {"input_ids": source, "decoder_input_ids": torch.cat([start, response[None]], 1)}
     whole = model.model.inner
     expected = products(whole, whole.get_decoder().embed_tokens, ids, response, SPANS)
-    np.testing.assert_allclose(item.prefix, read(expected, SPANS), rtol=1e-5, atol=1e-8)
-    assert np.abs(np.nan_to_num(item.prefix)).max() > 1e-6
+    np.testing.assert_allclose(item.response_scores, read(expected, SPANS), rtol=1e-5, atol=1e-8)
+    assert np.abs(np.nan_to_num(item.response_scores)).max() > 1e-6
 
 
 @pytest.mark.parametrize("method", SCORING)
 def test_every_method_that_scores_tokens_scores_those_that_are_read(method):
     model = chatting()
     item, without = explained(model, CHAT, method), exegete.attribute(model, [CHAT], method, SPANS, unit="token")[0]
-    assert (np.isfinite(item.prefix) == np.isfinite(read(item.prefix * 0 + 1, SPANS))).all()
-    assert np.isnan(item.prefix[0]).all()
-    assert np.nansum(np.abs(item.prefix[1:]), axis=1).min() > 0
+    assert (np.isfinite(item.response_scores) == np.isfinite(read(item.response_scores * 0 + 1, SPANS))).all()
+    assert np.isnan(item.response_scores[0]).all()
+    assert np.nansum(np.abs(item.response_scores[1:]), axis=1).min() > 0
     if method not in MOVING:
         np.testing.assert_allclose(item.scores, without.scores, rtol=1e-5, atol=1e-7)
 
@@ -98,12 +101,12 @@ def test_attention_to_the_response_equals_the_models_attention():
     item = explained(model, CHAT, "attention_last", [(3, 4)])
     prompt, whole = (
         model.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        for text in (item.prompt, item.prompt + item.response)
+        for text in (item.exchange.prompt, item.exchange.prompt + item.response)
     )
     model.model.set_attn_implementation("eager")
     maps = model.model(whole, output_attentions=True).attentions[-1][0].mean(0)
     said = maps[prompt.shape[1] + 2, prompt.shape[1] :][:3]  # where the fourth token is foretold
-    np.testing.assert_allclose(item.prefix[0, :3], said, rtol=1e-5)
+    np.testing.assert_allclose(item.response_scores[0, :3], said, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -113,27 +116,29 @@ def test_paths_from_a_baseline_are_complete_over_both_sides():
     batch = model.encode([CHAT])
     wide = replace(batch, content=batch.content | batch.response)
     ends = [model(wide, at).logits[0, :6, 0].sum() for at in (model.embed(wide), model.embed_reference(wide))]
-    total = item.scores.sum() + np.nansum(item.prefix)
+    total = item.scores.sum() + np.nansum(item.response_scores)
     np.testing.assert_allclose(total, float(ends[0] - ends[1]), rtol=2e-3)
 
 
 def test_prefix_scores_are_shown_and_saved(tmp_path):
     item = explained(chatting(), CHAT, spans=[(0, 3), (3, 9)])
-    kept = Attributions([item])
+    kept = Explanations([item])
     kept.save(tmp_path / "kept")
-    assert Attributions.load(tmp_path / "kept") == kept
+    assert Explanations.load(tmp_path / "kept") == kept
     frame = item.to_pandas("response")
     assert list(frame.columns) == list(item.exchange.tokens)
-    np.testing.assert_array_equal(frame.to_numpy(), item.prefix)
-    own = highlight_generated(item).own
+    np.testing.assert_array_equal(frame.to_numpy(), item.response_scores)
+    own = highlight_explanation(item).own
     assert own[0] == [0, 0]
     assert own[2][0] != 0
     assert own[1][1] == 0, "a span reads nothing behind it"
     shades = re.search(r'data-own="([^"]*)"', kept.to_html(tmp_path / "page.html"))[1]
     assert json.loads(shades) == own
-    assert f"the response so far {np.nansum(item.prefix[1]):+.3g}" in render_attribution(item, plain=True).plain
+    assert (
+        f"the response so far {np.nansum(item.response_scores[1]):+.3g}" in render_explanation(item, plain=True).plain
+    )
     bare = exegete.attribute(chatting(), [CHAT], "input_x_gradient", [(0, 3)], unit="token")[0]
-    assert highlight_generated(bare).own == []
+    assert highlight_explanation(bare).own == []
     with pytest.raises(ExegeteError, match="explain with attribute_target"):
         bare.to_pandas("response")
 

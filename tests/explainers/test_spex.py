@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import exegete
-from exegete import Attributions, ExegeteError, explainer
+from exegete import ExegeteError, Explanations, explainer
 from exegete.explainers.perturbation.coalitions import all_subsets, coalition_values
 from exegete.explainers.perturbation.spex import fit_proxy, moebius_transform, shapley_values
 from exegete.explainers.units import number_units
-from exegete.reports import storage
 from small import alone, shared
 
 TEXT = "a moving film about nothing"
@@ -91,20 +90,15 @@ def test_planted_pairs_are_found_among_many():
 def test_interactions_are_stored_and_rendered(tmp_path, monkeypatch):
     result = exegete.attribute(shared("bert"), [TEXT], method="spex", n_samples=32)
     (item,) = result
-    assert 0 < len(item.pairs) <= 10
-    assert [abs(value) for *_, value in item.pairs] == sorted((abs(value) for *_, value in item.pairs), reverse=True)
+    assert 0 < len(item.interactions) <= 10
+    assert (sizes := [abs(value) for *_, value in item.interactions]) == sorted(sizes, reverse=True)
     result.save(tmp_path / "new")
-    assert Attributions.load(tmp_path / "new") == result
+    assert Explanations.load(tmp_path / "new") == result
     page = result.to_html()
-    assert page.count("<path class") == len(item.pairs)
-    one, other, _ = item.pairs[0]
-    assert f"{item.words[one]} – {item.words[other]}: " in page
+    assert page.count("<path class") == len(item.interactions)
+    one, other, _ = item.interactions[0]
+    assert f"{item.units[one].text} – {item.units[other].text}: " in page
     assert "<path class" not in exegete.attribute(shared("bert"), [TEXT], method="random").to_html()
-    older = storage.ATTRIBUTIONS.schema.remove(storage.ATTRIBUTIONS.schema.get_field_index("pairs"))
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "ATTRIBUTIONS", storage.StorageFormat(storage.ATTRIBUTIONS.name, older))
-        storage.save(tmp_path / "old", [item.to_row()], {}, storage.ATTRIBUTIONS)
-    assert Attributions.load(tmp_path / "old")[0].pairs == ()
 
 
 def test_too_few_samples_and_a_missing_extra_are_errors(monkeypatch):

@@ -129,13 +129,13 @@ def means_over_windows(model, method, target, example, short):
                 total[at] += score
                 count[at] += 1
     assert count.max() > 1
-    np.testing.assert_allclose(item.scores, total / count.clip(1), rtol=1e-5, atol=1e-7)
-    assert [(side, text) for (side, _, _), text in zip(item.word_spans, item.words, strict=True)] == [
+    np.testing.assert_allclose(item.token_scores[0], total / count.clip(1), rtol=1e-5, atol=1e-7)
+    assert [(side, text) for text, side, _, _ in item.units] == [
         (side, word) for side, text in enumerate(item.texts) for word in text.split()
     ]
-    assert item.prediction == int(logits.argmax())
+    assert item.prediction.value == int(logits.argmax())
     first = chosen[0] if isinstance(chosen, tuple) else chosen
-    assert item.probability == pytest.approx(float(logits.softmax(-1)[first]))
+    assert item.target.probability == pytest.approx(float(logits.softmax(-1)[first]))
     alone = exegete.attribute(model, short, method, target)[0]
     np.testing.assert_allclose(other.scores, alone.scores, rtol=1e-5, atol=1e-7)
     assert (other.index, item.truncated) == (1, False)

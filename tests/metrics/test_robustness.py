@@ -103,7 +103,7 @@ def test_models_with_other_tokens_or_texts_are_refused():
     items = list(exegete.attribute(bert(), TEXTS[:2], "random"))
     with pytest.raises(ExegeteError, match="the same examples"):
         jaccard_matrix([items, items[:1]])
-    other = [replace(item, tokens=[*item.tokens[:-2], "x", item.tokens[-1]]) for item in items]
+    other = [replace(item, tokens=[*item.tokens[:-2], ("x", -1, 0, 0), item.tokens[-1]]) for item in items]
     with pytest.raises(ExegeteError, match="different tokens"):
         jaccard_matrix([items, other])
 
@@ -221,12 +221,12 @@ def test_consistency_over_swaps_by_hand():
     for number, swap in enumerate(places):
         for word in swap.choices:
             changed = exegete.attribute(model, [apply_swaps(texts[0], places, {number: word})], "occlusion")[0]
-            if changed.prediction != clean.prediction:
+            if changed.prediction.value != clean.prediction.value:
                 continue
             gone = len(texts[0][swap.start : swap.end].split())
             came, first = len(word.split()), len(texts[0][: swap.start].split())
-            before = np.delete(clean.word_scores, range(first, first + gone))
-            after = np.delete(changed.word_scores, range(first, first + came))
+            before = np.delete(clean.scores[0], range(first, first + gone))
+            after = np.delete(changed.scores[0], range(first, first + came))
             values.append(jaccard(before, after))
     assert len(places) == 3
     drawn = sorted(input_consistency(model, texts[:1], "occlusion", versions=len(values) + 100))

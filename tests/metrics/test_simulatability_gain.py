@@ -44,11 +44,11 @@ def test_a_chat_model_is_asked_with_and_without_the_best_words(simulator, explan
     found = simulate_with_chat(simulator, explanations, words=2)
     right = {False: [], True: []}
     for item, text in zip(explanations, SENTENCES, strict=True):
-        places = sorted(np.argsort(-item.word_scores, kind="stable")[:2])
-        told = f"{text}\nImportant words: {item.words[places[0]]}, {item.words[places[1]]}"
+        places = sorted(np.argsort(-item.scores[0], kind="stable")[:2])
+        told = f"{text}\nImportant words: {item.units[places[0]].text}, {item.units[places[1]].text}"
         for flag, asked in ((False, text), (True, told)):
             guess = simulator.labels[int(simulator.predict(simulator.encode([asked])))]
-            right[flag].append(guess == item.prediction_label)
+            right[flag].append(guess == item.prediction.text)
     assert (found.unexplained, found.explained) == (np.mean(right[False]), np.mean(right[True]))
     assert found.gain == pytest.approx(simulatability_gain(found.explained, found.unexplained), nan_ok=True)
 

@@ -70,13 +70,13 @@ def test_occlusion_is_two_passes_without_the_word(how):
     batch = model.encode(PAIRS[:1])
     whole, sizes = float(model.probabilities(batch)), [ids_of(model, text).shape[1] for text in PAIRS[0]]
     sides = batch.inputs["input_ids"][0].split(sizes), batch.word_of[0].split(sizes)
-    for word, score in enumerate(found.word_scores):
+    for word, score in enumerate(found.scores[0]):
         each = []
         for ids, word_of in zip(*sides, strict=True):
             left = ids[word_of != word] if how == "remove" else ids.masked_fill(word_of == word, model.mask_id)
             each.append(vector(model, left[None]))
         assert score == pytest.approx(whole - float(torch.cosine_similarity(*each).detach()), rel=1e-5, abs=1e-8)
-    assert {side for side, _, _ in found.word_spans} == {0, 1}
+    assert {unit.side for unit in found.units} == {0, 1}
 
 
 @pytest.mark.parametrize("method", ["alti", "attention_rollout", "lime", "saliency", "gim", "attn_lrp"])
@@ -107,10 +107,10 @@ def test_a_folder_of_sentence_transformers_is_known_by_itself(tmp_path):
     assert isinstance(model, BiEncoder)
     assert model.settings["pooling"] == "cls"
     item = exegete.attribute(model, PAIRS[0])[0]
-    assert (item.method, item.target_label) == ("decompx_linear", "similarity")
+    assert (item.method, item.target.text) == ("decompx_linear", "similarity")
     with torch.no_grad():
         value = torch.cosine_similarity(*(vector(model, ids_of(model, text)) for text in PAIRS[0]))
-    np.testing.assert_allclose(item.probability, float(value), rtol=1e-5)
+    np.testing.assert_allclose(item.target.probability, float(value), rtol=1e-5)
     (tmp_path / "modules.json").unlink()
     assert exegete.load(tmp_path, device="cpu", task="similarity").settings["pooling"] == "mean"
 

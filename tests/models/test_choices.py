@@ -52,12 +52,12 @@ def test_occlusion_is_the_fall_of_the_score_without_the_word():
     assert [item.texts[1] for item in items] == ROW["choices"]
     item, score = (
         items[1],
-        lambda text, choice: float(exegete.attribute(model, (text, choice), "saliency")[0].probability),
+        lambda text, choice: float(exegete.attribute(model, (text, choice), "saliency")[0].target.probability),
     )
     full = score(ROW["text"], ROW["choices"][1])
-    assert item.probability == pytest.approx(full)
+    assert item.target.probability == pytest.approx(full)
     by_hand = [full - score("plot is dull", "in the rain"), full - score(ROW["text"], "in the")]
-    np.testing.assert_allclose([item.word_scores[0], item.word_scores[-1]], by_hand, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose([item.scores[0][0], item.scores[0][-1]], by_hand, rtol=1e-5, atol=1e-9)
 
 
 def test_a_text_without_choices_is_told():

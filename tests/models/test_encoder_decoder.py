@@ -94,7 +94,7 @@ def _rows(batch):
 def test_chats_go_through_the_template():
     model = EncoderDecoderModel(two_sided("t5", torch.float32).generator, tokenizer(TEMPLATE, "roberta"))
     (found,) = exegete.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
-    assert found.units == ("doc 1", "doc 2")
+    assert found.unit_texts == ("doc 1", "doc 2")
     assert found.scores.shape == (2, 2)
     assert len(found.citations(k=1)) == 2
 
@@ -104,10 +104,10 @@ def test_units_are_sums_or_removed_as_one_and_foils_differences(method):
     model = two_sided("bart")
     (token,), (source,) = (exegete.attribute(model, [ROW], method=method, unit=unit) for unit in ("token", "source"))
     if method != "occlusion":
-        inside = [[span[0] for span in token.unit_spans].count(text) for text in (0, 1)]
+        inside = [[unit.side for unit in token.units].count(text) for text in (0, 1)]
         assert inside[0] > 1
         sums = [
-            sum(score for score, span in zip(token.scores[0], token.unit_spans, strict=True) if span[0] == text)
+            sum(score for score, unit in zip(token.scores[0], token.units, strict=True) if unit.side == text)
             for text in (0, 1)
         ]
         torch.testing.assert_close(torch.tensor(sums), torch.tensor(source.scores[0].tolist()), rtol=1e-4, atol=1e-5)

@@ -48,6 +48,6 @@ def test_a_map_of_devices_says_where_parts_go(tmp_path):
     whole = exegete.load(tmp_path, device="cpu")
     text = families.SENTENCES[0]
     assert exegete.attribute(mapped, text)[0] == exegete.attribute(whole, text)[0]
-    assert exegete.attribute(exegete.load(tmp_path, device="auto"), text)[0].words == tuple(text.split())
+    assert exegete.attribute(exegete.load(tmp_path, device="auto"), text)[0].unit_texts == tuple(text.split())
     with pytest.raises(ExegeteError, match="both say where"):
         exegete.load(tmp_path, device="cpu", device_map="auto")

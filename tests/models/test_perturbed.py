@@ -246,7 +246,7 @@ def test_all_that_stands_before_the_patches_stays(family, leading):
             hook.remove()
             torch.testing.assert_close(answers[version, row], expected, **EXACT)
     item = attribute(model, uneven("vit", 1), "attention_last")[0]
-    assert item.tokens[leading:] == tuple(f"patch {number}" for number in range(16))
+    assert item.unit_texts == tuple(f"patch {number}" for number in range(16))
 
 
 def test_patches_that_cannot_be_told_apart_are_not_removed():

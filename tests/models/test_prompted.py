@@ -91,18 +91,18 @@ def test_removed_words_leave_the_same_prompt_behind(model, text):
 )
 def test_every_kind_of_explainer_works_and_touches_the_text_only(model, method):
     for found in exegete.attribute(model, SENTENCES[:2], method):
-        words = [word for word, special in zip(found.tokens, found.special, strict=True) if not special]
-        assert abs(found.scores[~torch.tensor(found.special).numpy()]).max() > 0
-        assert abs(found.scores[torch.tensor(found.special).numpy()]).max() == 0
+        words = [word.text for word, special in zip(found.tokens, found.special, strict=True) if not special]
+        assert abs(found.token_scores[0][~torch.tensor(found.special).numpy()]).max() > 0
+        assert abs(found.token_scores[0][torch.tensor(found.special).numpy()]).max() == 0
         assert len(words) < len(found.tokens) / 2
-        assert found.target_label in LABELS
+        assert found.target.text in LABELS
 
 
 def test_occlusion_is_the_drop_by_hand(model):
     text = "dull story"
     found = exegete.attribute(model, text, "occlusion", target="positive", perturbation="remove")[0]
     first_gone = by_hand(model, " story")[1]
-    assert abs(found.word_scores[0] - float(by_hand(model, text)[1] - first_gone)) < 1e-5
+    assert abs(found.scores[0, 0] - float(by_hand(model, text)[1] - first_gone)) < 1e-5
 
 
 def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):

@@ -17,6 +17,7 @@ from exegete.cli import main
 from exegete.errors import ExegeteError
 from exegete.models.encoding.tokenize import tokenize_text
 from exegete.models.families import FAMILIES
+from exegete.reports.highlighted.pieces import find_prompt_extents
 
 TEXT = "the shop opens at nine .\nthe lake is cold .\na small film about the town .\nwomen laugh at it , né ?\n" * 20
 CHAT = {
@@ -85,7 +86,7 @@ def test_removing_a_unit_is_removing_its_tokens(model, unit):
     (found,) = exegete.attribute(model, [CHAT], "occlusion", "response", unit=unit)
     batch = model.encode([CHAT])
     whole = "the shop opens  at nine . the lake is cold . when does the shop open ?".replace(" . the", " .\n\nthe", 1)
-    assert found.prompt == whole
+    assert found.exchange.prompt == whole
     prompt = model.tokenizer(whole)["input_ids"]
     said = model.tokenizer(text_target=CHAT["response"], add_special_tokens=False)["input_ids"]
     assert batch.inputs["input_ids"][0].tolist() == [*prompt, *model.decoder_start_ids, *said]
@@ -98,7 +99,7 @@ def test_removing_a_unit_is_removing_its_tokens(model, unit):
 
     full = log_prob(prompt)
     offsets = tokenize_text(model.tokenizer, whole).offsets
-    for column, (start, end) in enumerate(found.places):
+    for column, (start, end) in enumerate(find_prompt_extents(found)):
         kept = []
         for id_, (a, b) in zip(prompt, offsets, strict=True):
             first = min(a + len(whole[a:b]) - len(whole[a:b].lstrip()), b - 1)  # the white space before it aside

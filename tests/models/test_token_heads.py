@@ -79,9 +79,9 @@ def test_occlusion_is_what_replacing_words_by_hand_gives(tagger):
     whole = chance(ids)
     expected = [
         float(whole - chance(ids.masked_fill(batch.word_of == word, tagger.mask_id)))
-        for word in range(len(found.words))
+        for word in range(len(found.units))
     ]
-    np.testing.assert_allclose(found.word_scores, expected, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(found.scores[0], expected, rtol=1e-5, atol=1e-8)
     assert abs(expected[1]) > 0
 
 
@@ -163,22 +163,22 @@ def test_a_text_alone_is_explained_in_all_that_is_tagged_in_it(tagger):
             expected.append([tag[2:], word.start(), word.end()])
         before = tag[2:]
     assert len(expected) > 1
-    assert [[item.target_label, *item.about[1:]] for item in found] == expected
+    assert [[item.target.text, *item.target.place[1:]] for item in found] == expected
 
 
 def test_the_word_for_a_mask(filler):
     assert isinstance(filler, MaskedModel)
     found = exegete.attribute(filler, MASKED["bert"], "occlusion")
     hand = logits_by_hand(filler, MASKED["bert"][0]).softmax(-1)[3]
-    assert (found[0].target, found[0].probability) == (int(hand.argmax()), pytest.approx(float(hand.max())))
+    assert found[0].target[1:3] == (int(hand.argmax()), pytest.approx(float(hand.max())))
     ids = filler.tokenizer(MASKED["bert"][0], return_tensors="pt")["input_ids"]
     word = int(filler.encode(MASKED["bert"][:1]).word_of[0, 1])
     hidden = ids.clone()
     hidden[0, 1] = filler.mask_id
     with torch.no_grad():
-        without = filler.model(input_ids=hidden).logits[0, 3].softmax(-1)[found[0].target]
-    assert found[0].word_scores[word] == pytest.approx(float(hand.max() - without), rel=1e-5)
-    named = filler.tokenizer.convert_ids_to_tokens(found[0].target)
+        without = filler.model(input_ids=hidden).logits[0, 3].softmax(-1)[found[0].target.value]
+    assert found[0].scores[0][word] == pytest.approx(float(hand.max() - without), rel=1e-5)
+    named = filler.tokenizer.convert_ids_to_tokens(found[0].target.value)
     assert exegete.attribute(filler, MASKED["bert"][0], "saliency", named)[0].target == found[0].target
     assert found[0].special[3]
     second = filler.encode(MASKED["bert"][1:])
@@ -237,10 +237,10 @@ def test_conll_goes_through_explain_and_compare(tmp_path, capsys):
     assert main(["explain", *given, *texts, "-o", str(tmp_path / "tagged")]) == 0
     found = exegete.attribute(exegete.load(tmp_path / "model", device="cpu"), ["John Smith sees Rome", "Mary"])
     rows = pq.read_table(tmp_path / "tagged" / "part-000000.parquet").to_pylist()
-    assert [row["about"] for row in rows] == [list(item.about) for item in found]
+    assert [row["targets"][0]["place"] for row in rows] == [list(item.target.place) for item in found]
     assert {row["index"] for row in rows} <= {0, 1}
-    stored = exegete.Attributions.load(tmp_path / "out" / "attributions")
-    assert stored[0].texts[0][slice(*stored[0].about[1:])] == "John Smith"
+    stored = exegete.Explanations.load(tmp_path / "out" / "attributions")
+    assert stored[0].texts[0][slice(*stored[0].target.place[1:])] == "John Smith"
     assert dataclasses.replace(stored[0]) == stored[0]
     capsys.readouterr()
     assert main(["explain", "John Smith sees Rome", *given, "--methods", "saliency"]) == 0

@@ -337,7 +337,7 @@ def test_rationales_are_words_of_the_text_in_its_order(support, contiguous):
     attributed = exegete.attribute(support, list(dev), "random?seed=3")
     for short, row, item in zip(cut["text"][:], dev, attributed, strict=True):
         words = [word.text for word in split_words(row["text"])]
-        best = np.argsort(-item.word_scores, kind="stable")[: math.ceil(len(words) / 5)]
+        best = np.argsort(-item.scores[0], kind="stable")[: math.ceil(len(words) / 5)]
         if contiguous:
             assert f" {short} " in f" {' '.join(words)} "
             assert len(short.split()) == len(best)
@@ -376,7 +376,7 @@ def test_what_is_left_of_a_text_is_all_that_its_rationale_is_not(support):
         assert sorted(one.split() + other.split()) == sorted(text.split())
     item = exegete.attribute(support, dev[0]["text"], "random")[0]
     (lowest,) = extract_rationales(support, dev.select([0]), "random", 1.0, rest=True)["text"][:]
-    assert lowest == item.words[int(np.abs(item.word_scores).argmin())]
+    assert lowest == item.units[int(np.abs(item.scores[0]).argmin())].text
 
 
 def test_words_against_the_prediction_do_not_stay_and_tell_it(support):
@@ -385,10 +385,10 @@ def test_words_against_the_prediction_do_not_stay_and_tell_it(support):
     left = extract_rationales(support, dev, "input_x_gradient", 0.5, rest=True)["text"][:]
     negative = 0
     for text, item in zip(left, exegete.attribute(support, dev["text"][:], "input_x_gradient"), strict=True):
-        size = np.ceil(round(0.5 * len(item.words), 9))
-        removed = np.argsort(-np.abs(item.word_scores), kind="stable")[: int(size)].tolist()
-        negative += sum(item.word_scores[index] < 0 for index in removed)
-        stay = [word for index, word in enumerate(item.words) if index not in removed]
+        size = np.ceil(round(0.5 * len(item.units), 9))
+        removed = np.argsort(-np.abs(item.scores[0]), kind="stable")[: int(size)].tolist()
+        negative += sum(item.scores[0][index] < 0 for index in removed)
+        stay = [word for index, word in enumerate(item.unit_texts) if index not in removed]
         assert text.split() == (stay or text.split())
     assert negative > 0
 

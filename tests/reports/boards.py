@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from exegete.data.cards import MetricCard
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
+from exegete.reports.records import Target, Unit
 
 CARDS = [
     MetricCard(
@@ -39,39 +40,39 @@ def results(methods=("random", "attention", "occlusion"), examples=40, seed=0):
     return pd.DataFrame(rows, columns=["method", "example", *(card.name for card in CARDS)])
 
 
-def attribution(text="The tea was warm, the rest was not.", marks=None, **changes):
+def explanation(text="The tea was warm, the rest was not.", marks=None, label="positive", prediction=None, **changes):
     """A text split at spaces, a token a word between two special tokens; `marks` score them, -1 to 1 unless given."""
-    words = tuple(text.split(" "))
-    starts = np.cumsum([0, *(len(word) + 1 for word in words)])
+    words, place, units = text.split(" "), 0, []
+    for word in words:
+        units.append(Unit(word, 0, place, place + len(word)))
+        place += len(word) + 1
     marks = np.linspace(-1, 1, len(words)) if marks is None else marks
     values = {
-        "tokens": ("[CLS]", *words, "[SEP]"),
-        "scores": [0, *marks, 0],
-        "words": words,
-        "word_scores": marks,
-        "word_spans": tuple(
-            (0, int(start), int(start) + len(word)) for start, word in zip(starts, words, strict=False)
-        ),
+        "targets": (Target(label, 1, 0.75),),
+        "units": units,
+        "scores": [marks],
+        "unit": "word",
         "texts": (text,),
-        "target": 1,
-        "target_label": "positive",
-        "prediction": 1,
-        "prediction_label": "positive",
-        "probability": 0.75,
+        "prediction": Target(prediction or label, 1, 0.75),
         "method": "occlusion",
+        "tokens": (Unit("[CLS]"), *units, Unit("[SEP]")),
+        "token_scores": [[0, *marks, 0]],
         "special": (True, *(False for _ in words), True),
     }
-    return Attribution(**{**values, **changes})
+    return Explanation(**{**values, **changes})
 
 
 def image(rows=3, columns=4, **changes):
     """An image of patches whose scores run from -1 to 1."""
-    count = rows * columns
-    empty = {"words": (), "word_scores": (), "word_spans": (), "texts": ()}
+    units, marks = [Unit(f"p{index}") for index in range(rows * columns)], np.linspace(-1, 1, rows * columns)
     grid = {
-        "tokens": ("[CLS]", *(f"p{index}" for index in range(count))),
-        "scores": [0, *np.linspace(-1, 1, count)],
-        "special": (True, *(False for _ in range(count))),
+        "units": units,
+        "scores": [marks],
+        "unit": "patch",
+        "texts": (),
+        "tokens": (Unit("[CLS]"), *units),
+        "token_scores": [[0, *marks]],
+        "special": (True, *(False for _ in units)),
         "image_shape": (rows, columns),
     }
-    return attribution(**{**empty, **grid, **changes})
+    return explanation(**{**grid, **changes})

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 from exegete.data.cards import MetricCard
-from exegete.reports.attributions import Attributions
+from exegete.reports.explanations import Explanations
 from exegete.reports.figures.curves import Curve, choose_ticks, make_charts
 from exegete.reports.highlighted.picture import encode_data_url
 from exegete.reports.pages import html
 from exegete.reports.pages.html import ExampleView, render_report
 from exegete.reports.tables.leaderboard import make_leaderboard
-from reports.boards import CARDS, attribution, image, results
+from reports.boards import CARDS, explanation, image, results
 
 HOSTILE = (
     "</script><script>alert('x1')</script><img src=x onerror=alert(2)>\"' onmouseover='x' <!-- ]]> &amp; {{ 7 * 7 }}"
@@ -61,7 +61,7 @@ def _curves(methods, metric="deletion"):
 
 
 def _report(methods=("random", "occlusion"), label="positive", text="The tea was warm, the rest was not.", **changes):
-    items = {name: attribution(text, method=name, target_label=label) for name in methods}
+    items = {name: explanation(text, method=name, label=label) for name in methods}
     values = {
         "title": "A comparison",
         "leaderboard": make_leaderboard(results(methods), CARDS),
@@ -105,14 +105,14 @@ def test_hostile_strings_stay_text():
 
 
 def test_hostile_attributions_stay_text():
-    items = Attributions([attribution(HOSTILE, method=HOSTILE, target_label=HOSTILE, prediction_label=HOSTILE)])
+    items = Explanations([explanation(HOSTILE, method=HOSTILE, label=HOSTILE, prediction=HOSTILE)])
     page = Page(items.to_html())
     assert not page.tags("script")
     assert not page.tags("img")
     assert HOSTILE in [element[2] for element in page.tags("p")]
 
 
-@pytest.mark.parametrize("page", [_report(), Attributions([attribution()]).to_html()], ids=["report", "attributions"])
+@pytest.mark.parametrize("page", [_report(), Explanations([explanation()]).to_html()], ids=["report", "attributions"])
 def test_a_page_needs_nothing_from_outside(page):
     parsed = Page(page)
     assert not re.search(r"https?:|//[a-z]|@import|url\(", page)
@@ -208,9 +208,9 @@ EMPTY = {
     "curve of NaN": {"curves": [Curve("a", "b", [0, 1], [np.nan] * 2, [np.nan] * 2, [np.nan] * 2)]},
     "curve of one point": {"curves": [Curve("a", "b", [5], [0.5], [0.5], [0.5])]},
     "example without methods": {"examples": [ExampleView(0, ("only text",), None, "x", (None,), {})]},
-    "scores of zero": {"examples": [ExampleView(0, ("a",), "x", "x", (None,), {"m": attribution("a", [0])})]},
+    "scores of zero": {"examples": [ExampleView(0, ("a",), "x", "x", (None,), {"m": explanation("a", [0])})]},
     "scores that are not numbers": {
-        "examples": [ExampleView(0, ("a b",), "x", "x", (), {"m": attribution("a b", [np.nan, 1])})]
+        "examples": [ExampleView(0, ("a b",), "x", "x", (), {"m": explanation("a b", [np.nan, 1])})]
     },
 }
 
@@ -223,11 +223,11 @@ def test_degenerate_reports_are_drawn(changes):
 
 
 def test_attributions_of_nothing():
-    assert "No attributions" in Attributions().to_html()
+    assert "No explanations" in Explanations().to_html()
 
 
 def test_to_html_writes_a_file(tmp_path):
-    items = Attributions([attribution("好 tea")])
+    items = Explanations([explanation("好 tea")])
     assert items.to_html(tmp_path / "page.html") == (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<!doctype html>" in items.to_html()
     assert "<!doctype html>" not in items._repr_html_()

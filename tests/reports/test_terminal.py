@@ -10,8 +10,8 @@ from exegete.reports.highlighted import colors
 from exegete.reports.tables.cells import choose_decimals
 from exegete.reports.tables.leaderboard import make_leaderboard
 from exegete.reports.tables.terminal_table import fit_table, render_plain_table
-from exegete.reports.terminal import render_attribution
-from reports.boards import CARDS, attribution, image, results
+from exegete.reports.terminal import render_explanation
+from reports.boards import CARDS, explanation, image, results
 
 
 def _print(drawn, width=120, **kwargs):
@@ -25,38 +25,36 @@ def _styled(text):
 
 
 def _grounds(item):
-    text = render_attribution(item, plain=False)
+    text = render_explanation(item, plain=False)
     inked = [span for span in _styled(text) if span.style.bgcolor]
     assert all(span.style.color.triplet.hex == colors.LIGHT.text for span in inked)
     return {text.plain[span.start : span.end]: span.style.bgcolor.triplet.hex for span in inked}
 
 
 def test_words_have_the_ground_of_their_level():
-    assert _grounds(attribution("bad so good", [-1, 0, 0.5])) == {
+    assert _grounds(explanation("bad so good", [-1, 0, 0.5])) == {
         "bad": colors.LIGHT.negative[7],
         "good": colors.LIGHT.positive[3],
     }
-    assert _grounds(attribution("much some", [1, 0.5], signed=False)) == {
+    assert _grounds(explanation("much some", [1, 0.5], signed=False)) == {
         "much": colors.LIGHT.unsigned[7],
         "some": colors.LIGHT.unsigned[3],
     }
 
 
 def test_marked_words_are_underlined():
-    text = render_attribution(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=False)
+    text = render_explanation(explanation("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=False)
     underlined = [text.plain[span.start : span.end] for span in _styled(text) if span.style.underline]
     assert "".join(underlined) == "so good"
 
 
 def test_the_head_says_method_target_probability_and_prediction():
-    head = render_attribution(
-        attribution(truncated=True, prediction=0, prediction_label="negative"), plain=True
-    ).plain.split("\n")[0]
+    head = render_explanation(explanation(truncated=True, prediction="negative"), plain=True).plain.split("\n")[0]
     assert head == "occlusion · explains positive (0.75) · prediction negative · input cut to the model's length"
 
 
 def test_without_colour_scores_stand_in_the_text():
-    shown = render_attribution(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=True).plain
+    shown = render_explanation(explanation("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=True).plain
     assert shown.endswith("bad(-1) [[so]] [[good]](+0.5)")
 
 
@@ -66,27 +64,27 @@ def test_colours_are_left_out_where_there_are_none(monkeypatch, environment):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert "(+0.5)" in render_attribution(attribution("bad good", [-1, 0.5])).plain
+    assert "(+0.5)" in render_explanation(explanation("bad good", [-1, 0.5])).plain
 
 
 def test_colours_are_on_in_a_terminal(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "(+0.5)" not in render_attribution(attribution("bad good", [-1, 0.5])).plain
+    assert "(+0.5)" not in render_explanation(explanation("bad good", [-1, 0.5])).plain
 
 
 def test_a_text_cannot_command_the_terminal():
     hostile = "\x1b[2J\x07[red]x[/red]\x9b31m"
-    item = attribution(hostile, [1], target_label=hostile, method=hostile)
+    item = explanation(hostile, [1], label=hostile, method=hostile)
     for plain in (True, False):
-        shown = _print(render_attribution(item, plain=plain))
+        shown = _print(render_explanation(item, plain=plain))
         assert not set("\x1b\x07\x9b") & set(shown)
         assert "[red]x[/red]" in shown
 
 
 def test_images_are_rows_of_patches():
-    coloured, plain = (render_attribution(image(2, 3), plain=plain).plain.split("\n")[1:] for plain in (False, True))
+    coloured, plain = (render_explanation(image(2, 3), plain=plain).plain.split("\n")[1:] for plain in (False, True))
     assert coloured == ["      ", "      "]
     assert [row.split() for row in plain] == [["-1", "-0.64", "-0.27"], ["+0.091", "+0.45", "+1"]][:0] or len(
         plain

@@ -19,8 +19,8 @@ import families
 from exegete import ExegeteError
 from exegete.data.atomic_files import temporary_path
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.attribute_examples import make_batches
-from exegete.reports.attributions import Attributions
+from exegete.explainers.batches import make_batches
+from exegete.reports.explanations import Explanations
 from exegete.reports.tables.verdict import format_verdict
 from exegete.studies.compare.judge import JudgedExamples
 from exegete.studies.compare.shards import ComparisonParts
@@ -50,7 +50,7 @@ def test_one_row_an_example_and_method_with_a_column_a_metric(saved, data, tmp_p
     assert set(METRICS) | {"example", "method", "target", "prediction", "seconds", "peak_memory"} <= set(stored.columns)
     assert {"table.csv", "table.tex", "report.html", "exegete_run.json"} <= {file.name for file in tmp_path.iterdir()}
     assert not (tmp_path / ".parts").exists()
-    attributions = Attributions.load(tmp_path / "attributions")
+    attributions = Explanations.load(tmp_path / "attributions")
     assert [item.index for item in attributions] == list(range(40)) * 3
     pd.testing.assert_frame_equal(stored, found.results)
 

@@ -10,7 +10,7 @@ import exegete
 from chats import CHAT, chatting
 from exegete import ExegeteError
 from exegete.cli import main
-from exegete.explainers.generated import resolve_unit
+from exegete.explainers.registry import resolve_unit
 from exegete.metrics.faithfulness.unit_aopc import UnitComprehensiveness, UnitSufficiency
 from exegete.studies.compare.comparison import Comparison
 
@@ -89,7 +89,7 @@ def test_what_is_kept_comes_back(compared):
     assert board.count[:, column].tolist() == [1, 1, 1]
     page = (folder / "report.html").read_text()
     assert "women" in page
-    assert comparison.attributions[0].target_label == CHAT["response"].strip()
+    assert comparison.attributions[0].target.text == CHAT["response"].strip()
 
 
 def test_units_and_methods(model, compared):

@@ -19,11 +19,11 @@ from scipy import stats
 
 import exegete
 import families
-from exegete import CorpusJob, ExegeteError, explain_corpus, summarise
+from exegete import CorpusJob, ExegeteError, Explanation, explain_corpus, summarise
 from exegete.cli import main
 from exegete.cli.summary import _tables
 from exegete.data.load import Stream
-from exegete.studies.corpus.parts import COLUMNS, CORPUS_FORMAT, CorpusParts, make_explained_row
+from exegete.studies.corpus.parts import COLUMNS, CORPUS_SCHEMA, EXAMPLE_COLUMNS, CorpusParts, make_explained_row
 from exegete.studies.corpus.summary import CorpusSummary, rationale_auc
 from exegete.studies.corpus.words import WordStatistics, compute_distance, compute_drift, compute_word_shares
 
@@ -84,8 +84,9 @@ def test_it_is_what_explaining_everything_at_once_gives(model, corpus, whole):
     rows = stored(whole)
     assert [row["index"] for row in rows] == list(range(COUNT))
     for row, item, example in zip(rows, exegete.attribute(loaded, data, "decompx_linear"), data, strict=True):
-        np.testing.assert_allclose(row["word_scores"], item.word_scores, rtol=1e-5, atol=1e-7)
-        assert (row["words"], row["prediction_label"]) == (list(item.words), item.prediction_label)
+        np.testing.assert_allclose(row["scores"], item.scores, rtol=1e-5, atol=1e-7)
+        assert [unit["text"] for unit in row["units"]] == list(item.unit_texts)
+        assert row["prediction"]["text"] == item.prediction.text
         assert row["label"] == ("negative", "positive")[example["label"]]
         assert row["rationale"] == (example["rationale"] and [[0, *span] for span in example["rationale"]])
 
@@ -96,10 +97,42 @@ def test_datasets_reads_the_folder_and_its_card_tells_every_column(whole, tmp_pa
     table = load_dataset(str(whole), split="train", cache_dir=str(tmp_path))
     assert (len(table), table.column_names, set(COLUMNS)) == (
         COUNT,
-        CORPUS_FORMAT.schema.names,
-        set(CORPUS_FORMAT.schema.names),
+        CORPUS_SCHEMA.names,
+        set(CORPUS_SCHEMA.names) - set(EXAMPLE_COLUMNS),
     )
     assert all(f"| `{name}` |" in (whole / "README.md").read_text() for name in COLUMNS)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_ids_and_kept_columns_come_through(model, tmp_path, suffix, capsys):
+    frame = pd.DataFrame({"text": ["a moving film", "dull"], "id": [70, 71], "stars": [5, 1], "shop": ["x", "y"]})
+    data = tmp_path / f"reviews.{suffix}"
+    data.write_text(frame.to_csv(index=False) if suffix == "csv" else frame.to_json(orient="records", lines=True))
+    command = ["explain", "--model", str(model), "--data", f"{suffix}:{data}", "--methods", "random", "-o"]
+    assert main([*command, str(tmp_path / "out"), "--keep-columns", "stars", "--device", "cpu"]) == 0
+    assert "columns: text, id, stars; no label, no rationale (unused: shop" in capsys.readouterr().err
+    rows = stored(tmp_path / "out")
+    assert [row["id"] for row in rows] == ["70", "71"]
+    whole = [{"id": 70, "stars": 5}, {"id": 71, "stars": 1}]
+    text = [{name: str(value) for name, value in each.items()} for each in whole]
+    assert [json.loads(row["metadata"]) for row in rows] == (text if suffix == "csv" else whole)
+    assert Explanation.from_row(rows[0]).metadata["id"] in (70, "70")
+    found = exegete.attribute(exegete.load(model, device="cpu"), exegete.load_data(f"{suffix}:{data}", "all"), "random")
+    assert [str(item.metadata["id"]) for item in found] == ["70", "71"]
+    assert main([*command, str(tmp_path / "other"), "--keep-columns", "star"]) == 2
+
+
+def test_every_stored_column_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    for name, (_, what) in {**COLUMNS, **EXAMPLE_COLUMNS}.items():
+        assert f"| `{name}` | {what} |" in page
+
+
+def test_a_corpus_of_another_version_is_refused(whole, tmp_path):
+    head = json.loads((whole / "corpus.json").read_text())
+    (tmp_path / "corpus.json").write_text(json.dumps(head | {"format_version": 1}))
+    with pytest.raises(ExegeteError, match="has version 1, expected 2: explain the corpus again"):
+        CorpusParts(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
@@ -246,8 +279,10 @@ def test_only_what_changed_is_listed_the_surest_first_and_an_unsigned_method_is_
 
 def row(words, scores, label="yes", **more):
     ends = np.cumsum([len(word) + 1 for word in words])
-    spans = [[0, int(end - len(word) - 1), int(end - 1)] for word, end in zip(words, ends, strict=True)]
-    shown = {"words": words, "word_scores": scores, "word_spans": spans, "target_label": label, "rationale": None}
+    units = []
+    for word, end in zip(words, ends.tolist(), strict=True):
+        units.append({"text": word, "side": 0, "start": end - len(word) - 1, "end": end - 1})
+    shown = {"units": units, "scores": [scores], "targets": [{"text": label}], "rationale": None}
     return shown | more
 
 
@@ -302,7 +337,7 @@ def test_agreement_is_the_area_under_the_curve():
 
 
 def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
-    from exegete.reports.attributions import Attribution
+    from exegete.reports.records import Target
 
     parts, sample_examples, rows = (
         CorpusParts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}),
@@ -312,10 +347,9 @@ def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
     for number in range(40):
         words = (("sun", "sky"), ("rain", "mud"))[number % 2]
         scores = [0.9, 0.1 + number / 1000]
-        item = Attribution(
-            tokens=words, scores=scores, words=words, word_scores=scores, word_spans=((0, 0, 3), (0, 4, 7)),
-            texts=(" ".join(words),), target=0, target_label="yes", prediction=0, prediction_label="yes",
-            probability=0.5, method="x", index=number,
+        item = Explanation(
+            targets=(Target("yes", 0, 0.5),), units=((words[0], 0, 0, 3), (words[1], 0, 4, 7)), scores=[scores],
+            unit="word", texts=(" ".join(words),), method="x", index=number,
         )  # fmt: skip
         rows.append({"text": number})
         sample_examples.append(make_explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))

@@ -21,7 +21,7 @@ from scipy.stats import kendalltau
 from exegete.cli import main
 from exegete.data.provenance import digest
 from exegete.metrics import metric
-from exegete.reports.attributions import Attributions
+from exegete.reports.explanations import Explanations
 from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
@@ -169,11 +169,11 @@ def test_agreement_is_kendalls_tau_of_the_same_examples(results):
     (matrix,) = make_agreement_matrices(results, results.grid.study.file.figures["pairs"])[:1]
     taus = []
     for run in results.find_runs(recipe="slow"):
-        items = Attributions.load(results.store.cell_folder(run.cell.key) / "attributions")
+        items = Explanations.load(results.store.cell_folder(run.cell.key) / "attributions")
         size = len(items) // 3
         for one, other in zip(items[:size], items[size : 2 * size], strict=True):
             kept = ~np.array(one.special)
-            taus.append(kendalltau(np.abs(one.scores[kept]), other.scores[kept]).statistic)
+            taus.append(kendalltau(np.abs(one.token_scores[0][kept]), other.token_scores[0][kept]).statistic)
     assert matrix.values[0, 1] == pytest.approx(np.nanmean(taus))
     assert matrix.values[0, 0] == pytest.approx(1)
     (across,) = make_agreement_matrices(results, results.grid.study.file.figures["agreement"])

@@ -107,9 +107,13 @@ def filled(folder, run, draw):
     results.to_parquet(folder / "results.parquet", index=False)
     frame.assign(metric="aopc_sufficiency", x=0.5, value=1.0).to_parquet(folder / "curves.parquet", index=False)
     size = len(frame)
-    kept = {"scores": [draw.random(4) for _ in range(size)], "special": [[False] * 4] * size, "signed": [False] * size}
+    kept = {
+        "token_scores": [[draw.random(4)] for _ in range(size)],
+        "special": [[False] * 4] * size,
+        "signed": [False] * size,
+    }
     (folder / "attributions").mkdir()
-    pd.DataFrame(kept).to_parquet(folder / "attributions" / "attributions.parquet", index=False)
+    pd.DataFrame(kept).to_parquet(folder / "attributions" / "explanations.parquet", index=False)
 
 
 def results_of(folder, runs="runs"):

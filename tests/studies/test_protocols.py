@@ -94,7 +94,7 @@ def test_micro_f1_is_sklearns_over_the_tokens_of_all_texts(folders, data):
     gold, chosen = [], []
     for row, item in zip(data, exegete.attribute(model, data, method=method), strict=True):
         content = ~np.array(item.special)
-        first = np.argsort(-np.abs(item.scores[content]), kind="stable")[:3]
+        first = np.argsort(-np.abs(item.content_scores), kind="stable")[:3]
         chosen.append(np.isin(np.arange(content.sum()), first))
         gold.append(model.encode([row]).rationale_mask[0].numpy()[content])
     options = {"k": 3}

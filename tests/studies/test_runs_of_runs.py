@@ -17,7 +17,7 @@ import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.recipes import RECIPES, Recipe, extract_rationales
-from exegete.reports.attributions import Attributions
+from exegete.reports.explanations import Explanations
 from exegete.reports.tables.paper_table import render_markdown
 from exegete.studies.protocols.performance import evaluate_performance
 from exegete.studies.runs.grid import build_grid
@@ -136,11 +136,11 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
     data = exegete.load_data("generated?size=48", "test", limit=12)
     student = results.find_runs(recipe="Student", dataset="test", seed=1)[0]
     model = exegete.load(results.store.cell_folder(student.cell.needs[0]))
-    kept = Attributions.load(results.store.cell_folder(student.cell.key) / "attributions")[12:]
+    kept = Explanations.load(results.store.cell_folder(student.cell.key) / "attributions")[12:]
     for row, item in zip(data, kept, strict=True):
         with torch.no_grad():
             expected = learned.attribute(model, model.encode([row]))[0].numpy()
-        np.testing.assert_allclose(item.scores, expected, atol=1e-5)
+        np.testing.assert_allclose(item.token_scores[0], expected, atol=1e-5)
 
 
 def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_path):
@@ -212,8 +212,8 @@ def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):
     runs = results.find_runs(recipe="Student", dataset="test")
     tops = []
     for run in runs:
-        items = Attributions.load(results.store.cell_folder(run.cell.key) / "attributions")[:12]
-        scores = [item.scores[~np.array(item.special)] for item in items]
+        items = Explanations.load(results.store.cell_folder(run.cell.key) / "attributions")[:12]
+        scores = [item.content_scores for item in items]
         tops.append([set(np.argsort(-each, kind="stable")[: ceil(len(each) / 4)]) for each in scores])
 
     def pair(one, other):

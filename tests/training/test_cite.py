@@ -22,7 +22,7 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.learned.trained_citation import TrainedCitation, sparsify
 from exegete.recipes import RECIPES
-from exegete.reports.attributions import Attributions
+from exegete.reports.explanations import Explanations
 from exegete.training import citations
 from exegete.training.loop.data import tokenize_responses
 from exegete.training.loop.term_trainer import LEARNED_FILE
@@ -125,8 +125,8 @@ def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(s
     assert exegete.attribute(model, [row], loaded, "words")[0].citations(1)[0].lower_bounds == {}
     assert exegete.attribute(model, [row], loaded, "sentences", unit="word")[0].bounds is None
     assert plain.bounds is None
-    Attributions([found]).save(tmp_path / "kept")
-    assert Attributions.load(tmp_path / "kept")[0] == found
+    Explanations([found]).save(tmp_path / "kept")
+    assert Explanations.load(tmp_path / "kept")[0] == found
     with pytest.raises(ExegeteError, match="expected a folder with a saved citation"):
         explainer(f"citation:{start}")
 
@@ -170,7 +170,7 @@ def test_words_of_a_classifier_are_cited_too(tmp_path):
     result = recipe.train("tiny", generated(size=16), generated(split="dev", size=8), tmp_path, arguments=arguments)
     assert "accuracy" in result.metrics
     found = exegete.attribute(result.model, ["a dull film"], f"citation:{tmp_path}")[0]
-    assert len(found.words) == 3
+    assert len(found.units) == 3
     assert explainer(f"citation:{tmp_path}").unit == "word"
 
 

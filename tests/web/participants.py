@@ -10,7 +10,7 @@ import numpy as np
 from exegete.web.human_study.items import StudyItem
 from exegete.web.human_study.projects import create_project
 from exegete.web.human_study.protocol.file import KnownPart
-from exegete.web.human_study.protocol.known_answers import _make_attribution, _make_text_item
+from exegete.web.human_study.protocol.known_answers import _make_explanation, _make_text_item
 from sites import csrf, stranger
 
 METHODS = {"lime_like": 3, "grad_like": 2, "noise_like": 1}
@@ -70,7 +70,7 @@ def planned(made, text, name="films", examples=6):
         scored = {}
         for method, size in METHODS.items():
             scores = np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32)
-            scored[method] = _make_attribution(part, case.texts, method, scores)
+            scored[method] = _make_explanation(part, case.texts, method, scores)
         found.append(StudyItem(case.texts, scored, part.prediction, part.prediction))
     with made.studies.write_session() as session:
         create_project(session, name, found, labels=["bad", "good"], protocol=text)

@@ -74,7 +74,7 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
     item = room.explain(asked).attribution
     expect(page.get_by_role("heading", name="The model answers")).to_be_visible()
     assert page.locator("#says").locator("xpath=../..").locator(".text").inner_text().strip() == item.response.strip()
-    assert shown(page) == pytest.approx([item.log_probs.sum()], abs=6e-3)
+    assert shown(page) == pytest.approx([sum(target.log_prob for target in item.targets)], abs=6e-3)
     expect(page.locator("[data-section] h3")).to_contain_text(["doc 1", "doc 2", "user"])
     assert fits(page)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from exegete import Attributions
-from explainers.test_generated_attribution import attribution
+from exegete import Explanations
+from explainers.test_generated_attribution import explanation
 
 pytestmark = pytest.mark.browser
 
@@ -17,7 +17,7 @@ def shades(page):
 
 
 def test_pointing_at_an_answer_lights_up_the_prompt(browser, tmp_path):
-    Attributions([attribution(), attribution(signed=False)]).to_html(tmp_path / "page.html")
+    Explanations([explanation(), explanation(signed=False)]).to_html(tmp_path / "page.html")
     page = browser.new_page()
     troubles = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -43,10 +43,10 @@ def test_pointing_at_an_answer_lights_up_the_prompt(browser, tmp_path):
 
 
 def test_pointing_at_a_part_shows_what_it_took_from_those_before(browser, tmp_path):
-    item = attribution()
+    item = explanation()
     prefix = np.full((2, len(item.exchange.tokens)), np.nan, np.float32)
     prefix[0, 0], prefix[1] = 1.5, [-2, 0, 0, 0, *[np.nan] * (len(item.exchange.tokens) - 4)]
-    Attributions([replace(item, prefix=prefix)]).to_html(tmp_path / "page.html")
+    Explanations([replace(item, response_scores=prefix)]).to_html(tmp_path / "page.html")
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri())
     parts = page.locator("[data-row]")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from exegete import summarise
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
+from exegete.reports.records import Target, Unit
 from exegete.studies.corpus.parts import CorpusParts, make_explained_row
 from exegete.web.browse.corpus import PER_PAGE
 from exegete.web.browse.stored import open_results
@@ -26,12 +27,12 @@ def explained(folder, seed, shift=0.0):
     words, rows = ("dull", SCRIPT, "film"), []
     for index in range(COUNT):
         text = " ".join(words)
-        spans = tuple((0, text.index(word), text.index(word) + len(word)) for word in words)
-        scores = drawn.normal((0.5 + shift, 0.3, 0.1), 0.05)
-        item = Attribution(
-            tokens=words, scores=scores, special=(False,) * 3, words=words, word_scores=scores, word_spans=spans,
-            texts=(text,), target=index % 2, target_label=("good", MARKUP)[index % 2], prediction=1,
-            prediction_label=MARKUP, probability=0.75, method="saliency", index=index,
+        units = tuple(Unit(word, 0, text.index(word), text.index(word) + len(word)) for word in words)
+        scores = [drawn.normal((0.5 + shift, 0.3, 0.1), 0.05)]
+        target = Target(("good", MARKUP)[index % 2], index % 2, 0.75)
+        item = Explanation(
+            targets=(target,), units=units, scores=scores, unit="word", texts=(text,), tokens=units,
+            token_scores=scores, prediction=Target(MARKUP, 1, 0.75), method="saliency", index=index,
         )  # fmt: skip
         rows.append(make_explained_row(item, {"rationale": [[0, 4]] if index % 3 else None}, "good"))
     for number, first in enumerate(range(0, COUNT, 20)):

@@ -42,7 +42,7 @@ def examples(explained, texts=TEXTS):
 
 
 def answer(explained, text):
-    return exegete.attribute(explained, text, "random")[0].prediction_label
+    return exegete.attribute(explained, text, "random")[0].prediction.text
 
 
 def test_removed_words_are_gone_and_the_answer_is_the_models(fickle):

@@ -32,6 +32,10 @@ def room():
     return chats()
 
 
+def target_log_probs(item):
+    return [target.log_prob for target in item.targets]
+
+
 def read(text, limits=Limits()):  # noqa: B008  (frozen)
     return parse_chat_question(
         parse_qs(text, keep_blank_values=True), ["tiny"], METHODS, lambda name: "occlusion", limits
@@ -47,9 +51,9 @@ def log_probs(ids, said):
 
 def test_removing_a_document_lowers_log_probabilities_by_its_occlusion_scores(room):
     item = room.explain(ASKED).attribution
-    assert item.units == tuple(SOURCES)
+    assert item.unit_texts == tuple(SOURCES)
     clean = room.score_without(ASKED, [])
-    assert clean == pytest.approx([item.log_probs.sum(), *item.log_probs], abs=1e-4)
+    assert clean == pytest.approx([sum(target_log_probs(item)), *target_log_probs(item)], abs=1e-4)
     batch = model().encode([room.make_example(ASKED)])
     ids, said = batch.inputs["input_ids"][0], batch.inputs["input_ids"][0, batch.response[0]].tolist()
     for number in range(2):
@@ -59,7 +63,7 @@ def test_removing_a_document_lowers_log_probabilities_by_its_occlusion_scores(ro
         )
         left = ids[(batch.unit_of[0] != number) & ~batch.response[0] & batch.attended[0]].tolist()
         each = log_probs(left, said)
-        spans = [sum(each[start:end]) for start, end in item.spans]
+        spans = [sum(each[start:end]) for start, end in (target.value for target in item.targets)]
         assert found == pytest.approx([sum(each), *spans], abs=1e-8)
 
 
@@ -67,7 +71,7 @@ def test_removing_all_words_of_a_document_removes_the_document(room):
     by_source = replace(ASKED, sources=SPACED)
     by_word = replace(by_source, unit="word", method="random")
     item = room.explain(by_word).attribution
-    words = [unit for unit, (text, _, _) in enumerate(item.unit_spans) if item.exchange.names[text] == "letter"]
+    words = [number for number, unit in enumerate(item.units) if item.exchange.names[unit.side] == "letter"]
     assert room.score_without(by_word, words) == pytest.approx(room.score_without(by_source, [0]), abs=1e-9)
     assert room.score_without(by_word, words[1:]) != pytest.approx(room.score_without(by_source, [0]), abs=1e-3)
 
@@ -216,6 +220,6 @@ def test_examples_are_single_turn_rows():
 def test_exports_contain_the_attribution(room):
     chief = admin(site(room))
     (found,) = json.loads(chief.get(f"/chat/export/json?{ASKED.query}").text)
-    assert found["units"] == list(SOURCES)
+    assert [unit["text"] for unit in found["units"]] == list(SOURCES)
     assert "data-levels" in chief.get(f"/chat/export/html?{ASKED.query}").text
     assert chief.get(f"/chat/export/png?{ASKED.query}").status_code == 404

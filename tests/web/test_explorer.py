@@ -62,7 +62,7 @@ def test_unit_numbers_on_the_page_are_the_numbers_that_are_removed(explorer):
 def test_scores_and_figures_equal_attribute_and_compare(explorer):
     found = explorer.explain(FILM, "integrated_gradients")
     item = exegete.attribute(model(), FILM.text, "integrated_gradients")[0]
-    assert found.attribution.word_scores == pytest.approx(item.word_scores)
+    assert found.attribution.scores[0] == pytest.approx(item.scores[0])
     judged = exegete.compare(model(), [FILM.text], ["integrated_gradients"], ["aopc_comprehensiveness"])
     assert found.figures["Comprehensiveness (AOPC) ↑"] == pytest.approx(judged.results["aopc_comprehensiveness"][0])
 
@@ -102,7 +102,7 @@ def test_a_span_model_answers_with_a_span_of_the_context():
     spans = Explorer({"qa": shared("bert", "QuestionAnswering")})
     item = exegete.attribute(spans.models["qa"], (asked.text, asked.pair), "saliency")[0]
     answer = spans.predict_labels(asked)[0]
-    assert (answer.label, answer.value) == (item.prediction_label, pytest.approx(item.probability))
+    assert (answer.label, answer.value) == (item.prediction.text, pytest.approx(item.target.probability))
     assert spans.list_target_labels(asked) == []
 
 

@@ -52,7 +52,7 @@ def study(whole, answered):
 def shades(item, rule):
     """The shade of each source by arithmetic alone: sums over rows and units, the rule, eighths of the largest."""
     by_unit = rule(item.scores.astype(np.float64).sum(0))
-    totals = [sum(by_unit[n] for n, span in enumerate(item.unit_spans) if span[0] == text)
+    totals = [sum(by_unit[n] for n, unit in enumerate(item.units) if unit.side == text)
               for text, own in enumerate(item.exchange.is_source) if own]  # fmt: skip
     return [round(8 * total / max(map(abs, totals))) if any(totals) else 0 for total in totals]
 
@@ -77,7 +77,7 @@ def test_sources_have_the_shade_of_their_scores_under_the_declared_rule(model, u
 def test_saved_explanations_become_study_items(model, answered, tmp_path):
     for method in METHODS:
         exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
-    kept = [(name, item) for name in METHODS for item in exegete.Attributions.load(tmp_path / name)]
+    kept = [(name, item) for name in METHODS for item in exegete.Explanations.load(tmp_path / name)]
     assert make_items(kept) == answered
 
 

@@ -108,7 +108,7 @@ def test_blinded_explanations_have_the_scores_of_the_originals():
     item = exegete.attribute(model(), TEXTS[0], "attention_all")[0]
     shown = blind_explanations({"attention_all": item}, seed=0, annotator=1, number=0)[0].attribution
     assert (shown.method, shown.params, shown.layers, shown.signed) == ("A", {}, None, True)
-    assert np.array_equal(shown.word_scores, item.word_scores)
+    assert np.array_equal(shown.scores[0], item.scores[0])
 
 
 def test_an_annotator_can_stop_resume_and_change_answers(whole):
@@ -199,7 +199,7 @@ def test_plausibility_is_the_auc_of_marked_words(whole):
     with whole.studies.read_session() as session:
         found = compute_findings(session, find_project(session, "first"))
     for row in found.plausibility:
-        scores = [items[text][row.method].word_scores for text in TEXTS[1:]]
+        scores = [items[text][row.method].scores[0] for text in TEXTS[1:]]
         below = [np.mean((each[:-1] < each[-1]) + 0.5 * (each[:-1] == each[-1])) for each in scores]
         assert row.auc == pytest.approx(np.mean(below))
     areas = [row.auc for row in found.plausibility]
@@ -243,7 +243,16 @@ def test_annotators_choose_among_all_labels_of_the_model(whole, chief):
         assert find_project(session, "guessed").labels == list(model().labels)
     item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
     sure = [
-        StudyItem((TEXTS[0],), {"saliency": replace(item, target_label="good", prediction_label="good")}, None, "good")
+        StudyItem(
+            (TEXTS[0],),
+            {
+                "saliency": replace(
+                    item, targets=(item.target._replace(text="good"),), prediction=item.target._replace(text="good")
+                )
+            },
+            None,
+            "good",
+        )
     ]
     with whole.studies.write_session() as session:
         for labels in ((), ("good",), ("bad", "fair")):

@@ -184,6 +184,6 @@ def test_models_are_compared_on_examples_with_equal_answers(whole):
     assert [case.texts for case in found] == [(text,) for text in TEXTS]
     assert all(set(case.explanations) == {"old", "new"} for case in found)
     one = exegete.attribute(model(), TEXTS[0], METHODS[0])[0]
-    assert np.allclose(found[0].explanations["new"].word_scores, one.word_scores)
+    assert np.allclose(found[0].explanations["new"].scores[0], one.scores[0])
     with whole.studies.write_session() as session:
         create_project(session, "follow-up", found, "rank")

@@ -109,9 +109,9 @@ def test_values_are_put_into_placeholders():
 def test_signed_methods_look_like_unsigned_ones():
     item = exegete.attribute(model(), TEXTS[0], "input_x_gradient")[0]
     assert item.signed
-    assert (item.word_scores < 0).any()
-    shown = {rule: hide_method(item, "A", rule).word_scores for rule in ("positive", "absolute", "signed")}
-    assert (shown["positive"] == item.word_scores.clip(min=0)).all()
-    assert (shown["absolute"] == abs(item.word_scores)).all()
-    assert (shown["signed"] == item.word_scores).all()
-    assert (hide_method(item, "A").word_scores == shown["positive"]).all()
+    assert (item.scores[0] < 0).any()
+    shown = {rule: hide_method(item, "A", rule).scores[0] for rule in ("positive", "absolute", "signed")}
+    assert (shown["positive"] == item.scores[0].clip(min=0)).all()
+    assert (shown["absolute"] == abs(item.scores[0])).all()
+    assert (shown["signed"] == item.scores[0]).all()
+    assert (hide_method(item, "A").scores[0] == shown["positive"]).all()

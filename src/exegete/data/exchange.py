@@ -68,6 +68,10 @@ class Exchange:
         """Return the characters of the response that a span of its tokens covers."""
         return self.token_spans[span[0]][0], max(end for _, end in self.token_spans[slice(*span)])
 
+    def cut(self, span: Extent) -> str:
+        """Return the text of a span of the response's tokens."""
+        return self.response[slice(*self.extent(span))]
+
 
 def check_spans(target: Any, count: int) -> list[Extent]:
     """Return spans of response tokens, given as the number of a token, a span (start, end) or a list of those.
@@ -85,3 +89,19 @@ def check_spans(target: Any, count: int) -> list[Extent]:
                 f"{count} response tokens, got {span!r:.80}"
             )
     return [(span[0], span[1]) for span in spans]
+
+
+def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:
+    """Return the spans of a response to explain, given their kind ("sentences", "words", …) or the spans themselves.
+
+    Of sentences that a response repeats only the first is explained.
+    """
+    if not isinstance(target, str):
+        return check_spans(target, len(exchange.tokens))
+    spans = exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
+    if target != "sentences":
+        return spans
+    distinct: dict[str, Extent] = {}
+    for span in spans:
+        distinct.setdefault(exchange.cut(span).strip(), span)
+    return list(distinct.values())

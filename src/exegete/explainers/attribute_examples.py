@@ -1,10 +1,10 @@
-"""Explains texts and other examples in batches, and makes `Attribution`s of the results."""
+"""Explains examples of any task: encodes them in batches, scores their parts, and describes the results."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, overload
 
@@ -14,67 +14,48 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.alignment import pool
+from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, TokenScores, find_nonfinite, require_finite
-from exegete.explainers.generated import attribute_generated, resolve_unit, set_unit
-from exegete.explainers.registry import default_method, explainer
+from exegete.explainers.base import Explainer, TokenScores, require_finite
+from exegete.explainers.batches import as_sequence, make_batches, measure_pass, read_metadata, select_targets
+from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
+from exegete.explainers.learned.trained_citation import TrainedCitation
+from exegete.explainers.registry import default_method, resolve_unit
+from exegete.explainers.units import Units, list_units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.encoding.encode import example_to_row
+from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.load import ModelSource, load
 from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.windowed import WindowedModel
-from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.explanations import Explanation, Explanations
 from exegete.reports.progress import progress_bar
+from exegete.reports.records import Unit
 
 logger = logging.getLogger(__name__)
 
-TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 4096, 1024
-"""Token budget of a batch on a CPU: larger ones are slower, and take memory in proportion."""
 TOKENS_PER_EXPLAINED_BATCH_ON_CPU = 256
 """The budget if one method explains a batch: a quarter of the memory, for a tenth more time."""
-BATCHES_BETWEEN_TRIMS, AVERAGE_LENGTH = 2, 32
-"""Batches after which a CPU returns freed memory; content positions of an example, to compare the costs of methods."""
-TIMED_EXAMPLES, MEASURED_PASSES = 16, 100
-"""Examples on which a pass is timed, if the work takes at least MEASURED_PASSES."""
+AVERAGE_LENGTH, MEASURED_PASSES = 32, 100
+"""Content positions of an example, to compare the costs of methods; passes from which on the time is estimated."""
+TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
+"""Families of methods that score every token, those of a response too."""
 
 
 @overload
 def attribute(
-    model: ModelSource,
-    examples: Any,
-    method: str | Explainer | None = None,
-    target: Any = "predicted",
-    *,
-    unit: Granularity | None = None,
-    batch_size: int | None = None,
-    show_progress: bool | None = None,
-    allow_nan: bool = False,
-    stride: int | None = None,
-    attribute_target: bool = False,
-    **params: Any,
-) -> Attributions[Any]: ...
-
-
+    model: ModelSource, examples: Any, method: str | Explainer | None = None, target: Any = "predicted", **options: Any
+) -> Explanations: ...
 @overload
 def attribute(
     model: ModelSource,
     examples: Any,
     method: list[str] | list[Explainer] | list[str | Explainer],
     target: Any = "predicted",
-    *,
-    unit: Granularity | None = None,
-    batch_size: int | None = None,
-    show_progress: bool | None = None,
-    allow_nan: bool = False,
-    stride: int | None = None,
-    attribute_target: bool = False,
-    **params: Any,
-) -> dict[str, Attributions[Any]]: ...
-
-
+    **options: Any,
+) -> dict[str, Explanations]: ...
 def attribute(
     model: ModelSource,
     examples: Any,
@@ -88,25 +69,26 @@ def attribute(
     stride: int | None = None,
     attribute_target: bool = False,
     **params: Any,
-) -> Attributions[Any] | dict[str, Attributions[Any]]:
-    """Explain examples and return one attribution per example, in their order.
+) -> Explanations | dict[str, Explanations]:
+    """Explain examples and return one explanation per example, in their order.
 
     Args:
         model: what to explain, from `exegete.load`, or what that takes: a folder, a pipeline, (model, tokenizer).
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset. For
-            generated text: a prompt, which is read as it is, or a row with `messages`, read in the chat template.
+            generated text: a prompt, which is read as it is, or a row with `messages`, read in the chat template, with
+            or without its `response`; a `foil` is another response, whose scores are subtracted.
         method: an id of `exegete.list_methods()` or an explainer, by default `default_method`; a list gives a dict.
         target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
             (for, against) of two classes explains the difference of their outputs. For generated text: the response as
             a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
         unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`; methods that remove input remove
-            a whole unit. For generated text, and for methods with a granularity.
+            a whole unit.
         batch_size: examples per batch; default: as many as fit a token budget. Similar lengths share a batch.
         show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
         allow_nan: continue if scores are not finite; a warning tells for how many examples.
         stride: read texts longer than the model's limit in windows that share `stride` tokens, see `WindowedModel`; a
             token's score is the mean over its windows, or what removing it does to the answer. Default: cut texts.
-        attribute_target: for generated text, score the response's own earlier tokens too (`prefix` of each result).
+        attribute_target: for generated text, score the response's own earlier tokens too (`response_scores`).
             Methods that start from a baseline or add noise then do so there as well, which changes the prompt's scores.
         params: the method's parameters, as `n_steps=50`.
 
@@ -118,32 +100,29 @@ def attribute(
     examples = explained.expand_examples(as_sequence(examples))
     if not len(examples):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
+    is_generating = isinstance(explained, GeneratingModel)
+    if attribute_target and not is_generating:
+        raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
     chosen = default_method(explained) if method is None else method
     methods = chosen if isinstance(chosen, list) else [chosen]
     if not methods:
         raise ExegeteError("there is nothing to explain by: no method was given")
-    explainers: list[tuple[Explainer, Granularity | None]] = []
-    for spec in methods:
-        if isinstance(explained, GeneratingModel):
-            explainers.append(resolve_unit(spec, unit, dict(params)))
-        else:
-            single = explainer(spec, **params)
-            explainers.append((single if unit is None else set_unit(single, unit), None))
+    explainers = [resolve_unit(spec, unit, dict(params), is_generating=is_generating) for spec in methods]
     # Methods without passes count as one, so that the bar moves.
     costs = [sum(single.passes(AVERAGE_LENGTH)) or 1.0 for single, _ in explainers]
     total = sum(costs) * len(examples)
-    is_measured = total >= MEASURED_PASSES and not isinstance(explained, GeneratingModel)
+    is_measured = total >= MEASURED_PASSES and not is_generating
     estimate = (lambda: total * measure_pass(explained, examples)) if is_measured else None
     results = []
     with progress_bar("explaining", total, show_progress, estimate) as report:
-        for item, cost in zip(explainers, costs, strict=True):
-
-            def tell(count: int, cost: float = cost) -> None:
-                report(count * cost)
-
-            results.append(
-                _attribute_all(explained, examples, *item, target, batch_size, allow_nan, attribute_target, tell)
-            )
+        for (single, size), cost in zip(explainers, costs, strict=True):
+            config = {"model": explained.config._name_or_path, "model_type": explained.config.model_type}
+            config |= {"method": single.name, "params": single.params} | ({} if stride is None else {"stride": stride})
+            if isinstance(explained, GeneratingModel):
+                found = _explain_responses(explained, examples, single, target, size, attribute_target)
+            else:
+                found = _explain_batches(explained, examples, single, target, size, batch_size)
+            results.append(Explanations(_collect(found, explained, single, allow_nan, cost, report), config))
     if not isinstance(method, list):
         return results[0]
     names = [spec if isinstance(spec, str) else spec.name for spec in methods]
@@ -152,197 +131,115 @@ def attribute(
     return dict(zip(names, results, strict=True))
 
 
-@torch.no_grad()
-def measure_pass(model: ExplainedModel, examples: Sequence[Any]) -> float:
-    """Return the seconds per example of a forward pass, measured on the first few examples."""
-    batch = model.encode([examples[index] for index in range(min(TIMED_EXAMPLES, len(examples)))])
-    with model.evaluation_mode():
-        # The first pass allocates memory and chooses kernels, so the second one is timed.
-        model(batch)
-        begun = time.perf_counter()
-        model(batch)
-    return (time.perf_counter() - begun) / len(batch)
+def _collect(
+    found: Iterator[list[Explanation]], model: ExplainedModel, method: Explainer, allow_nan: bool, cost: float,
+    report: Callable[[float], None],
+) -> list[Explanation]:  # fmt: skip
+    """Return the explanations in the order of the examples; `report` is called with the cost of each finished batch."""
+    explanations, broken = list[Explanation](), 0
+    for batch in found:
+        rows = [item.scores if item.token_scores is None else item.token_scores for item in batch]
+        nonfinite = [number for number, scores in enumerate(rows) if not np.isfinite(scores).all()]
+        broken += len(nonfinite)
+        if nonfinite and not allow_nan:
+            numbers = [batch[number].index for number in nonfinite]
+            require_finite(method, model, torch.full((len(numbers), 1), torch.nan), numbers)
+        explanations += batch
+        report(len(batch) * cost)
+    if broken:
+        logger.warning("%s: %d of %d examples have scores that are not finite", method.name, broken, len(explanations))
+    return sorted(explanations, key=lambda item: item.index)
 
 
-def _attribute_all(
-    model: ExplainedModel,
-    examples: Sequence[Any],
-    method: Explainer,
-    unit: Granularity | None,
-    target: Any,
+def _explain_batches(
+    model: ExplainedModel, examples: Sequence[Any], method: Explainer, target: Any, unit: Granularity,
     batch_size: int | None,
-    allow_nan: bool,
-    attribute_target: bool,
-    report: Callable[[int], None],
-) -> Attributions[Any]:
-    """Explain the examples by one method; `report` is called with the number of examples of each finished batch."""
-    config = {"model": model.config._name_or_path, "model_type": model.config.model_type}
-    config |= {"method": method.name, "params": method.params}
-    if isinstance(model, WindowedModel):
-        config["stride"] = model.stride
-    if isinstance(model, GeneratingModel) and unit is not None:
-        items = attribute_generated(
-            model, examples, method, target, unit,
-            report=report, allow_nan=allow_nan, attribute_target=attribute_target,
-        )  # fmt: skip
-        return Attributions(items, config)
-    if attribute_target:
-        raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
-    attributions: dict[int, Attribution] = {}
-    nonfinite, count = 0, len(examples)
+) -> Iterator[list[Explanation]]:  # fmt: skip
+    """Yield the explanations of each batch, by one target per example."""
     for indices in make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU):
         batch = model.encode([examples[index] for index in indices])
-        chosen = select_targets(target, indices, count)
-        targets, logits, explanation = _explain(model, method, batch, chosen)
-        broken = find_nonfinite(explanation.scores)
-        nonfinite += len(broken)
-        if broken and not allow_nan:
-            require_finite(method, model, explanation.scores, indices)
-        for item in make_attributions(model, method, batch, targets, logits, explanation, indices):
-            attributions[item.index] = item
-        report(len(indices))
-    if nonfinite:
-        logger.warning("%s: %d of %d examples have scores that are not finite", method.name, nonfinite, count)
-    return Attributions([attributions[index] for index in range(count)], config)
-
-
-def as_sequence(examples: Any) -> Sequence[Any]:
-    """Return a single example as a list of one, and a dataset or a sequence unchanged."""
-    is_image = hasattr(examples, "convert") or (isinstance(examples, np.ndarray) and examples.ndim in (2, 3))
-    if isinstance(examples, str | Mapping | tuple) or is_image:
-        return [examples]
-    if not isinstance(examples, Iterable):
-        raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
-    sequence: Any = examples
-    if not isinstance(examples, Sequence) and not hasattr(examples, "features"):
-        sequence = list(examples)
-    if not sequence:
-        raise ExegeteError("there is nothing to explain: no example was given")
-    return sequence  # type: ignore[no-any-return]
-
-
-def make_batches(
-    model: ExplainedModel, examples: Sequence[Any], batch_size: int | None = None,
-    cpu_budget: int = TOKENS_PER_BATCH_ON_CPU,
-) -> Iterator[list[int]]:  # fmt: skip
-    """Yield the indices of the examples of each batch: similar lengths together, short examples first.
-
-    A batch has `batch_size` examples, or as many as fit a budget of padded tokens.
-    """
-    if batch_size is not None and batch_size < 1:
-        raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
-    sizes = np.array([_count_characters(example_to_row(example)) for example in examples])
-    order = np.argsort(sizes, kind="stable")
-    # About four characters per token, and two special tokens: tokenizing twice would cost more than it saves.
-    estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
-    budget = cpu_budget if model.device.type == "cpu" else TOKENS_PER_BATCH
-    start = 0
-    while start < len(examples):
-        # A batch of n examples has n times the tokens of its longest, which comes last.
-        padded = estimate[start + 1 :] * np.arange(2, len(examples) - start + 1)
-        size = batch_size or 1 + int(np.searchsorted(padded, budget, "right"))
-        stop = min(start + size, len(examples))
-        yield order[start:stop].tolist()
-        start = stop
-
-
-def _count_characters(row: Mapping[str, Any]) -> int:
-    """Return a row's length in characters, which is exact enough to sort by; images are all the same length."""
-    if "image" in row:
-        return 4 * 256
-    columns = ("text", "text_pair", "prompt", "messages", "sources", "response")
-    return sum(len(str(row.get(column) or "")) for column in columns)
-
-
-def select_targets(target: Any, indices: Sequence[int], count: int) -> Any:
-    """Return the targets of the examples at `indices`, given one target per example or one for all `count`."""
-    if target is None or (isinstance(target, str) and target in ("predicted", "label")):
-        return target
-    targets = target.tolist() if isinstance(target, Tensor) else target
-    if not isinstance(targets, list):
-        targets = [targets] * count
-    if len(targets) != count:
-        raise ExegeteError(f"expected one target or {count} (one an example), got {len(targets)}")
-    return [targets[index] for index in indices]
+        targets, logits, scores = _score_batch(model, method, batch, select_targets(target, indices, len(examples)))
+        explanations = describe_batch(model, method, batch, targets, logits, scores, indices)
+        explanations = [replace(item, metadata=read_metadata(examples[item.index])) for item in explanations]
+        # Images and token ids have no words.
+        yield [item if unit == "word" else item.aggregate(unit) for item in explanations]
 
 
 @torch.no_grad()
-def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, TokenScores]:
-    """Return the resolved target, the model's logits and the explanation."""
+def _score_batch(
+    model: ExplainedModel, method: Explainer, batch: Batch, target: Any
+) -> tuple[Tensor, Tensor, TokenScores]:
+    """Return the resolved target, the model's logits and the scores."""
     if method.returns_logits:
-        explanation = method.explain(model, batch, target)
-        assert explanation.logits is not None
-        return model.resolve_target(batch, target, explanation.logits), explanation.logits, explanation
+        scores = method.explain(model, batch, target)
+        assert scores.logits is not None
+        return model.resolve_target(batch, target, scores.logits), scores.logits, scores
     with model.evaluation_mode(), skip_unread_positions(model):
         logits = require_finite_logits(model(batch).logits)
     explained = model.resolve_target(batch, target, logits)
     return explained, logits, method.explain(model, batch, explained)
 
 
-def make_attributions(
-    model: ExplainedModel,
-    method: Explainer,
-    batch: Batch,
-    target: Tensor,
-    logits: Tensor,
-    explanation: TokenScores,
+def describe_batch(
+    model: ExplainedModel, method: Explainer, batch: Batch, target: Tensor, logits: Tensor, scores: TokenScores,
     indices: Sequence[int],
-) -> list[Attribution]:
-    """Return a batch's explanation as plain values, one `Attribution` per example, without padding."""
-    prediction = model.task.predict(logits, batch)
-    is_contrast = model.task.is_contrast(target)
-    # The probability of a contrast is that of the class it argues for.
-    chance = model.task.probability(model.task.probabilities(logits), target[:, 0] if is_contrast else target)
-    # Spans count from the example's first token, without padding on the left; those of responses already do.
-    start = torch.zeros_like(target[..., 0]) if batch.exchanges is not None else batch.attended.long().argmax(1)
-    attributions = []
+) -> list[Explanation]:  # fmt: skip
+    """Return a batch's scores as plain values, one explanation by words (or patches) per example, without padding."""
+    explained = None
+    # Methods that say what their scores miss of the output, or what of it belongs to no position, sum to the output.
+    if scores.delta is not None or scores.bias is not None:
+        explained = model.task.with_output(method.output).score(logits, target).tolist()
+    targets = model.describe_targets(batch, target, logits, explained)
+    predictions = model.describe_targets(batch, model.task.predict(logits, batch), logits)
+    explanations = []
     for row, index in enumerate(indices):
-        probability = float(chance[row])
-        predicted = _convert_output(prediction[row], start[row])
-        attributions.append(
-            Attribution(
-                **_describe_positions(batch, row, explanation),
-                target=_convert_output(target[row], start[row] * (not is_contrast)),
-                target_label=_label_output(model, batch, row, target[row]),
-                prediction=probability if model.task.name == "regression" else predicted,
-                prediction_label=_label_output(model, batch, row, prediction[row]),
-                probability=probability,
+        prediction = predictions[row]
+        if model.task.name == "regression":
+            prediction = prediction._replace(value=prediction.probability)
+        explanations.append(
+            Explanation(
+                targets=(targets[row],),
+                prediction=prediction,
                 method=method.name,
                 params=method.params,
-                delta=None if explanation.delta is None else float(explanation.delta[row]),
+                delta=None if scores.delta is None else float(scores.delta[row]),
                 index=index,
                 signed=method.signed,
-                about=None if batch.readout_mask is None else _locate_readout(batch, row, batch.readout_mask),
+                **_describe_positions(batch, row, scores),
             )
         )
-    return attributions
+    return explanations
 
 
-def _describe_positions(batch: Batch, row: int, explanation: TokenScores) -> dict[str, Any]:
-    """Return the tokens and words of an example with their scores, without padding, as fields of `Attribution`."""
+def _describe_positions(batch: Batch, row: int, scores: TokenScores) -> dict[str, Any]:
+    """Return an example's tokens and units with their scores, without padding, as fields of `Explanation`."""
     real = batch.attended[row].cpu()
-    scores = explanation.scores[row].float().cpu()[real].numpy()
-    layers = None if explanation.layers is None else explanation.layers[row].float().cpu()[:, real].numpy()
-    pairs = None if explanation.pairs is None else explanation.pairs[row].double().cpu()[real][:, real].numpy()
-    shared = {"scores": scores, "special": (~batch.content[row].cpu()[real]).tolist(), "layers": layers}
+    values = scores.scores[row].float().cpu()[real].numpy()
+    special = ~batch.content[row].cpu()[real].numpy()
+    pairs = None if scores.pairs is None else scores.pairs[row].double().cpu()[real][:, real].numpy()
+    shared = {
+        "token_scores": values[None],
+        "special": special.tolist(),
+        "layers": None if scores.layers is None else scores.layers[row].float().cpu()[:, real].numpy(),
+    }
     if batch.alignments is None:
+        tokens = [Unit(name) for name in _name_positions(batch, row, real)]
         return shared | {
-            "tokens": _name_positions(batch, row, real),
-            "words": (),
-            "word_scores": (),
-            "word_spans": (),
-            "texts": (),
+            "unit": "token" if batch.image_shape is None else "patch",
+            "units": [unit for unit, is_special in zip(tokens, special, strict=True) if not is_special],
+            "scores": values[None, ~special],
+            "tokens": tokens,
             "image_shape": batch.image_shape,
-            "pairs": () if pairs is None else find_strongest_pairs(pairs),
+            "interactions": () if pairs is None else find_strongest_pairs(pairs[~special][:, ~special]),
         }
     alignment = batch.alignments[row]
     member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
     return shared | {
-        "pairs": () if pairs is None else find_strongest_pairs(member @ pairs @ member.T),
-        "tokens": alignment.tokens,
-        "words": tuple(word.text for word in alignment.words),
-        "word_scores": pool(scores, alignment.word_of, len(alignment.words)),
-        "word_spans": tuple((word.side, word.start, word.end) for word in alignment.words),
+        "unit": "word",
+        "units": [Unit(word.text, word.side, word.start, word.end) for word in alignment.words],
+        "scores": pool(values, alignment.word_of, len(alignment.words))[None],
+        "tokens": [Unit(token, *(span or ())) for token, span in zip(alignment.tokens, alignment.spans, strict=True)],
+        "interactions": () if pairs is None else find_strongest_pairs(member @ pairs @ member.T),
         "texts": alignment.texts,
         "truncated": alignment.truncated,
     }
@@ -366,35 +263,126 @@ def _name_positions(batch: Batch, row: int, real: Tensor) -> list[str]:
     return ["class", *others, *(f"patch {number}" for number in range(patches))]
 
 
-def _label_output(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str:
-    """Return the name of a target or prediction: a label, or the text that a span covers."""
-    if batch.exchanges is not None:
-        exchange = batch.exchanges[row]
-        return exchange.response[slice(*exchange.extent((int(target[0]), int(target[1]))))]
-    if model.task.name != "span":
-        return " rather than ".join(model.labels[number] for number in target.flatten().tolist())
-    start, end = target.tolist()
-    if batch.alignments is None:
-        return f"{start}–{end}"
-    offset = int(batch.attended[row].long().argmax())
-    alignment = batch.alignments[row]
-    first, last = alignment.spans[start - offset], alignment.spans[end - offset]
-    # A span at a special token means that the text has no answer.
-    return "no answer" if first is None or last is None else alignment.texts[first[0]][first[1] : last[2]]
+def _explain_responses(
+    model: GeneratingModel, examples: Sequence[Any], method: Explainer, target: Any, unit: Granularity,
+    attribute_target: bool,
+) -> Iterator[list[Explanation]]:  # fmt: skip
+    """Yield the explanation of each response, by several targets; responses that are not given are generated first.
+
+    Raises:
+        ExegeteError: `attribute_target` with a foil, or of a method that scores only units of the prompt.
+    """
+    if attribute_target:
+        require_token_scores(method)
+    for index, raw_example in enumerate(examples):
+        example: dict[str, Any] = prompt_to_row(raw_example)
+        foil = example.pop("foil", None)
+        if foil is None:
+            item = _explain_response(model, example, method, target, unit, attribute_target)
+        elif attribute_target:
+            raise ExegeteError("a foil begins otherwise than the response: leave it or attribute_target out")
+        else:
+            item = _explain_contrast(model, example, foil, method, unit, index)
+        yield [replace(item, index=index, metadata=item.metadata | read_metadata(raw_example))]
 
 
-def _convert_output(target: Tensor, start: Tensor) -> int | tuple[int, int]:
-    """Return a class as a number, or a span counted from position `start`."""
-    return int(target) if target.ndim == 0 else (int(target[0] - start), int(target[1] - start))
-
-
-def _locate_readout(batch: Batch, row: int, readout_mask: Tensor) -> tuple[int, int, int] | None:
-    """Return the text span that a token-level head reads: side, first character, end."""
-    if batch.alignments is None:
-        return None
-    alignment = batch.alignments[row]
-    numbers = np.asarray(alignment.word_of)[readout_mask[row][batch.attended[row]].cpu().numpy()]
-    words = [alignment.words[number] for number in numbers if number >= 0]
-    return (
-        (words[0].side, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]) if words else None
+def _explain_response(
+    model: GeneratingModel, example: Mapping[str, Any], method: Explainer, target: Any, unit: Granularity,
+    attribute_target: bool,
+) -> Explanation:  # fmt: skip
+    """Explain spans of the response of one example."""
+    batch = model.encode([example])
+    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
+    spans, units = find_target_spans(exchange, target), list_units(batch, unit)
+    targets = torch.tensor(spans, device=batch.device)[:, None]
+    with torch.no_grad(), model.evaluation_mode():
+        table = require_finite_logits(model(batch).logits)
+    described = [model.describe_targets(batch, span, table)[0] for span in targets]
+    scores, response_scores = _score_units(method, model, batch, targets, units, attribute_target)
+    bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
+    if bounds is not None:
+        # The bounds were calibrated on sentences, so they hold for nothing else.
+        sentences = set(exchange.spans("sentences"))
+        bounds[[span not in sentences for span in spans]] = np.nan
+    repeated, metadata = len(exchange.spans("sentences")) - len(spans), dict[str, Any]()
+    if target == "sentences" and repeated:
+        (whole,) = model.describe_targets(batch, model.task.predict(table, batch), table)
+        metadata = {"repeated_sentences": repeated, "response_log_prob": whole.log_prob}
+    return Explanation(
+        targets=tuple(described),
+        units=units.units,
+        scores=scores,
+        unit=unit,
+        method=method.name,
+        texts=alignment.texts,
+        params=method.params,
+        signed=method.signed,
+        truncated=alignment.truncated,
+        bounds=bounds,
+        exchange=exchange,
+        response_scores=response_scores,
+        metadata=metadata,
     )
+
+
+def _score_units(
+    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, units: Units, attribute_target: bool
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Return scores [T, U] of the units and, if asked for, [T, R] of the response's tokens, NaN for unseen ones.
+
+    They are computed in whichever direction takes fewer passes.
+    """
+    count = len(units.units)
+    if not attribute_target and is_forward_cheaper(method, len(targets), count):
+        parts = units.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
+        sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
+        if sums is not None:
+            return sums[:, 0].cpu().numpy().astype(np.float32), None
+    assert batch.response is not None
+    wide = replace(batch, content=batch.content | batch.response) if attribute_target else batch
+    scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
+    # Positions without a unit go to an extra column, which is dropped.
+    total = scores.new_zeros(len(scores), count + 1)
+    total.index_add_(1, torch.where(units.number < 0, count, units.number), scores)
+    by_unit: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
+    if not attribute_target:
+        return by_unit, None
+    own: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
+    # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
+    last_read = targets[:, 0, 1:].cpu().numpy() - 2
+    own[np.arange(own.shape[1]) > last_read] = np.nan
+    return by_unit, own
+
+
+def _explain_contrast(
+    model: GeneratingModel, example: dict[str, Any], foil: Any, method: Explainer, unit: Granularity, index: int
+) -> Explanation:
+    """Explain the response rather than the foil, each read after the prompt and its own beginning.
+
+    Raises:
+        ExegeteError: a method whose scores of a difference are not differences of scores.
+    """
+    if not (method.signed and method.supports_contrasts):
+        raise ExegeteError(f"{method.name} explains no difference of two responses: its scores have no sign")
+    response, other = (
+        _explain_response(model, example | change, method, "response", unit, False)
+        for change in ({}, {"response": foil})
+    )
+    if response.units != other.units:
+        raise ExegeteError(f"the prompt of example {index} is cut differently before response and foil: shorten it")
+    log_prob = (response.target.log_prob or 0.0) - (other.target.log_prob or 0.0)
+    return replace(
+        response,
+        targets=(response.target._replace(log_prob=log_prob),),
+        scores=response.scores - other.scores,
+        bounds=None,
+        params=response.params | {"foil": other.response},
+    )
+
+
+def require_token_scores(method: Explainer) -> None:
+    """Raise ExegeteError for a method that scores only units of the prompt."""
+    if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
+        raise ExegeteError(
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
+        )

@@ -9,18 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
+from exegete.explainers.attribute_examples import require_token_scores
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
-from exegete.explainers.generated import (
-    find_target_spans,
-    is_removal_method,
-    list_units,
-    require_token_scores,
-    resolve_unit,
-)
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, count_targets_per_pass
 from exegete.explainers.gradients.forward_sums import is_forward_cheaper
+from exegete.explainers.registry import is_removal_method, resolve_unit
+from exegete.explainers.units import list_units
 from exegete.models import ExplainedModel
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
@@ -85,7 +82,7 @@ def plan_work(
     count = len(exchange.tokens)
     # Words of a response that does not exist yet are unknown; each token may be one.
     rows = len(find_target_spans(exchange, "tokens" if target == "words" and not has_response else target))
-    units = len(list_units(batch, unit).names)
+    units = len(list_units(batch, unit).units)
     by_units = not attribute_target and is_forward_cheaper(method, rows, units)
     targets_per_pass = count_targets_per_pass(batch.length)
     # Methods that remove input have a cost per unit, others per token.

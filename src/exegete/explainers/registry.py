@@ -14,10 +14,10 @@ from exegete.errors import ExegeteError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from exegete.data.granularity import Granularity
     from exegete.explainers.base import Explainer
     from exegete.models import ExplainedModel
-    from exegete.reports.attributions import Attribution
-    from exegete.reports.generated import GeneratedAttribution
+    from exegete.reports.explanations import Explanation
 
 EXPLAINERS: Registry[type[Explainer]] = Registry(
     "method",
@@ -122,6 +122,30 @@ def add_seed(spec: str, seed: int) -> str:
     return f"{spec}{'&' if '?' in spec else '?'}seed={seed}"
 
 
+def resolve_unit(
+    method: str | Explainer, unit: Granularity | None, params: dict[str, Any], *, is_generating: bool = True
+) -> tuple[Explainer, Granularity]:
+    """Return the explainer and the unit of its scores; default: the method's own unit, or words.
+
+    Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
+    """
+    if is_generating and isinstance(method, str):
+        name, options = parse_spec(method)
+        # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
+        if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in options:
+            params = {"perturbation": "remove"} | params
+    resolved = explainer(method, **params)
+    if "granularity" in resolved.params and unit is not None:
+        resolved = explainer(resolved.name, **resolved.params | {"granularity": unit})
+    own = resolved.params.get("granularity") if is_generating else None
+    return resolved, own or unit or (resolved.params.get("unit") if is_generating else None) or "word"
+
+
+def is_removal_method(explainer_class: type[Explainer]) -> bool:
+    """Return whether a method runs perturbed inputs, whose answers serve every target."""
+    return "perturbation" in getattr(explainer_class, "__dataclass_fields__", {})
+
+
 def make_titles(specs: Iterable[str]) -> dict[str, str]:
     """Return a title per spec, with folder and parameters in brackets; the spec itself if two titles are equal."""
     titles = {spec: _make_title(spec) for spec in specs}
@@ -140,8 +164,8 @@ def _make_title(spec: str) -> str:
     return f"{title} ({details})" if details else title
 
 
-def describe_score(item: Attribution | GeneratedAttribution, task: str) -> str:
-    """Return what a score of the attribution means in a task (its name), empty if the method's card does not say."""
+def describe_score(item: Explanation, task: str) -> str:
+    """Return what a score of the explanation means in a task (its name), empty if the method's card does not say."""
     name = item.params.get("of", item.method)
     if name not in EXPLAINERS:
         return ""

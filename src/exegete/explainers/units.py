@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -11,8 +11,16 @@ from exegete.data.granularity import Granularity
 from exegete.data.sentences import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch
+from exegete.reports.records import Unit
 
 ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends}
+
+
+class Units(NamedTuple):
+    """The U units of an example, and the `number` [L] of each position's unit, -1 outside of units."""
+
+    units: tuple[Unit, ...]
+    number: Tensor
 
 
 def number_units(batch: Batch, granularity: Granularity) -> Tensor:
@@ -70,3 +78,24 @@ def sum_by_unit(scores: Tensor, unit: Tensor) -> Tensor:
     # Unit -1 adds to column 0, which is dropped.
     count = int(unit.max()) + 1
     return scores.new_zeros(len(unit), count + 1).scatter_add(1, unit + 1, scores)[:, 1:]
+
+
+def list_units(batch: Batch, unit: Granularity) -> Units:
+    """Return the units of a batch of one example with an alignment."""
+    (alignment,) = batch.alignments or ()
+    number = number_units(batch, unit)[0].cpu()
+    positions: list[list[int]] = [[] for _ in range(int(number.max()) + 1)]
+    for position, own in enumerate(number.tolist()):
+        if own >= 0:
+            positions[own].append(position)
+    units = []
+    for inside in positions:
+        extents = [span for span in (alignment.spans[position] for position in inside) if span is not None]
+        side = extents[0][0]
+        start, end = min(span[1] for span in extents), max(span[2] for span in extents)
+        name = alignment.texts[side][start:end]
+        if unit == "source" and batch.exchanges is not None:
+            name = batch.exchanges[0].names[side]
+        # A token may cover no characters, as a piece of a byte sequence.
+        units.append(Unit(name or alignment.tokens[inside[0]], side, start, end))
+    return Units(tuple(units), number)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from exegete.data.alignment import split_words
 from exegete.data.swaps import Swap, apply_swaps, find_swaps
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute_examples import make_batches
+from exegete.explainers.batches import make_batches
 from exegete.models import ExplainedModel
 from exegete.models.encoding.encode import example_to_row
 from exegete.models.encoding.labels import renumber_labels

@@ -10,7 +10,7 @@ import numpy as np
 from exegete.errors import ExegeteError
 from exegete.metrics.simulatability import simulatability_gain
 from exegete.models import ExplainedModel
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 
 BATCH_SIZE = 16
 
@@ -24,7 +24,7 @@ class ChatSimulation(NamedTuple):
 
 
 def simulate_with_chat(
-    simulator: ExplainedModel, explanations: Sequence[Attribution], words: int = 5
+    simulator: ExplainedModel, explanations: Sequence[Explanation], words: int = 5
 ) -> ChatSimulation:
     """Ask a prompted model what another model predicts, from the text alone and with its most important words named.
 
@@ -39,7 +39,7 @@ def simulate_with_chat(
     """
     if not explanations:
         raise ExegeteError("expected at least one explanation to simulate, got none")
-    truth = np.array([simulator.label_id(item.prediction_label) for item in explanations])
+    truth = np.array([simulator.label_id(item.prediction.text if item.prediction else "") for item in explanations])
     plain_texts = [" ".join(item.texts) for item in explanations]
     explained_texts = []
     for text, item in zip(plain_texts, explanations, strict=True):
@@ -49,10 +49,10 @@ def simulate_with_chat(
     return ChatSimulation(unexplained, explained, simulatability_gain(explained, unexplained))
 
 
-def _select_top_words(item: Attribution, words: int) -> list[str]:
+def _select_top_words(item: Explanation, words: int) -> list[str]:
     # Words are named in the order of the text: ordered by score, they would tell more than which words matter.
-    places = np.sort(np.argsort(-item.word_scores, kind="stable")[:words])
-    return [item.words[place] for place in places]
+    places = np.sort(np.argsort(-item.scores[0], kind="stable")[:words])
+    return [item.units[place].text for place in places]
 
 
 def _predict_labels(simulator: ExplainedModel, texts: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

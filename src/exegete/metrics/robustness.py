@@ -19,7 +19,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute
 from exegete.metrics.agreement import jaccard
 from exegete.models import ExplainedModel
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 
 Floats = NDArray[np.float64]
 
@@ -89,7 +89,7 @@ def model_consistency(
     return ModelSimilarity(tuple(models), jaccard_matrix(attributions, fraction))
 
 
-def jaccard_matrix(attributions: Sequence[Sequence[Attribution]], fraction: float = 0.25) -> Floats:
+def jaccard_matrix(attributions: Sequence[Sequence[Explanation]], fraction: float = 0.25) -> Floats:
     """Return the similarities [M, M, E] of M models' attributions of the same E examples, without special tokens.
 
     Raises:
@@ -99,8 +99,8 @@ def jaccard_matrix(attributions: Sequence[Sequence[Attribution]], fraction: floa
         raise ExegeteError("expected attributions of the same examples by every model")
     examples = []
     for items in zip(*attributions, strict=True):
-        if any(item.tokens != items[0].tokens for item in items):
+        if any([token.text for token in item.tokens] != [token.text for token in items[0].tokens] for item in items):
             raise ExegeteError("the models see different tokens: compare models with one tokenizer")
-        scores = [np.asarray(item.scores)[~np.asarray(item.special, dtype=bool)] for item in items]
+        scores = [item.content_scores for item in items]
         examples.append([[jaccard(one, other, fraction) for other in scores] for one in scores])
     return np.moveaxis(np.asarray(examples, dtype=np.float64), 0, -1)

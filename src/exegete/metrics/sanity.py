@@ -22,7 +22,7 @@ from torch import nn
 from exegete.explainers import Explainer, attribute
 from exegete.models import ExplainedModel
 from exegete.models.layers.architecture import get_layers
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
 
@@ -75,7 +75,7 @@ def randomise_cascade(
     """
     trained = list(attribute(model, examples, method, **options))
     # The randomised copies predict other classes; explaining those would compare explanations of different answers.
-    targets = [item.target for item in trained]
+    targets = [item.target.value for item in trained]
     stages, values = ["trained"], [rank_correlations(trained, trained, absolute=absolute)]
     for stage, copy in randomise_stages(model, seed):
         explanations = list(attribute(copy, examples, method, targets, **options))
@@ -98,19 +98,18 @@ def randomise_stages(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str
         yield stage, copy
 
 
-def rank_correlations(one: Sequence[Attribution], other: Sequence[Attribution], *, absolute: bool = False) -> Floats:
+def rank_correlations(one: Sequence[Explanation], other: Sequence[Explanation], *, absolute: bool = False) -> Floats:
     """Return Spearman's ρ of two models' scores for the same E examples, without special tokens: [E].
 
     NaN if the scores of one model are constant or not finite, or for fewer than two tokens.
     """
     values = []
     for left, right in zip(one, other, strict=True):
-        content = ~np.asarray(left.special, dtype=bool)
-        pair = [np.asarray(item.scores, dtype=np.float64)[content] for item in (left, right)]
+        pair = [np.array(item.content_scores, dtype=np.float64) for item in (left, right)]
         if absolute:
             pair = [np.abs(scores) for scores in pair]
         defined = len(pair[0]) > 1 and all(np.isfinite(scores).all() and np.ptp(scores) > 0 for scores in pair)
-        values.append(float(spearmanr(*pair).statistic) if defined else np.nan)
+        values.append(float(spearmanr(pair[0], pair[1]).statistic) if defined else np.nan)
     return np.array(values, dtype=np.float64)
 
 

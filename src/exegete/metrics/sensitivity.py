@@ -19,7 +19,7 @@ from exegete.explainers import Explainer, attribute, explainer
 from exegete.metrics.agreement import jaccard
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import example_to_row
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 
 SMALLEST = 1e-12
 
@@ -117,7 +117,7 @@ def input_consistency(
         similarities = []
         for swap, _ in swapped:
             version = next(changed)
-            if version.prediction == original.prediction:
+            if _read_prediction(version) == _read_prediction(original):
                 similarities.append(_compare_words(original, version, swap, fraction))
         values.append(float(np.mean(similarities)) if similarities else float("nan"))
     return np.asarray(values)
@@ -131,7 +131,7 @@ def _draw_versions(text: str, count: int, kinds: Sequence[str] | None, seed: int
     return [(passages[number], apply_swaps(text, passages, {number: word})) for number, word in drawn]
 
 
-def _compare_words(one: Attribution, other: Attribution, swap: Swap, fraction: float) -> float:
+def _compare_words(one: Explanation, other: Explanation, swap: Swap, fraction: float) -> float:
     """Return the Jaccard similarity over the words outside a swap, which keep their order on both sides."""
     growth = len(other.texts[0]) - len(one.texts[0])
     left = _scores_outside(one, swap.start, swap.end)
@@ -141,11 +141,15 @@ def _compare_words(one: Attribution, other: Attribution, swap: Swap, fraction: f
     return jaccard(left[:size], right[:size], fraction)
 
 
-def _scores_outside(item: Attribution, start: int, end: int) -> NDArray[np.float64]:
+def _read_prediction(item: Explanation) -> object:
+    return None if item.prediction is None else item.prediction.value
+
+
+def _scores_outside(item: Explanation, start: int, end: int) -> NDArray[np.float64]:
     """Return scores of the words that do not overlap the characters `start` to `end` of the first text."""
-    sides = [side for side, *_ in item.word_spans]
-    first = [score for score, side in zip(item.word_scores, sides, strict=True) if side == 0]
-    second = [score for score, side in zip(item.word_scores, sides, strict=True) if side]
+    scored = list(zip(item.scores[0], item.units, strict=True))
+    first = [score for score, unit in scored if unit.side == 0]
+    second = [score for score, unit in scored if unit.side]
     outside = []
     for score, word in zip(first, split_words(item.texts[0]), strict=False):
         if word.end <= start or end <= word.start:

@@ -14,7 +14,7 @@ from exegete.explainers import Explainer, attribute
 from exegete.metrics.agreement import kendall_tau
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
-from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.explanations import Explanation
 
 PROMPT = "{prompt}"
 TEMPLATES = (
@@ -58,6 +58,7 @@ def template_stability(
     changed_rows = []
     for row, item in zip(rows, originals, strict=True):
         # Ids, not text: a text could be tokenized differently after another prompt.
+        assert item.exchange is not None
         response = model.tokenizer.convert_tokens_to_ids(list(item.exchange.tokens))
         changed_rows += [_apply_template(row, template) | {"response": response} for template in templates]
     changed = iter(attribute(model, changed_rows, method, unit=unit))
@@ -78,8 +79,9 @@ def _apply_template(row: Mapping[str, Any], template: str) -> dict[str, Any]:
     return {**row, "messages": messages}
 
 
-def _source_scores(item: GeneratedAttribution) -> NDArray[np.float32]:
+def _source_scores(item: Explanation) -> NDArray[np.float32]:
     """Return the scores of the units of sources, summed over the parts of the response: [U]."""
-    inside = [item.exchange.is_source[text] for text, *_ in item.unit_spans]
+    assert item.exchange is not None
+    inside = [item.exchange.is_source[unit.side] for unit in item.units]
     scores: NDArray[np.float32] = item.scores.sum(0)[inside]
     return scores

@@ -19,6 +19,7 @@ from exegete.models.passes.checkpointing import enable_checkpointing, is_checkpo
 from exegete.models.passes.replace_inputs import find_last_tokens, mark_last_token, replace_embeddings
 from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
 from exegete.models.state import choose_attention_type, remove_added_hooks, with_lock
+from exegete.reports.records import Target
 
 
 class ExplainedModel(HuggingFaceModel):
@@ -224,3 +225,60 @@ class ExplainedModel(HuggingFaceModel):
         if not isinstance(target, Tensor) or not target.ndim:
             target = self.task.parse_target(target, batch, self.label_id)
         return self.task.check_target(target.to(batch.device), batch, len(self.labels))
+
+    def describe_targets(
+        self, batch: Batch, target: Tensor, logits: Tensor, explained: Sequence[float] | None = None
+    ) -> list[Target]:
+        """Return the name, value and probability of a resolved target, or prediction, for each example.
+
+        `explained`: the number [B] that a method explains, for methods whose scores sum to it.
+        """
+        is_contrast = self.task.is_contrast(target)
+        # The probability of a contrast is that of the class it argues for.
+        single = target[:, 0] if is_contrast else target
+        probabilities = self.task.probability(self.task.probabilities(logits), single).tolist()
+        log_probs = self.task.log_probability(logits, target).tolist() if self.task.name == "generation" else None
+        # Spans count from the example's first token, without padding on the left; those of responses already do.
+        starts = None if is_contrast or log_probs is not None else batch.attended.long().argmax(1).tolist()
+        targets = []
+        for row, position in enumerate(target.tolist()):
+            start = 0 if starts is None else starts[row]
+            value = (position[0] - start, position[1] - start) if isinstance(position, list) else position
+            targets.append(
+                Target(
+                    text=self._name_target(batch, row, value),
+                    value=value,
+                    probability=probabilities[row],
+                    log_prob=None if log_probs is None else log_probs[row],
+                    output=None if explained is None else explained[row],
+                    place=None if batch.readout_mask is None else _locate_readout(batch, row, batch.readout_mask),
+                )
+            )
+        return targets
+
+    def _name_target(self, batch: Batch, row: int, value: int | tuple[int, int]) -> str:
+        """Return the name of a target: a label, two labels, or the text that a span covers."""
+        if batch.exchanges is not None and isinstance(value, tuple):
+            return batch.exchanges[row].cut(value)
+        if not isinstance(value, tuple):
+            return self.labels[value]
+        if self.task.name != "span":
+            return " rather than ".join(self.labels[number] for number in value)
+        if batch.alignments is None:
+            return f"{value[0]}–{value[1]}"
+        alignment = batch.alignments[row]
+        first, last = (alignment.spans[position] for position in value)
+        # A span at a special token means that the text has no answer.
+        return "no answer" if first is None or last is None else alignment.texts[first[0]][first[1] : last[2]]
+
+
+def _locate_readout(batch: Batch, row: int, readout_mask: Tensor) -> tuple[int, int, int] | None:
+    """Return the text span that a token-level head reads: side, first character, end."""
+    if batch.alignments is None:
+        return None
+    alignment = batch.alignments[row]
+    places = readout_mask[row][batch.attended[row]].nonzero().flatten().tolist()
+    words = [alignment.words[alignment.word_of[place]] for place in places if alignment.word_of[place] >= 0]
+    if not words:
+        return None
+    return words[0].side, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]

@@ -17,7 +17,7 @@ from exegete.explainers import Explainer, attribute, explainer
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import train_companion
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 
@@ -127,20 +127,20 @@ def extract_rationales(
     return result
 
 
-def _select_texts(attribution: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[str]:
+def _select_texts(explanation: Explanation, ratio: float, contiguous: bool, rest: bool) -> list[str]:
     """Return the selected words of each text of one example, joined by spaces."""
     # Without the words for the prediction those against it would be left, and tell which label it was.
-    scores = np.abs(attribution.word_scores) if rest else attribution.word_scores
+    scores = np.abs(explanation.scores[0]) if rest else explanation.scores[0]
     selected = select_words(scores, ratio, contiguous)
     if rest:
         removed = set(selected)
-        selected = [index for index in range(len(attribution.words)) if index not in removed]
+        selected = [index for index in range(len(explanation.units)) if index not in removed]
         # an empty text cannot be encoded
         selected = selected or [int(scores.argmin())]
-    sides: list[list[str]] = [[] for _ in attribution.texts]
+    sides: list[list[str]] = [[] for _ in explanation.texts]
     # in the order of the text, as in FRESH; the order of importance would tell the predictor more than the words do
     for index in selected:
-        sides[attribution.word_spans[index][0]].append(attribution.words[index])
+        sides[explanation.units[index].side].append(explanation.units[index].text)
     return [" ".join(words) for words in sides]
 
 

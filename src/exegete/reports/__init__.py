@@ -1,1 +1,1 @@
-"""Attributions and tables as terminal text, HTML, pictures and LaTeX; draws numbers without computing any."""
+"""Explanations and tables as terminal text, HTML, pictures and LaTeX; draws numbers without computing any."""

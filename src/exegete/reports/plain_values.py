@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,6 @@ def to_float_array(values: ArrayLike, name: str, ndim: int) -> NDArray[np.float3
     return array
 
 
-def to_strings(values: Iterable[str], name: str) -> tuple[str, ...]:
-    """Return the values as a tuple. Raises ExegeteError when one is not a string."""
-    strings = tuple(values)
-    if not all(isinstance(value, str) for value in strings):
-        raise ExegeteError(f"{name}: expected strings, got {strings!r}")
-    return strings
-
-
 def to_json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a deep copy as JSON reads it back. Raises ExegeteError when JSON cannot hold a value."""
     try:
@@ -54,6 +46,8 @@ def is_equal(one: Any, other: Any) -> bool:
         return np.array_equal(one, other, equal_nan=True)
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(is_equal, one, other))
     # Without the type check, class 1 would equal the regression value 1.0 and True.
     return type(one) is type(other) and bool(one == other)
 
@@ -64,6 +58,8 @@ def replace_non_finite(value: Any) -> Any:
         return replace_non_finite(value.tolist())
     if isinstance(value, list | tuple):
         return [replace_non_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {name: replace_non_finite(item) for name, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

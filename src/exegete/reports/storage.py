@@ -1,4 +1,4 @@
-"""Storage of attributions in a directory: a Parquet file of plain columns and a JSON file with their configuration."""
+"""Storage of explanations in a directory: a Parquet file of plain columns and a JSON file with their configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,96 +15,124 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exegete.data.atomic_files import remove_abandoned, temporary_path
+from exegete.data.exchange import Exchange
 from exegete.data.provenance import get_versions
 from exegete.errors import ExegeteError
 
-FORMAT_VERSION = 1
-DATA, CONFIG = "attributions.parquet", "config.json"
-TEXTS = pa.list_(pa.string())
-SPANS = pa.list_(pa.list_(pa.int64()))
-
-
-@dataclass(frozen=True)
-class StorageFormat:
-    """A file format: its name and columns, those that may be null, and those that files of older versions lack."""
-
-    name: str
-    schema: pa.Schema
-    optional: frozenset[str] = frozenset()
-    added_later: frozenset[str] = frozenset()
-
-
-ATTRIBUTIONS = StorageFormat(
-    "exegete-attributions",
-    pa.schema(
-        {
-            "index": pa.int64(),
-            "method": pa.string(),
-            "texts": TEXTS,
-            "tokens": TEXTS,
-            "scores": pa.list_(pa.float32()),
-            "special": pa.list_(pa.bool_()),
-            "words": TEXTS,
-            "word_scores": pa.list_(pa.float32()),
-            "word_spans": SPANS,
-            "target": pa.string(),
-            "target_label": pa.string(),
-            "prediction": pa.string(),
-            "prediction_label": pa.string(),
-            "probability": pa.float64(),
-            "delta": pa.float64(),
-            "signed": pa.bool_(),
-            "truncated": pa.bool_(),
-            "layers": pa.list_(pa.list_(pa.float32())),
-            "image_shape": pa.list_(pa.int64()),
-            "params": pa.string(),
-            "pairs": pa.list_(pa.list_(pa.float64())),
-            "about": pa.list_(pa.int64()),
-        }
-    ),
-    frozenset({"delta", "layers", "image_shape", "pairs", "about"}),
-    frozenset({"pairs", "about"}),
+FORMAT, FORMAT_VERSION = "exegete-explanations", 2
+DATA, CONFIG = "explanations.parquet", "config.json"
+TEXTS, SPANS, TABLE = pa.list_(pa.string()), pa.list_(pa.list_(pa.int64())), pa.list_(pa.list_(pa.float32()))
+UNITS = pa.list_(pa.struct({"text": pa.string(), "side": pa.int64(), "start": pa.int64(), "end": pa.int64()}))
+TARGET = pa.struct(
+    {"text": pa.string(), "value": pa.string(), "probability": pa.float64(), "log_prob": pa.float64()}
+    | {"output": pa.float64(), "place": pa.list_(pa.int64())}
 )
-GENERATED = StorageFormat(
-    "exegete-generated-attributions",
-    pa.schema(
-        {
-            "index": pa.int64(),
-            "method": pa.string(),
-            "unit": pa.string(),
-            "prompt": pa.string(),
-            "names": TEXTS,
-            "places": SPANS,
-            "is_source": pa.list_(pa.bool_()),
-            "response": pa.string(),
-            "tokens": TEXTS,
-            "token_spans": SPANS,
-            "spans": SPANS,
-            "log_probs": pa.list_(pa.float32()),
-            "units": TEXTS,
-            "unit_spans": SPANS,
-            "scores": pa.list_(pa.list_(pa.float32())),
-            "signed": pa.bool_(),
-            "truncated": pa.bool_(),
-            "params": pa.string(),
-            "bounds": pa.list_(pa.list_(pa.float32())),
-            "prefix": pa.list_(pa.list_(pa.float32())),
-        }
-    ),
-    frozenset({"bounds", "prefix"}),
-    frozenset({"bounds", "prefix"}),
+EXCHANGE = pa.struct(
+    {"prompt": pa.string(), "names": TEXTS, "places": SPANS, "is_source": pa.list_(pa.bool_())}
+    | {"response": pa.string(), "tokens": TEXTS, "token_spans": SPANS}
 )
-FORMATS = {ATTRIBUTIONS.name: ATTRIBUTIONS, GENERATED.name: GENERATED}
+COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
+    "index": (pa.int64(), "the example's number, from 0"),
+    "method": (pa.string(), "the explainer"),
+    "params": (pa.string(), "its parameters, as JSON"),
+    "texts": (TEXTS, "the text, its two texts, or the visible texts of a prompt"),
+    "targets": (pa.list_(TARGET), "the T explained outputs: name, value as JSON (class, number, span), probability, …"),
+    "prediction": (TARGET, "what the model predicts; null for generated text"),
+    "unit": (pa.string(), "the size of the units: token, word, sentence, paragraph, source, patch"),
+    "units": (UNITS, "the U parts with scores: text, and side (number of the text, -1 without), start and end in it"),
+    "scores": (TABLE, "T × U scores"),
+    "bounds": (TABLE, "T × U lower bounds on the fall of a target's log-probability without a unit"),
+    "interactions": (
+        pa.list_(pa.struct({"one": pa.int64(), "other": pa.int64(), "value": pa.float64()})),
+        "the strongest pairs of units and what they add together",
+    ),
+    "tokens": (UNITS, "the L tokens of the model, special ones included, as units"),
+    "token_scores": (TABLE, "T × L scores of the tokens; 0 for special ones"),
+    "special": (pa.list_(pa.bool_()), "whether each token is special"),
+    "layers": (TABLE, "layers × L scores of the tokens in each layer"),
+    "exchange": (EXCHANGE, "generated text: the prompt with its visible texts, and the response with its R tokens"),
+    "response_scores": (TABLE, "T × R scores of the response's own tokens"),
+    "image_shape": (pa.list_(pa.int64()), "rows and columns of an image's patches"),
+    "delta": (pa.float64(), "what the scores miss to sum to the output's change"),
+    "signed": (pa.bool_(), "whether negative scores are evidence against the target"),
+    "truncated": (pa.bool_(), "whether the input was cut to the model's length"),
+    "metadata": (pa.string(), "facts about the example, as JSON"),
+}
+"""The type and meaning of each column of a stored explanation."""
+REQUIRED = {
+    "index",
+    "method",
+    "params",
+    "texts",
+    "targets",
+    "unit",
+    "units",
+    "scores",
+    "signed",
+    "truncated",
+    "metadata",
+}
+SCHEMA = pa.schema({name: kind for name, (kind, _) in COLUMNS.items()})
 
 
-def to_arrow_table(rows: Sequence[Mapping[str, Any]], storage_format: StorageFormat = ATTRIBUTIONS) -> pa.Table:
+def to_row(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an explanation's fields as the plain values of a row; JSON is text."""
+    row = to_records(values)
+    for target in (*row["targets"], *([row["prediction"]] if row["prediction"] else ())):
+        target["value"] = json.dumps(target["value"])
+    return row | {name: json.dumps(row[name], ensure_ascii=False) for name in ("params", "metadata")}
+
+
+def to_records(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an explanation's fields with units, targets, interactions and exchange as mappings."""
+    changes: dict[str, Any] = {
+        name: [each._asdict() for each in values[name]] for name in ("targets", "units", "tokens")
+    }
+    names = ("one", "other", "value")
+    changes["interactions"] = [dict(zip(names, pair, strict=True)) for pair in values["interactions"]]
+    for name, convert in (("prediction", lambda value: value._asdict()), ("exchange", asdict)):
+        changes[name] = None if values[name] is None else convert(values[name])
+    return dict(values) | changes
+
+
+def from_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the explanation in a row, of a file or of `to_records`: the inverse of both."""
+    values = {name: row[name] for name in COLUMNS if row.get(name) is not None}
+    for name in ("params", "metadata"):
+        values[name] = json.loads(values[name]) if isinstance(values[name], str) else values[name]
+    values["targets"] = [_read_target(target) for target in values["targets"]]
+    if "prediction" in values:
+        values["prediction"] = _read_target(values["prediction"])
+    for name in ("units", "tokens", "interactions"):
+        values[name] = [tuple(each.values()) for each in values.get(name, ())]
+    if "exchange" in values:
+        values["exchange"] = Exchange(**{name: _to_tuples(value) for name, value in values["exchange"].items()})
+    return values
+
+
+def _read_target(target: Mapping[str, Any]) -> tuple[Any, ...]:
+    value = target["value"]
+    # JSON has no NaN: it is written as null.
+    probability = float("nan") if target["probability"] is None else target["probability"]
+    return tuple(
+        (
+            dict(target) | {"value": json.loads(value) if isinstance(value, str) else value, "probability": probability}
+        ).values()
+    )
+
+
+def _to_tuples(value: Any) -> Any:
+    return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def to_arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:
     """Return the rows as an Arrow table of plain columns. Raises ExegeteError for text that is not Unicode."""
-    columns = {name: [_to_plain(row[name]) for row in rows] for name in storage_format.schema.names}
+    columns = {name: [_to_plain(row[name]) for row in rows] for name in schema.names}
     try:
-        return pa.table(columns, schema=storage_format.schema)
+        return pa.table(columns, schema=schema)
     # A lone surrogate, which a Python string may hold, has no UTF-8 form.
     except (UnicodeEncodeError, pa.ArrowException) as error:
-        raise ExegeteError(f"the attributions cannot be stored: {error}") from error
+        raise ExegeteError(f"the explanations cannot be stored: {error}") from error
 
 
 def _to_plain(value: Any) -> Any:
@@ -114,31 +142,26 @@ def _to_plain(value: Any) -> Any:
     return list(value) if hasattr(value, "ndim") else value
 
 
-def save(
-    directory: Path,
-    rows: Sequence[Mapping[str, Any]],
-    config: Mapping[str, Any],
-    storage_format: StorageFormat = ATTRIBUTIONS,
-) -> Path:
+def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Path:
     """Write both files and return the directory. Each file appears under its name only when it is complete."""
-    content = to_arrow_table(rows, storage_format)
+    content = to_arrow_table(rows)
     temporary = temporary_path(directory.absolute())
     try:
         temporary.mkdir(parents=True)
         pq.write_table(content, temporary / DATA, compression="zstd")
-        description = _describe_data(temporary / DATA, len(rows), config, storage_format)
+        description = _describe_data(temporary / DATA, len(rows), config)
         (temporary / CONFIG).write_text(description, encoding="utf-8")
         _publish(temporary, directory)
         remove_abandoned(directory.absolute())
     except OSError as error:
-        raise ExegeteError(f"cannot write attributions to {directory}: {error.strerror or error}") from error
+        raise ExegeteError(f"cannot write explanations to {directory}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return directory
 
 
-def _describe_data(data: Path, rows: int, config: Mapping[str, Any], storage_format: StorageFormat) -> str:
-    head = {"format": storage_format.name, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
+def _describe_data(data: Path, rows: int, config: Mapping[str, Any]) -> str:
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
     return json.dumps(head | {"versions": get_versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -157,54 +180,48 @@ def _publish(temporary: Path, directory: Path) -> None:
         os.replace(temporary / name, directory / name)
 
 
-def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any], StorageFormat]:
-    """Return the rows, the configuration and the format that `save` wrote. Raises ExegeteError for other files."""
-    for name in (DATA, CONFIG):
-        if not (directory / name).is_file():
-            raise ExegeteError(
-                f"{directory} holds no saved attributions: {name} is missing; give a directory from save()"
-            )
+def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rows and the configuration that `save` wrote. Raises ExegeteError for other files."""
+    # The description comes first, since it tells files of another version, which have another name.
     description = _read_description(directory / CONFIG)
+    if not (directory / DATA).is_file():
+        raise ExegeteError(f"{directory} holds no saved explanations: {DATA} is missing; give a directory from save()")
     if _digest_file(directory / DATA) != description.get("sha256"):
         raise ExegeteError(
             f"{directory / DATA} is not the file that {CONFIG} describes: damaged or half-saved; save again"
         )
-    storage_format = FORMATS[description["format"]]
-    return _read_rows(directory / DATA, storage_format), dict(description["config"]), storage_format
+    return _read_rows(directory / DATA), dict(description["config"])
 
 
 def _read_description(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ExegeteError(f"{path.parent} holds no saved explanations: {path.name} is missing; give one from save()")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ExegeteError(f"{path} is not readable JSON ({error}); save the attributions again") from error
-    is_description = isinstance(content, dict) and content.get("format") in FORMATS
-    if not is_description or not isinstance(content.get("config"), dict):
-        raise ExegeteError(f"{path} does not describe saved attributions; give a directory from save()")
-    if content.get("format_version") != FORMAT_VERSION:
-        raise ExegeteError(f"{path} has format {content.get('format_version')}, this version reads {FORMAT_VERSION}")
+        raise ExegeteError(f"{path} is not readable JSON ({error}); save the explanations again") from error
+    name, version = (content.get("format"), content.get("format_version")) if isinstance(content, dict) else ("", None)
+    if str(name).startswith("exegete-") and version != FORMAT_VERSION:
+        raise ExegeteError(
+            f"{path} has version {version}, expected {FORMAT_VERSION}: explain and save again, or read it with the "
+            "version of exegete that wrote it"
+        )
+    if name != FORMAT or not isinstance(content.get("config"), dict):
+        raise ExegeteError(f"{path} does not describe saved explanations; give a directory from save()")
     return dict(content)
 
 
-def _read_rows(path: Path, storage_format: StorageFormat) -> list[dict[str, Any]]:
+def _read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         content = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
-        raise ExegeteError(f"{path} is not a readable Parquet file ({error}); save the attributions again") from error
-    names, wrong = [], []
-    for field in storage_format.schema:
-        if field.name in content.column_names:
-            names.append(field.name)
-            if not _fits(content.column(field.name), field, storage_format):
-                wrong.append(field.name)
-        # Files of older versions lack some columns; the record's defaults replace them.
-        elif field.name not in storage_format.added_later:
+        raise ExegeteError(f"{path} is not a readable Parquet file ({error}); save the explanations again") from error
+    wrong = []
+    for field in SCHEMA:
+        is_known = field.name in content.column_names and content.column(field.name).type == field.type
+        if not is_known or (field.name in REQUIRED and content.column(field.name).null_count):
             wrong.append(field.name)
     if wrong:
-        raise ExegeteError(f"{path}: expected the columns of saved attributions; missing or of another type: {wrong}")
-    rows: list[dict[str, Any]] = content.select(names).to_pylist()
+        raise ExegeteError(f"{path}: expected the columns of saved explanations; missing or of another type: {wrong}")
+    rows: list[dict[str, Any]] = content.select(SCHEMA.names).to_pylist()
     return rows
-
-
-def _fits(column: pa.ChunkedArray, field: pa.Field, storage_format: StorageFormat) -> bool:
-    return bool(column.type == field.type) and (field.name in storage_format.optional or column.null_count == 0)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 
 from exegete.data.provenance import digest, digest_data, to_json_value, write_json
-from exegete.explainers.attribute_examples import make_batches
+from exegete.explainers.batches import make_batches
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel

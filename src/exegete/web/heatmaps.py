@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 from exegete.reports.highlighted import colors
 
 
@@ -26,12 +26,13 @@ class Heatmap(NamedTuple):
     rows: Sequence[tuple[str, Sequence[HeatmapCell]]]
 
 
-def make_layer_heatmap(item: Attribution) -> Heatmap:
+def make_layer_heatmap(item: Explanation) -> Heatmap:
     """Return the scores of each layer without special tokens, the last layer first."""
     positions = [position for position, is_special in enumerate(item.special) if not is_special]
-    layers = item.layers if item.layers is not None else item.scores[None]
+    layers = item.layers if item.layers is not None else item.token_scores
+    assert layers is not None
     names = [str(number) for number in range(len(layers), 0, -1)]
-    tokens = [item.tokens[position] for position in positions]
+    tokens = [item.tokens[position].text for position in positions]
     # Each row is scaled by itself: the scores of layers can differ by orders of magnitude.
     return make_heatmap(names, tokens, layers[::-1, positions], signed=item.signed, by_row=True)
 

@@ -15,7 +15,7 @@ from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
-    from exegete.reports.attributions import Attributions
+    from exegete.reports.explanations import Explanations
 
 
 def explain(
@@ -118,6 +118,10 @@ def explain(
     text_pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
     rationale_column: options.RationaleColumn = None,
+    keep_columns: Annotated[
+        str | None,
+        typer.Option("--keep-columns", help="Corpus: comma-separated columns to keep as metadata; id always is."),
+    ] = None,
 ) -> None:
     """Explain one text (or pair), a corpus, or the response to a prompt, by one or several methods.
 
@@ -150,13 +154,13 @@ def explain(
     from exegete.cli.shared.options import parse_target, split_ids
     from exegete.explainers.plan import plan_work
     from exegete.explainers.registry import add_seed, default_method
-    from exegete.reports.attributions import Attributions
+    from exegete.reports.explanations import Explanations
 
     silence_libraries()
     if data is not None:
         load_options |= {} if task is None else {"task": task}
         set_threads(threads, hidden_size(model), device)
-        named = options.column_options(text_column, text_pair_column, label_column, rationale_column)
+        named = options.column_options(text_column, text_pair_column, label_column, rationale_column, keep_columns)
         job = {
             "split": split,
             "target": target,
@@ -199,16 +203,16 @@ def explain(
         attribute_target=attribute_target,
         show_progress=False if quiet else None,
     )
-    _print_results(sum(by_method.values(), Attributions()), explained.task.name, output_dir, html, json, quiet)
+    _print_results(sum(by_method.values(), Explanations()), explained.task.name, output_dir, html, json, quiet)
 
 
 def _print_results(
-    attributions: Attributions[Any], task: str, output_dir: Path | None, html: Path | None, json: bool, quiet: bool
+    attributions: Explanations, task: str, output_dir: Path | None, html: Path | None, json: bool, quiet: bool
 ) -> None:
     from exegete.explainers.registry import describe_score
     from exegete.reports.highlighted.colors import LEVELS
     from exegete.reports.tables.terminal_table import has_no_colors
-    from exegete.reports.terminal import render_attribution
+    from exegete.reports.terminal import render_explanation
 
     if output_dir is not None:
         attributions.save(output_dir)
@@ -219,7 +223,7 @@ def _print_results(
         typer.echo(attributions.to_json())
     else:
         for item in attributions:
-            console().print(render_attribution(item, unit=describe_score(item, task)))
+            console().print(render_explanation(item, unit=describe_score(item, task)))
         if task != "generation" and not quiet:
             limit = f"{1 / (2 * LEVELS):.0%} of the strongest"
             shown = "score" if has_no_colors() else "colour"

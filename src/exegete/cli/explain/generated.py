@@ -82,7 +82,7 @@ def describe_costs(
     model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan], max_new_tokens: int
 ) -> list[str]:
     """Return one line per method with lengths, units, passes and seconds, and one with the memory of a pass."""
-    from exegete.explainers.attribute_examples import measure_pass
+    from exegete.explainers.batches import measure_pass
     from exegete.explainers.plan import add_placeholder_response, count_saved_bytes
     from exegete.studies.runs.estimate import format_duration
 
@@ -97,7 +97,8 @@ def describe_costs(
 
 def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan]) -> None:
     """Say which methods will take over a minute."""
-    from exegete.explainers.attribute_examples import MEASURED_PASSES, measure_pass
+    from exegete.explainers.attribute_examples import MEASURED_PASSES
+    from exegete.explainers.batches import measure_pass
     from exegete.studies.runs.estimate import format_duration
 
     # Measuring takes two passes itself.

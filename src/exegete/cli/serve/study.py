@@ -150,7 +150,7 @@ def _add_changed_versions(cases: Sequence[StudyItem], material: StudyMaterial, p
 
 def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Sequence[str]]:
     """Return the study's examples, and the labels of the model."""
-    from exegete.reports.attributions import Attributions
+    from exegete.reports.explanations import Explanations
     from exegete.web.human_study.items import (
         explain_items,
         make_follow_up_items,
@@ -162,7 +162,7 @@ def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Se
     if result is not None:
         return select_comparison_items(result.comparison, material.limit), result.comparison.config.get("labels", ())
     if material.saved:
-        items = [item for folder in material.saved for item in Attributions.load(folder)]
+        items = [item for folder in material.saved for item in Explanations.load(folder)]
         return select_saved_items(items, material.limit), ()
     if material.models and material.rows:
         model = next(iter(material.models.values()))

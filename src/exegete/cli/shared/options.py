@@ -137,9 +137,12 @@ RationaleColumn = Annotated[
 ]
 
 
-def column_options(text: str | None, pair: str | None, label: str | None, rationale: str | None) -> dict[str, str]:
+def column_options(
+    text: str | None, pair: str | None, label: str | None, rationale: str | None, keep: str | None = None
+) -> dict[str, str]:
     """Return the column names that were given, as options of `load_data`."""
     named = {"text_column": text, "text_pair_column": pair, "label_column": label, "rationale_column": rationale}
+    named["keep_columns"] = keep
     return {name: value for name, value in named.items() if value is not None}
 
 

@@ -42,6 +42,8 @@ LABELS = ("label", "labels", "sentiment")
 USUAL = set(chain(TEXTS, *PAIRS))
 """Names of columns that hold text."""
 TASKS = ("classification", "regression")
+ID = "id"
+"""The column that always stays with its row, so that results can be joined back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,7 @@ class ColumnOptions:
             {"text": [...], "answer_start": [...]}.
         task: classification or regression. By default labels with a fraction make a regression. The text 1.0 (as in a
             csv file) has a fraction; the number 1.0 is the class 1.
+        keep_columns: further columns, separated by commas, that stay with each row; a column `id` always does.
         skip_empty: leave out rows with an empty text. By default they are an error.
     """
 
@@ -69,6 +72,7 @@ class ColumnOptions:
     rationale_pair_column: str = ""
     answer_column: str = ""
     task: str = ""
+    keep_columns: str = ""
     skip_empty: bool = False
 
     def __post_init__(self) -> None:
@@ -85,6 +89,7 @@ class Columns(NamedTuple):
     rationale: str | None
     rationale_pair: str | None
     answer: str | None
+    kept: tuple[str, ...]
 
 
 def resolve_columns(options: ColumnOptions, records: Records, where: str) -> Columns:
@@ -111,12 +116,12 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
         columns = _find_columns(options, names, where)
     except ExegeteError:
         return ""
-    pairs = columns._asdict().items()
+    pairs = [(name, column) for name, column in columns._asdict().items() if name != "kept"]
     read = [name if name == column else f"{name} ← {column}" for name, column in pairs if column]
     # answers take the place of a label and a rationale
     missing = [name for name in ("label", "rationale") if not getattr(columns, name) and not columns.answer]
-    unused = [name for name in names if name not in (*columns, *used)]
-    line = f"columns: {', '.join(read)}"
+    unused = [name for name in names if name not in (*columns, *columns.kept, *used)]
+    line = f"columns: {', '.join([*read, *columns.kept])}"
     if missing:
         line += f"; no {', no '.join(missing)}"
     if not unused:
@@ -127,7 +132,8 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
 
 def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Columns:
     named = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
-    for option, name in named.items():
+    kept = [name.strip() for name in options.keep_columns.split(",") if name.strip()]
+    for option, name in (*named.items(), *(("keep_columns", name) for name in kept)):
         if name not in names:
             raise ExegeteError(f"{where} has no column {name!r} ({option}); it has: {', '.join(names)}")
     text, pair = _find_text_columns(options, names, where)
@@ -142,6 +148,7 @@ def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Colum
         find("rationale_column", "rationale"),
         find("rationale_pair_column", "rationale_pair") if pair else None,
         find("answer_column", "answer", "answers") if pair else None,
+        tuple(dict.fromkeys([*(name for name in (ID,) if name in names), *kept])),
     )
 
 
@@ -152,6 +159,10 @@ def make_table(options: ColumnOptions, everything: Records, chosen: Records, whe
     features = make_text_features(
         labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
     )
+    if columns.kept:
+        from datasets import Value
+
+        features["kept"] = Value("string")
     records = chosen
     if options.skip_empty:
         records = (record for record in chosen if not _has_empty_text(record[1], columns))
@@ -259,6 +270,9 @@ def _make_rows(records: Records, columns: Columns, labels: Labels | None) -> Ite
                 row["answer"] = _parse_answers(get_field(record, columns.answer, where), pair, where)
         if labels and columns.label:
             row["label"] = labels.encode(_get_label(record, columns.label, where), where)
+        if columns.kept:
+            kept = {name: record.get(name) for name in columns.kept}
+            row["kept"] = json.dumps(kept, ensure_ascii=False, default=str)
         yield row
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from exegete.reports.highlighted import colors
-from exegete.reports.highlighted.scored import ScoredExample
+
+if TYPE_CHECKING:
+    from exegete.reports.explanations import Explanation
 
 # Pixels. A letter of the page's 14-pixel monospaced font is 8.4 pixels wide.
 LETTER, GAP, HEIGHT, LINE = 8.4, 9.0, 120.0, 24.0
@@ -37,18 +39,18 @@ class ArcDiagram(NamedTuple):
     arcs: list[Arc]
 
 
-def layout_arcs(item: ScoredExample) -> ArcDiagram | None:
-    """Return the diagram of an attribution's pairs; None without pairs."""
-    if not item.pairs:
+def layout_arcs(item: Explanation) -> ArcDiagram | None:
+    """Return the diagram of an explanation's interactions; None without any."""
+    if not item.interactions:
         return None
-    names, labels, x = item.words or item.tokens, list[ArcLabel](), 0.0
+    names, labels, x = item.unit_texts, list[ArcLabel](), 0.0
     for name in names:
         width = LETTER * max(1, len(name))
         labels.append(ArcLabel(name, x + width / 2))
         x += width + GAP
-    strongest = max(abs(value) for _, _, value in item.pairs)
+    strongest = max(abs(value) for _, _, value in item.interactions)
     base, arcs = min(HEIGHT, x / 2) + 4, list[Arc]()
-    for one, other, value in item.pairs:
+    for one, other, value in item.interactions:
         start, end = labels[one].x, labels[other].x
         # Wide arcs are higher, so that nested pairs do not cover each other.
         top = base - max(12.0, min(HEIGHT, (end - start) / 2))

@@ -1,4 +1,4 @@
-"""Attributions as HTML: words on a coloured background, image patches as a grid."""
+"""Explanations as HTML: units on a coloured background, image patches as a grid, responses with parts to point at."""
 
 from __future__ import annotations
 
@@ -6,23 +6,38 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from numpy.typing import NDArray
 
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.arcs import layout_arcs
-from exegete.reports.highlighted.generated_view import highlight_generated
-from exegete.reports.highlighted.pieces import Piece, Spans, cut_texts, largest_magnitude, patch_scores
-from exegete.reports.highlighted.scored import ScoredExample, ScoredResponse
+from exegete.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_text, cut_texts, scores_to_levels
+from exegete.reports.text import escape_latex
+
+if TYPE_CHECKING:
+    from exegete.reports.explanations import Explanation
+
+TOGETHER = "all parts"
 
 
-class HighlightedExample(NamedTuple):
-    """An attribution ready to be drawn: pieces of each text (`sides`), or rows of image patches."""
+class HighlightedExplanation(NamedTuple):
+    """An explanation ready to be drawn; lists of 1 + T entries begin with the sum of all targets.
 
-    item: ScoredExample
+    `sides`: the pieces of each text; `patches`: rows of an image's patches; `response`: the pieces of a generated text,
+    with the target of each. `levels` [1 + T, U]: the level of each unit (see `colors.score_to_level`). `best` [1 + T]:
+    the best units in words. `own` [1 + T, T]: the levels of the response's parts, empty without scores of the response.
+    """
+
+    item: Explanation
     sides: list[list[Piece]]
     patches: list[list[Piece]]
+    response: list[Piece]
+    levels: list[list[int]]
+    best: list[str]
+    own: list[list[int]]
 
 
 @cache
@@ -40,37 +55,102 @@ def template_environment() -> Environment:
     templates.globals.update(
         themes=colors.THEMES,
         css_class=colors.level_to_css_class,
-        draw=highlight_attribution,
-        lit=highlight_generated,
+        draw=highlight_explanation,
         arcs=layout_arcs,
+        bound_legend=format_bound_legend,
     )
     templates.filters.update(number=format_number, signed=format_signed)
     return templates
 
 
-def highlight_attribution(item: ScoredExample, rationale: Sequence[Spans | None] = ()) -> HighlightedExample:
-    """Return the drawing of one attribution; `rationale` has the spans that people marked in each text."""
-    if item.image_shape is None:
-        return HighlightedExample(item, cut_texts(item, rationale), [])
-    largest = largest_magnitude(item)
-    patches, number = [], 0
-    for scores in patch_scores(item).tolist():
-        row = []
-        for score in scores:
-            row.append(Piece("", score, colors.score_to_level(score, largest), gold=False, unit=number))
-            number += 1
-        patches.append(row)
-    return HighlightedExample(item, [], patches)
+def highlight_explanation(item: Explanation, rationale: Sequence[Spans | None] = ()) -> HighlightedExplanation:
+    """Return the drawing of one explanation; `rationale` has the spans that people marked in each text."""
+    patches = cut_patches(item)
+    sides = [] if patches else cut_texts(item, rationale)
+    response, best = list[Piece](), list[str]()
+    if item.exchange is not None:
+        spans = [target.value for target in item.targets if isinstance(target.value, tuple)]
+        response = cut_text(item.response, [item.exchange.extent(span) for span in spans])
+        best = [f"{TOGETHER}: {format_best_units(item, None)}"]
+        best += [f"{text}: {format_best_units(item, row)}" for row, text in enumerate(item.target_texts)]
+    scores = np.concatenate([item.scores.sum(0, keepdims=True), item.scores])
+    # Units and response share one scale per row, so that their shades can be compared.
+    levels = scores_to_levels(np.concatenate([scores, _sum_response_scores(item)], axis=1))
+    units = [row[: len(item.units)] for row in levels]
+    own = [] if item.response_scores is None else [row[len(item.units) :] for row in levels]
+    return HighlightedExplanation(item, sides, patches, response, units, best, own)
 
 
-def render_fragment(items: Iterable[ScoredExample | ScoredResponse]) -> str:
-    """Return the attributions as an HTML fragment with its own style sheet, for a notebook."""
+def _sum_response_scores(item: Explanation) -> NDArray[np.float32]:
+    """Return each row's scores of the response's tokens, summed by target, [1 + T, T]; without such scores none."""
+    if item.response_scores is None:
+        return np.zeros((1 + len(item.targets), 0), np.float32)
+    spans = [target.value for target in item.targets if isinstance(target.value, tuple)]
+    parts = [np.nansum(item.response_scores[:, start:end], axis=1) for start, end in spans]
+    # The whole response depends on no part of itself, so its row is zero.
+    return np.concatenate([np.zeros((1, len(parts)), np.float32), np.stack(parts, axis=1)])
+
+
+def format_best_units(item: Explanation, row: int | None) -> str:
+    """Return the best units of a target, each with its lower bound if it has one; `row` None: of the sum of all."""
+    bounds = {} if row is None else item.lower_bounds(row)
+    parts = []
+    for unit, score in item.top(3, row):
+        short = unit if len(unit) <= 60 else unit[:59] + "…"
+        bound = f" [≥ {bounds[unit]:.3g}]" if unit in bounds else ""
+        parts.append(f"{short} {score:+.3g}{bound}")
+    return ", ".join(parts)
+
+
+def format_bound_legend(item: Explanation) -> str:
+    """Return how to read the brackets behind units; empty without lower bounds."""
+    if item.bounds is None:
+        return ""
+    sure = f" in {1 - item.params['alpha']:.0%} of cases" if "alpha" in item.params else ""
+    return f"[≥ x]: without this unit the log-probability falls by at least x{sure}"
+
+
+def render_fragment(items: Iterable[Explanation]) -> str:
+    """Return the explanations as an HTML fragment with its own style sheet, for a notebook."""
     return template_environment().get_template("fragment.html.j2").render(items=list(items))
 
 
-def render_page(items: Iterable[ScoredExample | ScoredResponse]) -> str:
-    """Return the attributions as one self-contained HTML page."""
-    return template_environment().get_template("attributions.html.j2").render(items=list(items), title="Attributions")
+def render_page(items: Iterable[Explanation]) -> str:
+    """Return the explanations as one self-contained HTML page."""
+    return template_environment().get_template("explanations.html.j2").render(items=list(items), title="Explanations")
+
+
+def render_latex(item: Explanation, caption: str = "", label: str = "") -> str:
+    """Return a `table` environment with targets in rows and units in columns; the other way round for one target.
+
+    Blue scores are evidence for a target, orange ones against it; the strongest score has the strongest shade.
+    """
+    largest, heads, names, table = (
+        float(np.abs(item.scores).max(initial=0)),
+        item.unit_texts,
+        item.target_texts,
+        item.scores,
+    )
+    # The words of a text as columns would not fit a page.
+    if item.exchange is None:
+        heads, names, table = names, heads, table.T
+    body = []
+    for name, row in zip(names, table.tolist(), strict=True):
+        body.append(" & ".join([escape_latex(name), *(_heat_map_cell(score, largest) for score in row)]) + r" \\")
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(heads)}}}", r"\toprule"]
+    lines += [" & ".join(["", *map(escape_latex, heads)]) + r" \\", r"\midrule", *body, r"\bottomrule"]
+    lines.append(r"\end{tabular}")
+    if caption:
+        lines.append(rf"\caption{{{escape_latex(caption)}}}")
+    if label:
+        lines.append(rf"\label{{{label}}}")
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _heat_map_cell(score: float, largest: float) -> str:
+    # At most 60 % of the colour, so that black figures stay readable on it.
+    share = round(60 * abs(score) / largest) if largest > 0 else 0
+    return rf"\cellcolor{{{'orange' if score < 0 else 'blue'}!{share}}}{score:.2g}"
 
 
 def format_number(value: float | None) -> str:

@@ -6,16 +6,18 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.colors import LIGHT
-from exegete.reports.highlighted.highlight import HighlightedExample, format_number, highlight_attribution
+from exegete.reports.highlighted.highlight import HighlightedExplanation, format_number, highlight_explanation
 from exegete.reports.highlighted.pieces import Piece
-from exegete.reports.highlighted.scored import ScoredExample
+
+if TYPE_CHECKING:
+    from exegete.reports.explanations import Explanation
 
 WIDTH, MARGIN, LINE, CELL = 1200, 40, 40, 22
 SIZE, SMALL = 22, 17
@@ -44,8 +46,8 @@ def encode_data_url(image: Any) -> str:
     return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
 
 
-def draw_picture(items: Sequence[ScoredExample], width: int = WIDTH) -> Image.Image:
-    """Draw the attributions one below the other, each under its method and target; at most HIGHEST pixels high."""
+def draw_picture(items: Sequence[Explanation], width: int = WIDTH) -> Image.Image:
+    """Draw the explanations one below the other, each under its method and target; at most HIGHEST pixels high."""
     parts, top = [], float(MARGIN)
     # The height is known only after the layout, so boxes are computed before the image is made.
     for item in items:
@@ -55,7 +57,7 @@ def draw_picture(items: Sequence[ScoredExample], width: int = WIDTH) -> Image.Im
     image = Image.new("RGB", (width, min(int(top) + MARGIN // 2, HIGHEST)), LIGHT.surface)
     canvas = ImageDraw.Draw(image)
     for item, start, boxes in parts:
-        title = f"{item.method} explains {item.target_label} ({format_number(item.probability)})"
+        title = f"{item.method} explains {item.target.text} ({format_number(item.target.mean_probability)})"
         canvas.text((MARGIN, start), title, font=_load_font(SMALL), fill=LIGHT.muted)
         for box in boxes:
             if box.ground is not None:
@@ -65,9 +67,9 @@ def draw_picture(items: Sequence[ScoredExample], width: int = WIDTH) -> Image.Im
     return image
 
 
-def _lay_out_boxes(item: ScoredExample, top: float, width: int) -> tuple[list[Box], float]:
-    """Return the boxes of an attribution that begins at `top`, and the bottom of the last line."""
-    drawing = highlight_attribution(item)
+def _lay_out_boxes(item: Explanation, top: float, width: int) -> tuple[list[Box], float]:
+    """Return the boxes of an explanation that begins at `top`, and the bottom of the last line."""
+    drawing = highlight_explanation(item)
     if drawing.patches:
         return _lay_out_patches(drawing, top), top + CELL * len(drawing.patches)
     boxes, x, y = [], float(MARGIN), top
@@ -85,7 +87,7 @@ def _lay_out_boxes(item: ScoredExample, top: float, width: int) -> tuple[list[Bo
     return boxes, y
 
 
-def _lay_out_patches(drawing: HighlightedExample, top: float) -> list[Box]:
+def _lay_out_patches(drawing: HighlightedExplanation, top: float) -> list[Box]:
     boxes = []
     for y, row in enumerate(drawing.patches):
         for x, piece in enumerate(row):

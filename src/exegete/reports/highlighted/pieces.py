@@ -1,90 +1,109 @@
-"""Texts cut at the borders of words and rationales, so that each piece has one score and is marked or not."""
+"""Texts cut at the borders of units and rationales, so that each piece has one score and is marked or not."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from exegete.data.exchange import Extent
 from exegete.reports.highlighted import colors
-from exegete.reports.highlighted.scored import ScoredExample
+
+if TYPE_CHECKING:
+    from exegete.reports.explanations import Explanation
 
 Spans = Sequence[tuple[int, int]]
 
 
 class Piece(NamedTuple):
-    """A stretch of text, its score (None between words), its level of shade, and whether people marked it (`gold`).
+    """A stretch of text, its score (None between units), its level of shade, and whether people marked it (`gold`).
 
-    `unit`: the number of its word (without words: of its token, special ones not counted); None between words.
+    `unit`: the number of its unit, or of a response's part; None between units.
     """
 
     text: str
-    score: float | None
-    level: int
-    gold: bool
+    score: float | None = None
+    level: int = 0
+    gold: bool = False
     unit: int | None = None
 
 
-SPACE = Piece(" ", None, 0, gold=False)
+SPACE = Piece(" ")
 
 
-def largest_magnitude(item: ScoredExample) -> float:
-    """Return the largest finite absolute score of an example, which gets the strongest shade; 0 if all are zero."""
-    scores = item.word_scores if item.words else item.scores
-    magnitudes = np.abs(scores).astype(np.float64)
-    return float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes)))
+def scores_to_levels(rows: NDArray[np.float32]) -> list[list[int]]:
+    """Return the level of each score [R, U], scaled by the largest finite magnitude of its row."""
+    magnitudes = np.abs(rows).astype(np.float64)
+    largest = magnitudes.max(1, initial=0.0, where=np.isfinite(magnitudes))
+    levels = []
+    for row, scale in zip(rows.tolist(), largest.tolist(), strict=True):
+        levels.append([colors.score_to_level(score, scale) for score in row])
+    return levels
 
 
-def cut_texts(item: ScoredExample, rationale: Sequence[Spans | None] = ()) -> list[list[Piece]]:
-    """Return the pieces of each text of an example; `rationale` has the spans that people marked in each text.
-
-    Without word spans the words themselves become the pieces, and without words the tokens that are not special.
-    """
-    largest = largest_magnitude(item)
-    units, scores = (item.words, item.word_scores) if item.words else _content_tokens(item)
-    if units and not item.word_spans:
-        pieces = list[Piece]()
-        for number, (unit, score) in enumerate(zip(units, scores.tolist(), strict=True)):
-            if number:
-                pieces.append(SPACE)
-            pieces.append(Piece(unit, score, colors.score_to_level(score, largest), gold=False, unit=number))
-        return [pieces]
-    marked = [*rationale, *[None] * len(item.texts)]
-    return [_cut_text(item, side, marked[side] or (), largest) for side in range(len(item.texts))]
-
-
-def patch_scores(item: ScoredExample) -> NDArray[np.float32]:
-    """Return the scores of an image's patches, [rows, columns]."""
-    patches: NDArray[np.float32] = item.scores[~np.array(item.special, dtype=bool)]
-    return patches.reshape(item.image_shape or (1, -1))
-
-
-def _content_tokens(item: ScoredExample) -> tuple[Sequence[str], NDArray[np.float32]]:
-    content = [position for position, special in enumerate(item.special) if not special]
-    return [item.tokens[position] for position in content], item.scores[content]
-
-
-def _cut_text(item: ScoredExample, side: int, marked: Spans, largest: float) -> list[Piece]:
-    text = item.texts[side]
-    # The word that each character belongs to, -1 between words.
+def cut_text(
+    text: str, extents: Sequence[Extent], scores: Sequence[float] = (), levels: Sequence[int] = (), marked: Spans = ()
+) -> list[Piece]:
+    """Return the text cut at the ends of units and of marked spans; where two units overlap, the later one wins."""
+    # The unit that each character belongs to, -1 between units.
     owner = np.full(len(text), -1)
-    for word, (text_number, start, end) in enumerate(item.word_spans):
-        if text_number == side:
-            owner[start:end] = word
+    for number, (start, end) in enumerate(extents):
+        owner[start:end] = number
     is_marked = np.zeros(len(text), dtype=bool)
     for start, end in marked:
         is_marked[start:end] = True
     edges = np.flatnonzero((np.diff(owner) != 0) | (np.diff(is_marked) != 0)) + 1
-    bounds = [0, *edges.tolist(), len(text)] if text else [0]
     pieces = []
-    for start, end in pairwise(bounds):
-        word, gold = int(owner[start]), bool(is_marked[start])
-        if word < 0:
-            pieces.append(Piece(text[start:end], None, 0, gold))
-        else:
-            score = float(item.word_scores[word])
-            pieces.append(Piece(text[start:end], score, colors.score_to_level(score, largest), gold, word))
+    for start, end in pairwise([0, *edges.tolist(), len(text)] if text else []):
+        unit, piece = int(owner[start]), Piece(text[start:end], gold=bool(is_marked[start]))
+        if unit >= 0:
+            score, level = (scores[unit], levels[unit]) if scores else (None, 0)
+            piece = piece._replace(score=score, level=level, unit=unit)
+        pieces.append(piece)
     return pieces
+
+
+def find_extents(item: Explanation, side: int) -> list[Extent]:
+    """Return the characters of each unit in text number `side`, (0, 0) for units of other texts."""
+    return [(unit.start, unit.end) if unit.side == side else (0, 0) for unit in item.units]
+
+
+def find_prompt_extents(item: Explanation) -> list[Extent]:
+    """Return the characters of each unit in the whole prompt of generated text."""
+    places = item.exchange.places if item.exchange else ()
+    return [(places[unit.side][0] + unit.start, places[unit.side][0] + unit.end) for unit in item.units]
+
+
+def cut_texts(item: Explanation, rationale: Sequence[Spans | None] = ()) -> list[list[Piece]]:
+    """Return the pieces of each text of an example, or of the whole prompt, shaded by the sum of all targets.
+
+    `rationale` has the spans that people marked in each text. Without characters the units themselves are the pieces.
+    """
+    summed = item.scores.sum(0, keepdims=True)
+    scores, levels = summed[0].tolist(), scores_to_levels(summed)[0]
+    if item.exchange is not None:
+        return [cut_text(item.exchange.prompt, find_prompt_extents(item), scores, levels)]
+    if item.units and all(unit.side < 0 for unit in item.units):
+        pieces = list[Piece]()
+        for number, unit in enumerate(item.units):
+            pieces += [SPACE] if number else []
+            pieces.append(Piece(unit.text, scores[number], levels[number], unit=number))
+        return [pieces]
+    marked = [*rationale, *[None] * len(item.texts)]
+    sides = []
+    for side, text in enumerate(item.texts):
+        sides.append(cut_text(text, find_extents(item, side), scores, levels, marked[side] or ()))
+    return sides
+
+
+def cut_patches(item: Explanation) -> list[list[Piece]]:
+    """Return the patches of an image as rows of pieces without text; empty for other examples."""
+    if item.image_shape is None:
+        return []
+    rows, columns = item.image_shape
+    (pieces,) = cut_texts(item)
+    patches = [piece._replace(text="") for piece in pieces if piece.unit is not None]
+    return [patches[row * columns : (row + 1) * columns] for row in range(rows)]

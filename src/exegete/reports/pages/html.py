@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from exegete.data.cards import MetricCard
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 from exegete.reports.figures.curves import HEIGHT, WIDTH, Curve, make_charts
 from exegete.reports.highlighted.colors import LIGHT
 from exegete.reports.highlighted.highlight import format_number, template_environment
@@ -39,7 +39,7 @@ class ExampleView:
     label: str | None
     prediction: str
     rationale: Sequence[Spans | None]
-    attributions: Mapping[str, Attribution]
+    attributions: Mapping[str, Explanation]
     picture: str = ""
 
 

@@ -17,16 +17,10 @@ from exegete.data.granularity import Granularity
 from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
-from exegete.explainers.attribute_examples import (
-    AVERAGE_LENGTH,
-    as_sequence,
-    make_batches,
-    measure_pass,
-    select_targets,
-)
+from exegete.explainers.attribute_examples import AVERAGE_LENGTH
 from exegete.explainers.base import describe_explainer
-from exegete.explainers.generated import resolve_unit
-from exegete.explainers.registry import make_seeded, seed_params
+from exegete.explainers.batches import as_sequence, make_batches, measure_pass, select_targets
+from exegete.explainers.registry import make_seeded, resolve_unit, seed_params
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
@@ -36,7 +30,7 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.digest import digest_weights
 from exegete.models.loading.load import ModelSource, load
 from exegete.models.windowed import WindowedModel
-from exegete.reports.attributions import Attributions
+from exegete.reports.explanations import Explanations
 from exegete.reports.progress import progress_bar
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import JudgedExamples, judge
@@ -157,7 +151,7 @@ def compare(
         options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
         judged = _judge_parts(explained, rows, explainers, judges, target, parts, batch_size, show_progress, options)
     cards = [replace(judge.card, name=column) for column, judge in judges.items()]
-    attributions = Attributions(judged.attributions, config)
+    attributions = Explanations(judged.attributions, config)
     _warn_of_non_finite(attributions, len(rows))
     comparison = Comparison(
         results=judged.results,
@@ -220,8 +214,8 @@ def _judge_parts(
     return parts.merge(chunks)
 
 
-def _warn_of_non_finite(attributions: Attributions, count: int) -> None:
-    broken = Counter(item.method for item in attributions if not np.isfinite(item.scores).all())
+def _warn_of_non_finite(attributions: Explanations, count: int) -> None:
+    broken = Counter(item.method for item in attributions if not np.isfinite(item.content_scores).all())
     for name, examples in broken.items():
         logger.warning("%s: %d of %d examples have scores that are not finite", name, examples, count)
 

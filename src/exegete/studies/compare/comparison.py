@@ -17,7 +17,7 @@ from exegete.explainers.registry import make_titles
 from exegete.metrics import cards as metric_cards
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models.generation.prompt import name_sources
-from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.explanations import Explanation, Explanations
 from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
 from exegete.reports.highlighted.picture import encode_data_url
@@ -54,7 +54,7 @@ class Comparison:
 
     results: pd.DataFrame
     curves: pd.DataFrame
-    attributions: Attributions
+    attributions: Explanations
     cards: Sequence[MetricCard]
     examples: Sequence[dict[str, Any]]
     config: dict[str, Any] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Comparison:
         known = metric_cards()
         cards = [replace(known[params["metric"]], name=column) for column, params in config["metrics"].items()]
         examples = read_examples(folder / EXAMPLES, results["example"].nunique())
-        attributions = Attributions.load(folder / "attributions")
+        attributions = Explanations.load(folder / "attributions")
         return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
 
     def _mean_curves(self) -> list[Curve]:
@@ -176,18 +176,18 @@ class Comparison:
         return curves
 
     def _example_views(self) -> list[ExampleView]:
-        by_method: dict[int, dict[str, Attribution]] = {}
+        by_method: dict[int, dict[str, Explanation]] = {}
         for method, item in zip(self.results["method"], self.attributions, strict=False):
             by_method.setdefault(item.index, {})[method] = item
         return [self._view(index, by_method[index]) for index in sorted(by_method)[:SHOWN]]
 
-    def _view(self, index: int, attributions: dict[str, Attribution]) -> ExampleView:
+    def _view(self, index: int, attributions: dict[str, Explanation]) -> ExampleView:
         row, first = self.examples[index], next(iter(attributions.values()))
         return ExampleView(
             index=index,
             texts=first.texts,
             label=row.get("label_name"),
-            prediction=first.prediction_label,
+            prediction=first.prediction.text if first.prediction else "",
             rationale=_rationale_spans(row, first.texts),
             attributions=attributions,
             picture=encode_data_url(row["image"]) if "image" in row else "",

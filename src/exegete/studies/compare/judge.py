@@ -10,14 +10,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from exegete.explainers.attribute_examples import make_attributions
+from exegete.explainers.attribute_examples import describe_batch
 from exegete.explainers.base import Explainer, TokenScores, find_nonfinite, require_finite
 from exegete.metrics import Metric
 from exegete.metrics.cost import measure_cost
 from exegete.metrics.plausibility import Auc
 from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import require_finite_logits
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 
 BY_LAYER = "AUC by layer"
 
@@ -35,7 +35,7 @@ class JudgedExamples:
 
     results: pd.DataFrame
     curves: pd.DataFrame
-    attributions: list[Attribution]
+    attributions: list[Explanation]
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def judge(
     attributions = []
     for (name, explainer), explanation in zip(methods.items(), explanations, strict=True):
         curves.append(_layer_curve_rows(model, batch, targets, explanation, keys[keys["method"] == name]))
-        attributions += make_attributions(model, explainer, batch, targets, logits, explanation, indices)
+        attributions += describe_batch(model, explainer, batch, targets, logits, explanation, indices)
     facts = pd.DataFrame([_example_facts(item) for item in attributions])
     results = pd.concat([keys, facts, pd.DataFrame(values), costs], axis=1)
     return JudgedExamples(results, pd.concat(curves, ignore_index=True), attributions)
@@ -157,11 +157,11 @@ def _layer_curve_rows(
     return _curve_rows(BY_LAYER, keys, points)
 
 
-def _example_facts(item: Attribution) -> dict[str, Any]:
+def _example_facts(item: Explanation) -> dict[str, Any]:
     return {
-        "target": item.target_label,
-        "prediction": item.prediction_label,
-        "probability": item.probability,
+        "target": item.target.text,
+        "prediction": item.prediction.text if item.prediction else "",
+        "probability": item.target.probability,
         "tokens": len(item.tokens),
         "truncated": item.truncated,
     }

@@ -15,7 +15,7 @@ import pyarrow as pa
 from exegete.data.atomic_files import atomic_folder
 from exegete.data.provenance import digest, get_versions, to_json_value, write_json
 from exegete.errors import ExegeteError
-from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.explanations import Explanation, Explanations
 from exegete.studies.compare.judge import JudgedExamples
 
 RUN = "exegete_run.json"
@@ -61,7 +61,7 @@ class ComparisonParts:
         with existing, atomic_folder(self.hidden / f"{indices[0]}-{len(indices)}") as fresh:
             part.results.to_parquet(fresh / "results.parquet", index=False)
             part.curves.to_parquet(fresh / "curves.parquet", index=False)
-            Attributions(part.attributions).save(fresh / "attributions")
+            Explanations(part.attributions).save(fresh / "attributions")
 
     def merge(self, shards: Sequence[Sequence[int]]) -> JudgedExamples:
         """Return all parts as one, sorted by method (in the order of the comparison) and then by example."""
@@ -114,7 +114,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _read_results(folder: Path) -> JudgedExamples:
     results, curves = read_frames(folder)
-    items: list[Attribution] = list(Attributions.load(folder / "attributions"))
+    items: list[Explanation] = list(Explanations.load(folder / "attributions"))
     return JudgedExamples(results, curves, items)
 
 

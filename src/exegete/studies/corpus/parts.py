@@ -15,41 +15,21 @@ import pyarrow.parquet as pq
 from exegete.data.atomic_files import atomic_file
 from exegete.data.provenance import digest, get_versions, write_json
 from exegete.errors import ExegeteError
-from exegete.reports.attributions import Attribution
-from exegete.reports.storage import ATTRIBUTIONS, SPANS, StorageFormat, to_arrow_table
+from exegete.reports.explanations import Explanation
+from exegete.reports.storage import COLUMNS, FORMAT_VERSION, SPANS, to_arrow_table
 
 HEAD, CARD, PART = "corpus.json", "README.md", re.compile(r"part-(\d{6})\.parquet")
 ROWS = b"exegete_rows"
-CORPUS_FORMAT = StorageFormat(
-    "exegete-corpus",
-    pa.schema([*ATTRIBUTIONS.schema, pa.field("label", pa.string()), pa.field("rationale", SPANS)]),
-)
-COLUMNS = {
-    "index": "the example's number in the corpus, from 0",
-    "method": "what explained it",
-    "texts": "its text, or its two texts",
-    "tokens": "the model's tokens, special ones included",
-    "scores": "a score for each token; 0 for special ones",
-    "special": "whether each token is special",
-    "words": "its words",
-    "word_scores": "a score for each word: the sum over its tokens",
-    "word_spans": "where each word is: text (0 or 1), start and end in characters",
-    "target": "the output that is explained, as JSON: a class's number, or a span's first and last token",
-    "target_label": "its name",
-    "prediction": "what the model answers, as JSON",
-    "prediction_label": "its name",
-    "probability": "of the target (of a regression: the value)",
-    "delta": "by how much the scores miss the sum that they should have, for methods that say so",
-    "signed": "whether negative scores are evidence against the target",
-    "truncated": "whether the text was cut off",
-    "layers": "the scores of each layer, for methods that have them",
-    "image_shape": "rows and columns of an image's patches",
-    "params": "the method's parameters, as JSON",
-    "pairs": "the strongest pairs of words and what they add together, for methods that say so",
-    "about": "the stretch of text that the target is about: text (0 or 1), start and end in characters",
-    "label": "the corpus's own label, by its name (of a regression: the number), if it has any",
-    "rationale": "what people marked: text (0 or 1), start and end in characters; null without annotation",
+EXAMPLE_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
+    "id": (
+        pa.string(),
+        "the corpus's own id, if it has a column `id`; `metadata` has it and the columns that are kept",
+    ),
+    "label": (pa.string(), "the corpus's own label, by its name (of a regression: the number), if it has any"),
+    "rationale": (SPANS, "what people marked: text (0 or 1), start and end in characters; null without annotation"),
 }
+"""The columns of a corpus beside those of a stored explanation."""
+CORPUS_SCHEMA = pa.schema({name: kind for name, (kind, _) in ({**COLUMNS, **EXAMPLE_COLUMNS}).items()})
 
 
 class CorpusParts:
@@ -68,12 +48,18 @@ class CorpusParts:
         if config is not None and not head.exists():
             with atomic_file(folder / CARD) as fresh:
                 fresh.write_text(_format_card(config), encoding="utf-8")
-            write_json(head, {"digest": digest(config), "config": config, "versions": get_versions(), "rows": None})
+            made = {"format_version": FORMAT_VERSION, "digest": digest(config), "config": config}
+            write_json(head, made | {"versions": get_versions(), "rows": None})
         try:
             self.head = json.loads(head.read_text(encoding="utf-8"))
             self.config: dict[str, Any] = self.head["config"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ExegeteError(f"{folder} holds no corpus of `exegete explain --data`: {HEAD}: {error}") from error
+        if self.head.get("format_version") != FORMAT_VERSION:
+            raise ExegeteError(
+                f"{folder} has version {self.head.get('format_version')}, expected {FORMAT_VERSION}: explain the "
+                "corpus again, into another folder"
+            )
         if config is not None and self.head["digest"] != digest(config):
             raise ExegeteError(
                 f"{folder} holds a corpus explained otherwise: choose another folder, or the same model, data, "
@@ -96,7 +82,7 @@ class CorpusParts:
     def write(self, number: int, rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
         """Write the explanations of a part, with a digest of the rows that they explain."""
         with atomic_file(self.path(number)) as fresh:
-            content = to_arrow_table(found, CORPUS_FORMAT).replace_schema_metadata({ROWS: digest_rows(rows)})
+            content = to_arrow_table(found, CORPUS_SCHEMA).replace_schema_metadata({ROWS: digest_rows(rows)})
             pq.write_table(content, fresh, compression="zstd")
 
     def finish(self) -> int:
@@ -133,12 +119,14 @@ class CorpusParts:
         return found
 
 
-def make_explained_row(item: Attribution, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
-    """Return an explanation with the label and rationale of its example, by column."""
+def make_explained_row(item: Explanation, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
+    """Return an explanation with the id, label and rationale of its example, by column."""
     sides = [row.get(name) for name in ("rationale", "rationale_pair")]
     looked = any(spans is not None for spans in sides)
     marked = [[side, *span] for side, spans in enumerate(sides) for span in spans or ()]
-    return item.to_row() | {"label": label, "rationale": marked if looked else None}
+    own_id = item.metadata.get("id")
+    facts = {"id": None if own_id is None else str(own_id)}
+    return item.to_row() | facts | {"label": label, "rationale": marked if looked else None}
 
 
 def digest_rows(rows: list[dict[str, Any]]) -> bytes:
@@ -155,7 +143,7 @@ def _open_parquet(path: Path) -> pq.ParquetFile:
 
 def _format_card(config: Mapping[str, Any]) -> str:
     """Return a card that `datasets` reads: which files hold rows, and what their columns are."""
-    lines = [f"| `{name}` | {CORPUS_FORMAT.schema.field(name).type} | {what} |" for name, what in COLUMNS.items()]
+    lines = [f"| `{name}` | {kind} | {what} |" for name, (kind, what) in ({**COLUMNS, **EXAMPLE_COLUMNS}).items()]
     files = "---\nconfigs:\n- config_name: default\n  data_files: part-*.parquet\n---\n"
     made = f"{config['data']} ({config['split']}), explained by {config['method']['method']} for {config['model']}"
     table_head = "| column | type | what it is |\n| --- | --- | --- |"

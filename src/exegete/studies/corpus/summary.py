@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from sklearn.cluster import MiniBatchKMeans
 
-COLUMNS = ["index", "texts", "words", "word_scores", "word_spans", "target_label", "rationale", "signed"]
+WORDS = ["units", "scores", "targets"]
+"""The columns that the shares of words are computed from."""
+COLUMNS = [*WORDS, "index", "texts", "rationale", "signed", "unit"]
 FEATURES, BATCH_SIZE = 4096, 1000
 """Dimensions that words are hashed to, and examples per batch, for the clustering."""
 
@@ -123,9 +125,9 @@ def summarise(
     words, disagreeing, total, judged = WordStatistics(), list[tuple[float, int, str]](), 0.0, 0
     signed = True
     for row in parts.rows(COLUMNS):
-        if not row["words"]:
+        if row["unit"] != "word":
             raise ExegeteError(f"{folder} has no words to sum up: summaries are of texts")
-        words.add(row["target_label"], compute_word_shares(row))
+        words.add(row["targets"][0]["text"], compute_word_shares(row))
         signed = row["signed"]
         auc = rationale_auc(row)
         if auc is not None:
@@ -151,16 +153,16 @@ def rationale_auc(row: Mapping[str, Any]) -> float | None:
     """Return the chance that a marked word has a higher score than an unmarked one; None without both kinds."""
     if row["rationale"] is None:
         return None
-    is_marked = np.zeros(len(row["word_spans"]), dtype=bool)
-    for word, (side, start, end) in enumerate(row["word_spans"]):
-        for marked_side, first, last in row["rationale"]:
-            if side == marked_side and start < last and first < end:
+    is_marked = np.zeros(len(row["units"]), dtype=bool)
+    for word, unit in enumerate(row["units"]):
+        for side, first, last in row["rationale"]:
+            if unit["side"] == side and unit["start"] < last and first < unit["end"]:
                 is_marked[word] = True
     marked, unmarked = int(is_marked.sum()), int((~is_marked).sum())
     if not marked or not unmarked:
         return None
     # The Mann–Whitney statistic from ranks; ties count one half.
-    rank_sum = rankdata(row["word_scores"])[is_marked].sum()
+    rank_sum = rankdata(row["scores"][0])[is_marked].sum()
     return float((rank_sum - marked * (marked + 1) / 2) / (marked * unmarked))
 
 
@@ -168,7 +170,7 @@ def _read_word_statistics(parts: CorpusParts, folder: Path) -> WordStatistics:
     other = CorpusParts(folder)
     if other.config["method"] != parts.config["method"]:
         raise ExegeteError(f"{folder} was explained by another method than {parts.folder}: drift needs the same one")
-    return WordStatistics(other.rows(["words", "word_scores", "target_label"]))
+    return WordStatistics(other.rows(WORDS))
 
 
 def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[Cluster]:
@@ -178,12 +180,12 @@ def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[
 
     rows = parts.head["rows"]
     means = MiniBatchKMeans(min(count, rows), random_state=seed, n_init=1, batch_size=BATCH_SIZE)
-    for batch in _read_batches(parts, ["words", "word_scores"]):
+    for batch in _read_batches(parts, WORDS):
         # partial_fit needs as many examples as clusters; a last batch that is smaller is left out.
         if len(batch) >= means.n_clusters:
             means.partial_fit(_hash_words(batch))
     clusters = [Cluster() for _ in range(means.n_clusters)]
-    for batch in _read_batches(parts, ["index", "texts", "words", "word_scores", "target_label"]):
+    for batch in _read_batches(parts, ["index", "texts", *WORDS]):
         _assign_to_clusters(means, batch, clusters, top)
     corpus_share = defaultdict[str, float](float)
     for cluster in clusters:
@@ -205,7 +207,7 @@ def _assign_to_clusters(means: MiniBatchKMeans, batch: list[dict[str, Any]], clu
     for row, nearest, distance in zip(batch, distances.argmin(1), distances.min(1), strict=True):
         cluster = clusters[nearest]
         cluster.size += 1
-        cluster.labels[row["target_label"]] += 1
+        cluster.labels[row["targets"][0]["text"]] += 1
         for word, share in compute_word_shares(row).items():
             cluster.mass[word] = cluster.mass.get(word, 0.0) + share
         _push_bounded(cluster.nearest, (-float(distance), -row["index"], " / ".join(row["texts"])), top)

@@ -24,10 +24,11 @@ def compute_word_shares(row: Mapping[str, Any]) -> dict[str, float]:
 
     Punctuation around a word is not part of it; a word of punctuation alone stays.
     """
-    total = float(np.abs(row["word_scores"]).sum()) or 1.0
+    scores = row["scores"][0]
+    total = float(np.abs(scores).sum()) or 1.0
     shares = defaultdict[str, float](float)
-    for word, score in zip(row["words"], row["word_scores"], strict=True):
-        lower = word.casefold()
+    for unit, score in zip(row["units"], scores, strict=True):
+        lower = unit["text"].casefold()
         shares[lower.strip(PUNCTUATION) or lower] += score / total
     return dict(shares)
 
@@ -42,7 +43,7 @@ class WordStatistics:
         self.sums = defaultdict[tuple[str, str], NDArray[np.float64]](lambda: np.zeros(5))
         self.examples = defaultdict[str, int](int)
         for row in rows:
-            self.add(row["target_label"], compute_word_shares(row))
+            self.add(row["targets"][0]["text"], compute_word_shares(row))
 
     def add(self, label: str, word_shares: Mapping[str, float]) -> None:
         """Add an example of a class with its words' shares."""

@@ -63,7 +63,9 @@ def measure_sanity(
     found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
     if random_labels:
         known = list(attribute(model, rows, explainer))
-        others = attribute(load(random_labels, device=model.device), rows, explainer, [item.target for item in known])
+        others = attribute(
+            load(random_labels, device=model.device), rows, explainer, [item.target.value for item in known]
+        )
         found["sanity_labels"] = np.nanmean(rank_correlations(known, list(others), absolute=absolute))
     return {name: float(value) for name, value in found.items()}
 
@@ -100,7 +102,7 @@ def measure_micro_f1(
     import pandas as pd
     import torch
 
-    from exegete.explainers.attribute_examples import make_batches
+    from exegete.explainers.batches import make_batches
     from exegete.explainers.registry import make_seeded
     from exegete.metrics.plausibility import TokenF1
     from exegete.models.encoding.labels import renumber_labels

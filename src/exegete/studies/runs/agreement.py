@@ -33,12 +33,14 @@ def read_scores(store: Store, run: StudyRun) -> Scores:
         ExegeteError: the judgement kept no attributions.
     """
     path = store.cell_folder(run.cell.key) / ATTRIBUTIONS / DATA
+    if path.parent.exists() and not path.exists():
+        raise ExegeteError(f"{path.parent} was written by another version of exegete: remove the cell and judge again")
     if not path.exists():
         raise ExegeteError(f"{run.title}: no attributions were kept; set keep_attributions in its judgement")
-    frame = pd.read_parquet(path, columns=["scores", "special", "signed"])
+    frame = pd.read_parquet(path, columns=["token_scores", "special", "signed"])
     rows = []
-    for scores, special, signed in zip(frame["scores"], frame["special"], frame["signed"], strict=True):
-        content = scores[~np.asarray(special, dtype=bool)]
+    for scores, special, signed in zip(frame["token_scores"], frame["special"], frame["signed"], strict=True):
+        content = scores[0][~np.asarray(special, dtype=bool)]
         rows.append(np.abs(content) if signed else content)
     # Rows are sorted by explainer, in the order of the configuration, and then by example.
     specs = list(run.cell.config["explainers"])

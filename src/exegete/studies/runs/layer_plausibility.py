@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 
 from exegete.explainers import Explainer
-from exegete.explainers.attribute_examples import make_batches, select_targets
+from exegete.explainers.batches import make_batches, select_targets
 from exegete.explainers.registry import make_seeded
 from exegete.metrics import metric
 from exegete.models import ExplainedModel

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute_examples import make_batches
+from exegete.explainers.batches import make_batches
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.outputs import require_finite_logits

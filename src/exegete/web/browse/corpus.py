@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from exegete.errors import unknown
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 from exegete.studies.corpus.parts import CorpusParts
 from exegete.studies.corpus.summary import CorpusSummary, summarise
 from exegete.web.browse.listing import parse_page
@@ -68,8 +68,8 @@ def _summarise(folder: Path, against: Path | None, times: tuple[int, ...]) -> Co
     return summarise(folder, against, top=N_TOP)
 
 
-def _read_attribution(row: dict[str, Any]) -> Attribution:
-    return Attribution.from_row({name: value for name, value in row.items() if name not in ("label", "rationale")})
+def _read_attribution(row: dict[str, Any]) -> Explanation:
+    return Explanation.from_row(row)
 
 
 def _list_top(frame: Any) -> list[dict[str, Any]]:

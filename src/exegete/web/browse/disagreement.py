@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 
 
-def compute_correlations(items: Sequence[Attribution]) -> NDArray[np.float64]:
+def compute_correlations(items: Sequence[Explanation]) -> NDArray[np.float64]:
     """Return Kendall's τ-b [M, M] between the scores of each two methods, without special tokens.
 
     Signed scores count by their magnitude, so that they can be compared with unsigned ones. A method that gives every
@@ -27,6 +27,6 @@ def compute_correlations(items: Sequence[Attribution]) -> NDArray[np.float64]:
     return taus
 
 
-def _select_scores(item: Attribution) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = item.scores[~np.asarray(item.special, dtype=bool)].astype(np.float64)
+def _select_scores(item: Explanation) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = item.content_scores.astype(np.float64)
     return np.absolute(values, dtype=np.float64) if item.signed else values

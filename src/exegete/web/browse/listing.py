@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from exegete.reports.attributions import Attribution
+from exegete.reports.explanations import Explanation
 from exegete.web.browse.stored import Result
 from exegete.web.choice import validate_choice
 
@@ -66,7 +66,7 @@ class ExampleRow:
     tokens: int
     value: float
     disagreement: float
-    item: Attribution | None
+    item: Explanation | None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.metrics import metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
-from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.explanations import Explanation, Explanations
 from exegete.reports.tables.leaderboard import Leaderboard
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.examples import EXAMPLES, read_examples
@@ -110,9 +110,9 @@ class Result:
         return method
 
     @cached_property
-    def attributions(self) -> dict[int, dict[str, Attribution]]:
+    def attributions(self) -> dict[int, dict[str, Explanation]]:
         """The attributions by example, and then by method."""
-        attributions: dict[int, dict[str, Attribution]] = {}
+        attributions: dict[int, dict[str, Explanation]] = {}
         rows = self.comparison.results[["example", "method"]].itertuples(index=False)
         for (example, method), item in zip(rows, self.comparison.attributions, strict=False):
             attributions.setdefault(int(example), {})[str(method)] = item
@@ -198,7 +198,7 @@ def _load_run(folder: Path) -> Comparison:
     ]
     cost = [card for card in (SECONDS, PEAK_MEMORY) if card.name in results]
     kept = folder / ATTRIBUTIONS
-    attributions = Attributions.load(kept) if kept.is_dir() else Attributions()
+    attributions = Explanations.load(kept) if kept.is_dir() else Explanations()
     examples = read_examples(folder / EXAMPLES, results["example"].nunique())
     curves = pd.read_parquet(folder / CURVES)
     return Comparison(results, curves, attributions, [*cards, *cost], examples, record["config"])

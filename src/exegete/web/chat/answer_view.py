@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
 from typing import Any
 
 import numpy as np
 
-from exegete.reports.generated import GeneratedAttribution
-from exegete.reports.highlighted.generated_view import HighlightedText, TextPiece, cut_text, highlight_generated
+from exegete.reports.explanations import Explanation
+from exegete.reports.highlighted.highlight import HighlightedExplanation, highlight_explanation
+from exegete.reports.highlighted.pieces import Piece, cut_text, find_extents
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PromptSection:
 
     name: str
     is_source: bool
-    pieces: list[TextPiece]
+    pieces: list[Piece]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AnswerView:
         tokens: Numbers of tokens [T + 1] of the whole answer and of each part.
     """
 
-    highlighted: HighlightedText
+    highlighted: HighlightedExplanation
     sections: list[PromptSection]
     sums: list[list[float]]
     log_probs: list[float]
@@ -43,7 +43,7 @@ class AnswerView:
     def mean_probabilities(self) -> list[float]:
         """The geometric mean of the token probabilities [T + 1], in per cent."""
         # The probability of a long text is too small for a bar, and would compare lengths rather than certainty.
-        return [100 * exp(value / count) for value, count in zip(self.log_probs, self.tokens, strict=True)]
+        return [100 * float(np.exp(value / count)) for value, count in zip(self.log_probs, self.tokens, strict=True)]
 
     @property
     def script_data(self) -> dict[str, Any]:
@@ -57,18 +57,23 @@ class AnswerView:
         }
 
 
-def build_answer_view(item: GeneratedAttribution) -> AnswerView:
-    """Return the view of one attribution."""
-    texts = [text for text, _, _ in item.unit_spans]
-    names, places = item.exchange.names, item.exchange.places
-    sections = []
-    for number, (name, (start, end), is_source) in enumerate(zip(names, places, item.exchange.is_source, strict=True)):
-        # Units of other texts get an empty span, so that a piece's index remains the number of its unit.
-        spans = [(first, last) if text == number else (0, 0) for text, first, last in item.unit_spans]
-        sections.append(PromptSection(name, is_source, cut_text(item.prompt[start:end], spans)))
+def build_answer_view(item: Explanation) -> AnswerView:
+    """Return the view of one explanation of generated text."""
+    exchange, sections = item.exchange, []
+    assert exchange is not None
+    for number, (name, (start, end), is_source) in enumerate(
+        zip(exchange.names, exchange.places, exchange.is_source, strict=True)
+    ):
+        sections.append(
+            PromptSection(name, is_source, cut_text(exchange.prompt[start:end], find_extents(item, number)))
+        )
     # [U, S] Membership of units in sections: the product with the scores sums them per section.
-    is_in_section = np.array(texts)[:, None] == np.arange(len(names))
+    is_in_section = np.array([unit.side for unit in item.units])[:, None] == np.arange(len(sections))
     rows = np.concatenate([item.scores.sum(0, keepdims=True), item.scores]).astype(np.float64)
-    log_probs = [float(item.log_probs.sum()), *item.log_probs.tolist()]
-    tokens = [len(item.exchange.tokens), *(end - start for start, end in item.spans)]
-    return AnswerView(highlight_generated(item), sections, (rows @ is_in_section).tolist(), log_probs, tokens)
+    parts = [target.log_prob or 0.0 for target in item.targets]
+    spans = [target.value for target in item.targets if isinstance(target.value, tuple)]
+    tokens = [len(exchange.tokens), *(end - start for start, end in spans)]
+    sums = (rows @ is_in_section).tolist()
+    # Of an answer that repeats itself, the parts are not all of it.
+    log_prob = item.metadata.get("response_log_prob", sum(parts))
+    return AnswerView(highlight_explanation(item), sections, sums, [log_prob, *parts], tokens)

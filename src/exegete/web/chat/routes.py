@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from random import choice
 from threading import Event
-from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from exegete.errors import ExegeteError
-from exegete.reports.attributions import Attributions
+from exegete.reports.explanations import Explanations
 from exegete.web import authentication
 from exegete.web.chat.answer_view import build_answer_view
 from exegete.web.chat.question import MAX_TOKENS, ROWS, UNITS, ChatQuestion, parse_chat_question
@@ -93,10 +92,10 @@ async def export_answer(request: Request, kind: str) -> Response:
     result = await chats.work.run(request, lambda stop: chats.explain(question, stop=stop))
     if result.attribution is None:
         raise ExegeteError(f"there is nothing to export: {result.problem}")
-    attributions: Attributions[Any] = Attributions([result.attribution])
+    explanations = Explanations([result.attribution])
     if kind == "html":
-        return make_download(attributions.to_html().encode(), "answer.html", "text/html; charset=utf-8")
-    return make_download(attributions.to_json().encode(), "answer.json", "application/json")
+        return make_download(explanations.to_html().encode(), "answer.html", "text/html; charset=utf-8")
+    return make_download(explanations.to_json().encode(), "answer.json", "application/json")
 
 
 def _render_card(result: AnswerExplanation) -> str:

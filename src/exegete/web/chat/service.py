@@ -14,14 +14,14 @@ from torch import Tensor
 
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers import Explainer
-from exegete.explainers.generated import attribute_generated, list_units, resolve_unit
+from exegete.explainers import Explainer, attribute
 from exegete.explainers.plan import plan_work
-from exegete.explainers.registry import default_method, explainer, make_titles, seed_params
+from exegete.explainers.registry import default_method, explainer, make_titles, resolve_unit, seed_params
+from exegete.explainers.units import list_units
 from exegete.models import Batch
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
-from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.explanations import Explanation
 from exegete.studies.compare.compare import list_native_methods
 from exegete.web.chat.question import ROWS, ChatQuestion
 from exegete.web.explore.progress import ShareCallback, track_progress
@@ -38,7 +38,7 @@ V = TypeVar("V")
 class AnswerExplanation(NamedTuple):
     """The attribution of an answer, or an error message; `is_generated`: the model wrote the answer, not the user."""
 
-    attribution: GeneratedAttribution | None = None
+    attribution: Explanation | None = None
     problem: str = ""
     is_generated: bool = True
     seconds: float = 0.0
@@ -155,14 +155,16 @@ class ChatService:
         A text whose units are all removed is removed as a whole, with the space between them.
         """
         item, model = self.explain(question, stop=stop).attribution, self.models[question.model]
-        if item is None:
+        if item is None or item.exchange is None:
             return []
         example = self._add_response(question, lambda share: None, stop or Event())
         with track_progress(model.embedding, lambda n_inputs: None, stop or Event()):
             batch = model.encode([example])
             keep = ~_find_removed_positions(batch, item, set(removed))
             table = model.predict_perturbed(batch, keep[None, None].to(batch.device))[0]
-        spans = torch.tensor([(0, len(item.exchange.tokens)), *item.spans], device=batch.device)[:, None]
+        spans = torch.tensor(
+            [(0, len(item.exchange.tokens)), *(target.value for target in item.targets)], device=batch.device
+        )[:, None]
         return [float(model.task.log_probability(table, span)) for span in spans]
 
     def _explain(self, question: ChatQuestion, report: ShareCallback, stop: Event) -> AnswerExplanation:
@@ -180,7 +182,7 @@ class ChatService:
 
             # The embedding is called once per pass whichever way a method runs the model, and before the costly layers.
             with track_progress(model.embedding, report_inputs, stop):
-                (item,) = attribute_generated(model, [example], method, question.rows, unit)
+                item = attribute(model, [example], method, question.rows, unit=unit, show_progress=False)[0]
             return AnswerExplanation(item, "", is_generated, time.perf_counter() - start)
         except ExegeteError as error:
             return AnswerExplanation(problem=str(error))
@@ -196,16 +198,16 @@ class ChatService:
         return self._responses[key]
 
 
-def _find_removed_positions(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor:
+def _find_removed_positions(batch: Batch, item: Explanation, removed: set[int]) -> Tensor:
     """Return the positions [L] of the removed units, and of the texts whose units are all removed."""
     number = list_units(batch, cast(Granularity, item.unit)).number
     (alignment,) = batch.alignments or ()
     text = torch.tensor([-1 if span is None else span[0] for span in alignment.spans])
     # Alignments have no padding; decoders are padded on the left.
     texts = torch.nn.functional.pad(text, (len(number) - len(text), 0), value=-1)
-    remaining = {text for unit, (text, _, _) in enumerate(item.unit_spans) if unit not in removed}
+    remaining = {unit.side for number, unit in enumerate(item.units) if number not in removed}
     # Otherwise spaces and line ends between the units of a removed document would stay in the prompt.
-    removed_texts = {text for text, _, _ in item.unit_spans} - remaining
+    removed_texts = {unit.side for unit in item.units} - remaining
     is_removed = torch.isin(number, torch.tensor(sorted(removed), dtype=torch.long))
     return is_removed | torch.isin(texts, torch.tensor(sorted(removed_texts), dtype=torch.long))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, partial
 from random import choice
 from threading import Event
@@ -13,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from exegete.errors import ExegeteError
-from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.explanations import Explanation, Explanations
 from exegete.reports.highlighted.picture import draw_picture
 from exegete.web import authentication
 from exegete.web.coefficients import has_coefficients, make_coefficient_heatmaps
@@ -145,11 +144,11 @@ def _make_export(explorer: Explorer, question: TextQuestion, kind: str, stop: Ev
     if not items:
         raise ExegeteError(f"there is nothing to export: {results[0].problem if results else 'choose a method'}")
     if kind == "png":
-        return make_download(encode_png(draw_picture(items)), "attributions.png", "image/png")
-    attributions = Attributions(items)
+        return make_download(encode_png(draw_picture(items)), "explanations.png", "image/png")
+    explanations = Explanations(items)
     if kind == "html":
-        return make_download(attributions.to_html().encode(), "attributions.html", "text/html; charset=utf-8")
-    return make_download(attributions.to_json().encode(), "attributions.json", "application/json")
+        return make_download(explanations.to_html().encode(), "explanations.html", "text/html; charset=utf-8")
+    return make_download(explanations.to_json().encode(), "explanations.json", "application/json")
 
 
 @router.get("/explore/heads/{name:path}")
@@ -173,12 +172,9 @@ def _parse_request(request: Request, form: authentication.Form | None = None) ->
     return explorer, parse_text_question(query, models, methods, explorer.get_default_methods, site.limits)
 
 
-def _select_level(question: TextQuestion, item: Attribution) -> Attribution:
-    """Return the attribution by words, or by tokens."""
-    if question.level == "word":
-        return item
-    # Without words, an attribution is shown by its tokens; pairs are of words, so they go too.
-    return replace(item, words=(), word_scores=item.word_scores[:0], word_spans=(), pairs=())
+def _select_level(question: TextQuestion, item: Explanation) -> Explanation:
+    """Return the explanation by words, or by tokens; that of an image by patches."""
+    return item.aggregate("token") if question.level == "token" and item.texts else item
 
 
 def _render_card(explorer: Explorer, question: TextQuestion, result: MethodResult) -> str:

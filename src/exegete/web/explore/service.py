@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers import attribute
+from exegete.explainers import attribute, number_units
 from exegete.explainers.registry import default_method, make_seeded, make_titles
 from exegete.metrics import metric
-from exegete.models import Batch, ExplainedModel
-from exegete.reports.attributions import Attribution
+from exegete.models import ExplainedModel
+from exegete.reports.explanations import Explanation
 from exegete.studies.compare.compare import list_native_methods
 from exegete.web.explore.progress import CountCallback, track_progress
 from exegete.web.explore.question import PREDICTED, TextQuestion
@@ -45,7 +45,7 @@ class MethodResult:
     """The result of one method: an attribution and its metrics by title, or an error message in `problem`."""
 
     name: str
-    attribution: Attribution | None = None
+    attribution: Explanation | None = None
     problem: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -144,15 +144,17 @@ class Explorer:
         model = self.models[question.model]
         with model.cache_perturbed(), track_progress(model, lambda _: None, stop or Event()):
             batch = model.encode([self.make_example(question)])
-            unit = batch.word_of if question.level == "word" else _number_content(batch)
+            unit = batch.word_of if question.level == "word" else number_units(batch, "token")
             is_removed = torch.isin(unit, torch.tensor(sorted(removed), dtype=torch.long, device=batch.device))
             # Positions without content (special tokens, padding) have the number -1 and always stay.
             probabilities = model.predict_perturbed(batch, (~is_removed | ~batch.content)[None])[0]
             if model.task.name == "span":
                 # Thousands of spans are possible answers: only the one of the full input is followed.
-                target = model.predict(batch)
-                answer = attribute(model, self.make_example(question), "random").to_pandas()["prediction_label"][0]
-                return [LabelScore(str(answer), float(model.task.probability(probabilities, target)[0]))]
+                with torch.no_grad(), model.evaluation_mode():
+                    logits = model(batch).logits
+                target = model.task.predict(logits, batch)
+                answer = model.describe_targets(batch, target, logits)[0].text
+                return [LabelScore(answer, float(model.task.probability(probabilities, target)[0]))]
         has_labels = probabilities.shape[1] > 1 or model.task.name != "regression"
         names = model.labels if has_labels else ("value",)
         return [LabelScore(name, value) for name, value in zip(names, probabilities[0].tolist(), strict=True)]
@@ -196,19 +198,14 @@ class Explorer:
                 # One method that does not support the model must not hide the results of the others.
                 return MethodResult(name, problem=str(error))
 
-    def _evaluate(self, model: ExplainedModel, example: Any, item: Attribution) -> dict[str, float]:
+    def _evaluate(self, model: ExplainedModel, example: Any, item: Explanation) -> dict[str, float]:
         """Return the faithfulness of an attribution on its example, by the metric's title."""
         batch = model.encode([example])
-        scores = torch.tensor(item.scores, device=batch.device)[None]
-        target = model.resolve_target(batch, [item.target] if model.task.name != "span" else item.target)
+        scores = torch.tensor(item.token_scores, device=batch.device)
+        target = model.resolve_target(batch, [item.target.value] if model.task.name != "span" else item.target.value)
         figures = {}
         for evaluator in self.metrics:
             if evaluator.supports(model):
                 values = evaluator.evaluate(model, batch, scores, target)[evaluator.name]
                 figures[evaluator.card.title] = float(values[0])
         return figures
-
-
-def _number_content(batch: Batch) -> torch.Tensor:
-    """Return the number of each content position [1, L], and -1 for special tokens."""
-    return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)

@@ -10,11 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.reports.attributions import Attribution
-from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.explanations import Explanation
 from exegete.web.human_study.sources import ShadedSource, shade_sources
 
-AnyAttribution = Attribution | GeneratedAttribution
 POSITIVE = "positive"
 SCORE_RULES: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     POSITIVE: lambda scores: np.maximum(scores, 0),
@@ -29,18 +27,16 @@ class BlindExplanation(NamedTuple):
 
     letter: str
     method: str
-    attribution: AnyAttribution
+    attribution: Explanation
 
     @property
     def sources(self) -> list[ShadedSource]:
         """Return the shaded sources of a generated answer; empty for a classifier's prediction."""
-        if not isinstance(self.attribution, GeneratedAttribution):
-            return []
-        return shade_sources(self.attribution)
+        return [] if self.attribution.exchange is None else shade_sources(self.attribution)
 
 
 def blind_explanations(
-    explanations: Mapping[str, AnyAttribution], *, seed: int, annotator: int, number: int, show: str = POSITIVE
+    explanations: Mapping[str, Explanation], *, seed: int, annotator: int, number: int, show: str = POSITIVE
 ) -> list[BlindExplanation]:
     """Return the explanations of example `number` under letters, in random order.
 
@@ -57,18 +53,18 @@ def blind_explanations(
     ]
 
 
-def hide_method(item: AnyAttribution, letter: str, show: str = POSITIVE) -> AnyAttribution:
+def hide_method(item: Explanation, letter: str, show: str = POSITIVE) -> Explanation:
     """Return the attribution without what could reveal its method; of a generated answer, one row for all of it."""
     # Parameters, convergence deltas, layers and interactions exist for some methods only. All are marked as signed, so
     # that signed and unsigned methods get the same legend.
     rule = SCORE_RULES[show]
-    if isinstance(item, GeneratedAttribution):
-        scores, spans = rule(item.scores.sum(0))[None], tuple(item.exchange.spans("response"))
-        whole = replace(item, scores=scores, spans=spans, log_probs=item.log_probs.sum(keepdims=True), bounds=None)
-        return replace(whole, method=letter, params={}, signed=True)
-    scores, words = rule(item.scores), rule(item.word_scores)
-    hidden = replace(item, method=letter, params={}, delta=None, layers=None, signed=True, pairs=())
-    return replace(hidden, scores=scores, word_scores=words)
+    whole = item if item.exchange is None else item.aggregate(target="response")
+    # Only some methods say which number their scores sum to.
+    targets = tuple(target._replace(output=None) for target in whole.targets)
+    hidden = replace(whole, method=letter, params={}, targets=targets, delta=None, layers=None, signed=True)
+    hidden = replace(hidden, interactions=(), bounds=None)
+    token_scores = None if whole.token_scores is None else rule(whole.token_scores)
+    return replace(hidden, scores=rule(whole.scores), token_scores=token_scores, response_scores=None)
 
 
 def make_letter(place: int) -> str:

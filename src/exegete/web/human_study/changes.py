@@ -11,7 +11,7 @@ import numpy as np
 from exegete.data.alignment import Word
 from exegete.data.marked import split_units
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute_examples import make_batches
+from exegete.explainers.batches import make_batches
 from exegete.models import ExplainedModel
 from exegete.web.human_study.items import ChangedVersion, StudyItem
 from exegete.web.human_study.protocol.file import ChangePart

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -14,10 +13,8 @@ from exegete.explainers import attribute
 from exegete.explainers.registry import add_seed, make_seeded
 from exegete.models import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.reports.attributions import Attribution, Attributions
-from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.explanations import Explanation
 from exegete.studies.compare.comparison import Comparison
-from exegete.web.human_study.blinding import AnyAttribution
 from exegete.web.human_study.sources import get_prompt_texts
 from exegete.web.human_study.tables import Item, StoredExplanation
 from exegete.web.method_names import make_display_names
@@ -46,7 +43,7 @@ class StudyItem:
     """
 
     texts: tuple[str, ...]
-    explanations: Mapping[str, AnyAttribution] = field(default_factory=dict)
+    explanations: Mapping[str, Explanation] = field(default_factory=dict)
     label: str | None = None
     prediction: str | None = None
     picture: bytes | None = None
@@ -66,10 +63,10 @@ class StudyItem:
 
 
 def make_items(
-    explanations: Iterable[tuple[str, AnyAttribution]], rows: Sequence[Mapping[str, Any]] = ()
+    explanations: Iterable[tuple[str, Explanation]], rows: Sequence[Mapping[str, Any]] = ()
 ) -> list[StudyItem]:
     """Group (spec of the method, attribution) pairs by example; `rows` are the examples, if they are known."""
-    by_example: dict[int, dict[str, AnyAttribution]] = {}
+    by_example: dict[int, dict[str, Explanation]] = {}
     pairs = list(explanations)
     names = make_display_names(dict.fromkeys(method for method, _ in pairs))
     for method, item in pairs:
@@ -110,7 +107,7 @@ def make_follow_up_items(
     explainer = make_seeded(method or DEFAULT_METHODS[0], seed)
     by_model = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
     # Explanations of different answers would tell the models apart, so only rows with the same answer are kept.
-    kept: list[tuple[str, AnyAttribution]] = []
+    kept: list[tuple[str, Explanation]] = []
     for items in zip(*by_model.values(), strict=True):
         if len({_get_model_answer(item) for item in items}) == 1:
             kept.extend(zip(by_model, items, strict=True))
@@ -127,7 +124,7 @@ def select_comparison_items(comparison: Comparison, limit: int) -> list[StudyIte
     return _space_evenly(make_items(explanations, comparison.examples), limit)
 
 
-def select_saved_items(explanations: Sequence[AnyAttribution], limit: int) -> list[StudyItem]:
+def select_saved_items(explanations: Sequence[Explanation], limit: int) -> list[StudyItem]:
     """Return at most `limit` evenly spaced examples of saved explanations.
 
     Raises ExegeteError if explanations with the same index are of different texts or twice by the same method, and for
@@ -135,11 +132,11 @@ def select_saved_items(explanations: Sequence[AnyAttribution], limit: int) -> li
     """
     texts: dict[int, tuple[str, ...]] = {}
     settings: dict[str, list[dict[str, Any]]] = {}
-    named, seen = list[tuple[str, AnyAttribution]](), set[tuple[int, str]]()
+    named, seen = list[tuple[str, Explanation]](), set[tuple[int, str]]()
     for item in explanations:
-        if isinstance(item, Attribution) and item.image_shape:
+        if item.image_shape:
             raise ExegeteError("saved explanations have no pictures: make this study of --model and --data")
-        read = (item.prompt, item.response) if isinstance(item, GeneratedAttribution) else item.texts
+        read = item.texts if item.exchange is None else (item.exchange.prompt, item.response)
         if texts.setdefault(item.index, read) != read:
             raise ExegeteError(f"saved explanations of example {item.index} are about two different texts")
         # One method with several parameters counts as several methods: they are numbered in order of appearance.
@@ -170,34 +167,31 @@ def make_marked_items(examples: Sequence[MarkedExample]) -> list[StudyItem]:
     return items
 
 
-def restore_explanation(explanation: StoredExplanation) -> AnyAttribution:
+def restore_explanation(explanation: StoredExplanation) -> Explanation:
     """Return the attribution of a database row."""
-    values = explanation.attribution
-    if "response" in values:
-        return GeneratedAttribution.from_row(values | {"params": json.dumps(values["params"])})
-    return Attribution(**values)
+    if "targets" not in explanation.attribution:
+        raise ExegeteError("this study was made by an earlier version of exegete: make it again of the same material")
+    return Explanation.from_row(explanation.attribution)
 
 
-def _get_model_answer(item: AnyAttribution) -> str:
-    return item.response if isinstance(item, GeneratedAttribution) else item.prediction_label
+def _get_model_answer(item: Explanation) -> str:
+    return item.response if item.prediction is None else item.prediction.text
 
 
-def _to_plain_values(item: AnyAttribution) -> dict[str, Any]:
+def _to_plain_values(item: Explanation) -> dict[str, Any]:
     # Scores by layer are never shown to annotators, and would multiply the size of the database.
-    bare = replace(item, layers=None) if isinstance(item, Attribution) else item
-    plain: dict[str, Any] = json.loads(Attributions([bare]).to_json())[0]
-    return plain
+    return replace(item, layers=None).to_dict()
 
 
-def _make_item(explanations: Mapping[str, AnyAttribution], row: Mapping[str, Any]) -> StudyItem:
+def _make_item(explanations: Mapping[str, Explanation], row: Mapping[str, Any]) -> StudyItem:
     first = next(iter(explanations.values()))
-    if isinstance(first, GeneratedAttribution):
+    if first.exchange is not None:
         return StudyItem(get_prompt_texts(first.exchange), explanations, prediction=first.response)
     picture = row.get("image")
     return StudyItem(
         first.texts,
         explanations,
         label=row.get("label_name"),
-        prediction=first.prediction_label,
+        prediction=_get_model_answer(first),
         picture=None if picture is None else encode_png(picture),
     )

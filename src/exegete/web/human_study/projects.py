@@ -13,9 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError, unknown
-from exegete.reports.attributions import Attribution
-from exegete.reports.generated import GeneratedAttribution
-from exegete.web.human_study.blinding import AnyAttribution
+from exegete.reports.explanations import Explanation
 from exegete.web.human_study.items import StudyItem
 from exegete.web.human_study.kinds import KINDS, ONLY_PHASE
 from exegete.web.human_study.protocol.file import Protocol, parse_protocol
@@ -134,24 +132,24 @@ def _check_items(items: Sequence[StudyItem], kind: str) -> None:
 
 
 def _check_explanations(items: Sequence[StudyItem], kind: str) -> None:
-    explanations: list[AnyAttribution] = []
+    explanations: list[Explanation] = []
     for item in items:
         explanations += item.explanations.values()
-    if any(isinstance(explanation, GeneratedAttribution) for explanation in explanations):
+    if any(explanation.exchange is not None for explanation in explanations):
         _check_generated_answers(explanations, kind)
     for explanation in explanations:
         # Annotators are told what the model predicts, so an explanation of another class would mislead them.
-        if isinstance(explanation, Attribution) and explanation.target_label != explanation.prediction_label:
-            target = f"{explanation.target_label} where the model predicts {explanation.prediction_label}"
+        if explanation.prediction is not None and explanation.target.text != explanation.prediction.text:
+            target = f"{explanation.target.text} where the model predicts {explanation.prediction.text}"
             raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {target}")
 
 
-def _check_generated_answers(explanations: Sequence[AnyAttribution], kind: str) -> None:
+def _check_generated_answers(explanations: Sequence[Explanation], kind: str) -> None:
     """Raise ExegeteError unless the kind is rank and all explanations score units of the same size."""
     # A generated answer has no list of labels to choose from, so it cannot be predicted on a form.
     if kind != "rank":
         raise ExegeteError("explanations of generated answers can be ranked: choose the kind rank")
-    units = sorted({explanation.unit for explanation in explanations if isinstance(explanation, GeneratedAttribution)})
+    units = sorted({explanation.unit for explanation in explanations})
     if len(units) > 1:
         raise ExegeteError(
             f"people would tell methods by their units ({', '.join(units)}): compare them with one --unit"

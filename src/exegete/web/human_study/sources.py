@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from exegete.data.exchange import Exchange
-from exegete.reports.generated import GeneratedAttribution
-from exegete.reports.highlighted.generated_view import cut_text, scores_to_levels
+from exegete.reports.explanations import Explanation
+from exegete.reports.highlighted.pieces import cut_text, find_extents, scores_to_levels
 
 
 class ShadedSource(NamedTuple):
@@ -30,26 +30,24 @@ def get_prompt_texts(exchange: Exchange) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def shade_sources(item: GeneratedAttribution) -> list[ShadedSource]:
+def shade_sources(item: Explanation) -> list[ShadedSource]:
     """Return the sources of an answer, or all texts of a prompt without sources, shaded by their scores.
 
     Scores are summed over the rows of the attribution, the explained parts of the answer.
     """
     exchange, scores = item.exchange, item.scores.sum(0)
+    assert exchange is not None
     sources = [number for number, is_source in enumerate(exchange.is_source) if is_source]
     sources = sources or list(range(len(exchange.names)))
-    units = {source: [n for n, span in enumerate(item.unit_spans) if span[0] == source] for source in sources}
     # Sources are shaded relative to each other, and units relative to all units: a long source can be dark as a whole
     # although none of its sentences is.
     unit_levels = scores_to_levels(scores[None])[0]
-    totals = np.array([[scores[units[source]].sum() for source in sources]])
+    sides = np.array([unit.side for unit in item.units])
+    totals = np.array([[scores[sides == source].sum() for source in sources]])
     shaded = []
     for source, level in zip(sources, scores_to_levels(totals)[0], strict=True):
         text = exchange.prompt[slice(*exchange.places[source])]
-        pieces = []
-        for piece in cut_text(text, [item.unit_spans[n][1:3] for n in units[source]]):
-            # Text between units, as blank lines, has no owner and no shade.
-            piece_level = 0 if piece.owner is None else unit_levels[units[source][piece.owner]]
-            pieces.append((piece.text, piece_level))
-        shaded.append(ShadedSource(exchange.names[source], level, pieces))
+        # Text between units, as blank lines, has no shade.
+        cut = cut_text(text, find_extents(item, source), scores.tolist(), unit_levels)
+        shaded.append(ShadedSource(exchange.names[source], level, [(piece.text, piece.level) for piece in cut]))
     return shaded

@@ -94,7 +94,7 @@ class Item(Base):
 
 
 class StoredExplanation(Base):
-    """One method's explanation of an example: an `Attribution` as plain values."""
+    """One method's explanation of an example: an `Explanation` as plain values."""
 
     __tablename__ = "explanation"
     __table_args__ = (UniqueConstraint("item_id", "method"),)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from exegete.data.marked import MarkedExample, aggregate_marks, find_marked_units, split_units
-from exegete.reports.attributions import Attribution
-from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.explanations import Explanation
 
 
 class Plausibility(NamedTuple):
@@ -46,7 +45,7 @@ def mean_pairwise_f1(examples: Sequence[MarkedExample], unit: str = "word") -> f
 
 
 def evaluate_plausibility(
-    examples: Sequence[MarkedExample], explanations: Sequence[Mapping[str, Attribution | GeneratedAttribution]]
+    examples: Sequence[MarkedExample], explanations: Sequence[Mapping[str, Explanation]]
 ) -> list[Plausibility]:
     """Compute each method's AUC and average precision against the words that half of the annotators marked.
 
@@ -58,12 +57,12 @@ def evaluate_plausibility(
         if spans is None:
             continue
         for method, item in by_method.items():
-            if not isinstance(item, Attribution):
+            if item.exchange is not None:
                 continue
             evidence = _find_evidence_words(item, spans)
             # AUC and average precision are undefined if all words, or none, are evidence.
             if evidence.any() and not evidence.all():
-                word_scores = np.nan_to_num(item.word_scores)
+                word_scores = np.nan_to_num(item.scores[0])
                 auc = float(roc_auc_score(evidence, word_scores))
                 scores.setdefault(method, []).append((auc, float(average_precision_score(evidence, word_scores))))
     rows = []
@@ -73,10 +72,10 @@ def evaluate_plausibility(
     return sorted(rows, key=lambda row: -row.auc)
 
 
-def _find_evidence_words(item: Attribution, spans: Sequence[Sequence[Sequence[int]]]) -> NDArray[np.bool_]:
-    """Return a mask over the words of an attribution; `spans` are the marked characters of each text."""
+def _find_evidence_words(item: Explanation, spans: Sequence[Sequence[Sequence[int]]]) -> NDArray[np.bool_]:
+    """Return a mask over the words of an explanation; `spans` are the marked characters of each text."""
     mask = []
-    for side, start, end in item.word_spans:
+    for _, side, start, end in item.units:
         # Methods split words by their own tokenizer, so a word counts if it overlaps a mark, not if it equals one.
         mask.append(side < len(spans) and any(start < last and first < end for first, last in spans[side]))
     return np.array(mask)

@@ -15,9 +15,8 @@ from PIL import Image
 from exegete.data.alignment import split_words
 from exegete.data.exchange import Exchange
 from exegete.data.marked import find_marked_units, split_units
-from exegete.reports.attributions import Attribution
-from exegete.reports.generated import GeneratedAttribution
-from exegete.web.human_study.blinding import AnyAttribution
+from exegete.reports.explanations import Explanation
+from exegete.reports.records import Target, Unit
 from exegete.web.human_study.items import ChangedVersion, StudyItem
 from exegete.web.human_study.kinds import KINDS
 from exegete.web.human_study.protocol.file import KnownPart, Protocol
@@ -40,7 +39,7 @@ def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> 
     kind = KINDS[plan.kind]
     example = _make_text_item(part) if part.square is None else _make_picture_item(part)
     evidence = _locate_evidence(part)
-    explanations: dict[str, AnyAttribution] = {}
+    explanations: dict[str, Explanation] = {}
     if plan.kind != "highlight":
         explanations = _make_explanations(part, evidence, np.random.default_rng([plan.seed, number]))
     if kind.is_simulation:
@@ -58,7 +57,7 @@ def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> 
     return item
 
 
-def make_planted_example(part: KnownPart) -> tuple[StudyItem, AnyAttribution]:
+def make_planted_example(part: KnownPart) -> tuple[StudyItem, Explanation]:
     """Return an example and the explanation that shows its evidence, for the instructions."""
     example = _make_text_item(part) if part.square is None else _make_picture_item(part)
     # The seed decides the decoys only, which are not used here.
@@ -109,7 +108,7 @@ def _make_picture_item(part: KnownPart) -> StudyItem:
 
 def _make_explanations(
     part: KnownPart, evidence: Sequence[Sequence[int]], generator: np.random.Generator
-) -> dict[str, AnyAttribution]:
+) -> dict[str, Explanation]:
     """Return the planted explanation and the decoys by name: score 1 on the evidence, or on as many other parts."""
     is_evidence = _find_evidence_parts(part, evidence)
     others, size = generator.permutation(np.flatnonzero(~is_evidence)), int(is_evidence.sum())
@@ -117,15 +116,15 @@ def _make_explanations(
     for number in range(N_DECOYS):
         # Rotating the same permutation gives disjoint decoys as long as there are enough other parts.
         chosen[f"decoy {number + 1}"] = np.roll(others, -number * size)[:size]
-    explanations: dict[str, AnyAttribution] = {}
+    explanations: dict[str, Explanation] = {}
     for name, places in chosen.items():
         scores = np.zeros(len(is_evidence), dtype=np.float32)
         scores[places] = 1.0
         if part.sources:
-            explanations[name] = _make_generated_attribution(part, name, scores)
+            explanations[name] = _make_response_explanation(part, name, scores)
         else:
             texts = () if part.text is None else (part.text,)
-            explanations[name] = _make_attribution(part, texts, name, scores)
+            explanations[name] = _make_explanation(part, texts, name, scores)
     return explanations
 
 
@@ -143,48 +142,46 @@ def _find_evidence_parts(part: KnownPart, evidence: Sequence[Sequence[int]]) -> 
     return np.array(hits, dtype=bool)
 
 
-def _make_generated_attribution(part: KnownPart, name: str, scores: NDArray[np.float32]) -> GeneratedAttribution:
-    """Return the attribution of a generated answer to its sources; `scores` has one score per source."""
+def _make_response_explanation(part: KnownPart, name: str, scores: NDArray[np.float32]) -> Explanation:
+    """Return the explanation of a generated answer by its sources; `scores` has one score per source."""
     texts, words = (*part.sources.values(), str(part.text)), split_words(part.prediction)
     # The prompt is the sources and the question, separated by blank lines: these are the characters they begin at.
     starts = [0, *accumulate(len(text) + len(SEPARATOR) for text in texts)]
-    return GeneratedAttribution(
+    exchange = Exchange(
+        SEPARATOR.join(texts),
+        (*part.sources, "prompt"),
+        tuple((start, start + len(text)) for start, text in zip(starts, texts, strict=False)),
+        (*(True for _ in part.sources), False),
+        part.prediction,
+        tuple(word.text for word in words),
+        tuple((word.start, word.end) for word in words),
+    )
+    return Explanation(
+        targets=(Target(part.prediction, (0, len(words)), 1.0, 0.0),),
+        units=tuple(Unit(key, number, 0, len(text)) for number, (key, text) in enumerate(part.sources.items())),
         scores=scores[None],
-        units=tuple(part.sources),
-        unit_spans=tuple((number, 0, len(text)) for number, text in enumerate(part.sources.values())),
-        spans=((0, len(words)),),
-        log_probs=np.zeros(1, dtype=np.float32),
-        exchange=Exchange(
-            SEPARATOR.join(texts),
-            (*part.sources, "prompt"),
-            tuple((start, start + len(text)) for start, text in zip(starts, texts, strict=False)),
-            (*(True for _ in part.sources), False),
-            part.prediction,
-            tuple(word.text for word in words),
-            tuple((word.start, word.end) for word in words),
-        ),
         unit="source",
         method=name,
+        texts=texts,
+        exchange=exchange,
         signed=False,
     )
 
 
-def _make_attribution(part: KnownPart, texts: tuple[str, ...], name: str, scores: NDArray[np.float32]) -> Attribution:
-    size = len(scores)
-    words = [] if part.text is None else split_words(part.text, 0)
-    return Attribution(
-        tokens=tuple(word.text for word in words) or ("",) * size,
-        scores=scores,
-        words=tuple(word.text for word in words),
-        word_scores=scores if words else np.zeros(0, dtype=np.float32),
-        word_spans=tuple((0, word.start, word.end) for word in words),
-        texts=texts,
-        target=0,
-        target_label=part.prediction,
-        prediction=0,
-        prediction_label=part.prediction,
-        probability=1.0,
+def _make_explanation(part: KnownPart, texts: tuple[str, ...], name: str, scores: NDArray[np.float32]) -> Explanation:
+    target = Target(part.prediction, 0, 1.0)
+    words = () if part.text is None else split_words(part.text, 0)
+    units = [Unit(word.text, 0, word.start, word.end) for word in words] or [Unit("")] * len(scores)
+    return Explanation(
+        targets=(target,),
+        units=tuple(units),
+        scores=scores[None],
+        unit="word" if words else "patch",
         method=name,
+        texts=texts,
+        prediction=target,
+        tokens=tuple(units),
+        token_scores=scores[None],
         image_shape=None if part.square is None else part.grid,
         signed=False,
     )
