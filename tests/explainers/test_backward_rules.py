@@ -1,7 +1,5 @@
 """Relevance propagation and gradient modifications: published numbers, and what must hold of them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -10,30 +8,20 @@ from transformers import AutoModelForCausalLM
 import decomposable
 from exegete import Batch, explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.backward_rules.gim import Gim, find_baseline_token
+from exegete.explainers.backward_rules.gim import find_baseline_token
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers import activations
-from exegete.models.layers.backward_rules import DerivativeRules
 from small import shared, uneven
 
 TARGET = torch.tensor([0, 1, 2])
-FREE = DerivativeRules("free", "free", norms=False, activations=False)
-PARTIAL = {
-    "gim_temperature_only": DerivativeRules("free", "free", norms=False, activations=False, temperature=2.0),
-    "gim_norm_only": DerivativeRules("free", "free", activations=False),
-    "gim_gradnorm_only": DerivativeRules("shared", "both", norms=False, activations=False),
+SPECS = {
+    "attnlrp": "attn_lrp",
+    "cp_lrp": "cp_lrp",
+    "gim": "gim?baseline_id=3",
+    "gim_temperature_only": "gim?baseline_id=3&hold_norms=false&share_products=false",
+    "gim_norm_only": "gim?baseline_id=3&temperature=1&share_products=false",
+    "gim_gradnorm_only": "gim?baseline_id=3&temperature=1&hold_norms=false",
 }
-
-
-@dataclass(frozen=True)
-class Ruled(Gim):
-    """GIM's difference of embeddings under any rules."""
-
-    ruled: DerivativeRules = FREE
-
-    @property
-    def rules(self):
-        return self.ruled
 
 
 def language_model(folder):
@@ -51,7 +39,7 @@ def slopes_with_epsilon(monkeypatch):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", ["attnlrp", "cp_lrp", "gim", *PARTIAL])
+@pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.usefixtures("slopes_with_epsilon")
 @torch.no_grad()
@@ -60,8 +48,7 @@ def test_decoder_scores_equal_published_ones(golden_generation, family, name):
         k: torch.from_numpy(v) for k, v in np.load(golden_generation / f"{family}-tiny_backward_rules_f64.npz").items()
     }
     model = language_model(golden_generation / f"{family}-tiny")
-    specs = {"attnlrp": "attn_lrp", "cp_lrp": "cp_lrp", "gim": "gim?baseline_id=3"}
-    method = explainer(specs[name], output="logit") if name in specs else Ruled(3, ruled=PARTIAL[name], output="logit")
+    method = explainer(SPECS[name], output="logit")
     prompts = [ids[:length] for ids, length in zip(numbers["ids"], numbers["lengths"], strict=True)]
     for k in range(2):
         batch = model.batch(prompts, numbers["targets"][:, k : k + 1])
@@ -154,7 +141,8 @@ def test_without_rules_scores_are_gradient_times_difference(family):
         (slope,) = torch.autograd.grad(score.sum(), embeddings)
     start = model.embed_reference(batch) if model.modality == "image" else model.embedding(torch.tensor(9))
     expected = (slope * (embeddings - start)).sum(-1).masked_fill(~batch.content, 0)
-    torch.testing.assert_close(Ruled(9).attribute(model, batch, TARGET), expected, rtol=1e-8, atol=1e-10)
+    plain = explainer("gim?baseline_id=9&temperature=1&hold_norms=false&share_products=false")
+    torch.testing.assert_close(plain.attribute(model, batch, TARGET), expected, rtol=1e-8, atol=1e-10)
 
 
 @torch.no_grad()

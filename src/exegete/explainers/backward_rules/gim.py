@@ -11,7 +11,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.models import Batch, ExplainedModel
-from exegete.models.layers.backward_rules import DerivativeRules
+from exegete.models.layers.backward_rules import AttentionRule, DerivativeRules, Gate
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,16 @@ class Gim(BackwardRules):
     Args:
         baseline_id: the baseline token, at every position; default: a space if that is one token, else the padding
             token, else the unknown token. The baseline of images is patches of zero pixels.
-        temperature: temperature of the differentiated softmax.
+        temperature: temperature of the differentiated softmax; 1 is its own derivative.
+        hold_norms: hold norms at their scales.
+        share_products: share the gradient of attention's and gates' products evenly. The paper takes each of these
+            three modifications away.
     """
 
     baseline_id: int | None = None
     temperature: float = 2.0
+    hold_norms: bool = True
+    share_products: bool = True
     card: ClassVar = MethodCard(
         name="gim", label="GIM", family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Edin et al. 2025", unit="part of the {output}",
@@ -45,7 +50,9 @@ class Gim(BackwardRules):
     @property
     def rules(self) -> DerivativeRules:
         """Shared products and a softmax at `temperature`; activations keep their own derivatives."""
-        return DerivativeRules(attention="shared", gate="both", activations=False, temperature=self.temperature)
+        attention: AttentionRule = "shared" if self.share_products else "free"
+        gate: Gate = "both" if self.share_products else "free"
+        return DerivativeRules(attention, gate, self.hold_norms, activations=False, temperature=self.temperature)
 
     def origin(self, model: ExplainedModel, batch: Batch) -> Tensor:
         """Return the baseline's embedding [d] (images: [B, L, d])."""
