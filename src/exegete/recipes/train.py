@@ -61,7 +61,8 @@ def train(
         dev: the data on which the best checkpoint is chosen, if `data` does not contain it. Default for rows: 10 % of
             them; 80 % are trained on, and 10 % are left for a test, as with a file without splits.
         output_dir: the folder for the model, its metrics and its history. Default: that of `args`.
-        args: transformers' `TrainingArguments`; those that differ from their own defaults override the recipe's.
+        args: transformers' `TrainingArguments`; those that differ from their own defaults override the recipe's. Pass a
+            value that equals such a default by name, such as `per_device_train_batch_size=8`.
         options: options of the run, see `RunOptions`.
         params: single options by name: parameters of the recipe (`guide`, `weight`), of `RunOptions` (`seed`,
             `max_length`, `callbacks`, `compute_metrics`), of transformers' `TrainingArguments` (`num_train_epochs`,
