@@ -26,7 +26,7 @@ ASSUMED_ROWS = 5000
 """Rows of a whole dataset that is not on this machine: more than any limit of a judgement."""
 UNITS = {"characters": selection.count_characters, "words": selection.count_words}
 Names = tuple[str, ...]
-WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".json", ".txt", ".model")
 
 
 class SourceAddress(NamedTuple):
@@ -142,13 +142,13 @@ def _list_paths(part: Mapping[str, Any]) -> list[Path]:
 
 @cache
 def model_address(source: str) -> SourceAddress:
-    """Return a model folder or configuration by the digest of its files, a hub model by its name."""
+    """Return a model folder, GGUF file or configuration by the digest of its files, a hub model by its name."""
     if source in SIZES:
         return SourceAddress({"size": source, **SIZES[source]})
     path = Path(source)
-    if source.endswith(".json"):
+    if source.endswith((".json", ".gguf")):
         if not path.is_file():
-            return SourceAddress({"model": source, "missing": True}, problem=f"there is no configuration at {source}")
+            return SourceAddress({"model": source, "missing": True}, problem=f"there is no file {source}")
         return SourceAddress({"files": _look_up_digest([path])})
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in WEIGHTS and not file.name.startswith("."))

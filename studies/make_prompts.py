@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Write prompts with sources that a language model answers right, as JSON Lines for `language-models.yaml`.
+
+Usage: make_prompts.py MODEL OUT.jsonl squad|strategyqa FILE [COUNT]
+
+squad: questions on four passages of one SQuAD article, of which one has the answer. strategyqa: yes or no questions
+with the facts that their answer needs (two or more) among four facts of other questions. Questions are asked in random
+order until COUNT answers are right (default 150), without sampling. OUT.json says how many were asked.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import exegete
+from exegete.data.sentences import split_sentences
+
+SEED = 0
+WORDS = 25
+LONGEST_ANSWER = 16
+AT_ONCE = 16
+QUESTIONS = {
+    "squad": "Answer in a few words.",
+    "strategyqa": "Answer with yes or no.",
+}
+
+
+def read_squad(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield each answerable question with the passage of its answer and three others of the same article."""
+    draw = random.Random(SEED)
+    for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
+        paragraphs = article["paragraphs"]
+        for number, paragraph in enumerate(paragraphs):
+            others = paragraphs[:number] + paragraphs[number + 1 :]
+            for question in paragraph["qas"]:
+                answers = sorted({answer["text"] for answer in question["answers"]})
+                if not answers:
+                    continue
+                needed = _find_passage(paragraph["context"], question["answers"][0]["answer_start"])
+                pool = [passage for other in others for passage in _split_passages(other["context"])]
+                pool = [passage for passage in pool if not any(_has_words(passage, answer) for answer in answers)]
+                yield _make_row(question["question"], [needed], draw.sample(pool, 3), answers, "squad", draw)
+
+
+def read_strategyqa(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield each question that needs two facts or more, with these and four facts of other questions."""
+    draw = random.Random(SEED)
+    records = json.loads(path.read_text(encoding="utf-8"))
+    for record in records:
+        if len(record["facts"]) >= 2:
+            others = [draw.choice(other["facts"]) for other in draw.sample(records, 12) if other is not record]
+            others = [fact for fact in dict.fromkeys(others) if fact not in record["facts"]][:4]
+            answer = "yes" if record["answer"] else "no"
+            yield _make_row(record["question"], record["facts"], others, [answer], "strategyqa", draw)
+
+
+def _make_row(
+    question: str, needed: list[str], others: list[str], answers: list[str], kind: str, draw: random.Random
+) -> dict[str, Any]:
+    texts = [*needed, *others]
+    draw.shuffle(texts)
+    sources = [{"name": f"passage {number}", "text": text} for number, text in enumerate(texts, 1)]
+    content = f"{{sources}}\n\n{question} {QUESTIONS[kind]}"
+    evidence = [source["name"] for source in sources if source["text"] in needed]
+    row = {"messages": [{"role": "user", "content": content}], "sources": sources, "evidence": evidence, "kind": kind}
+    return row | {"answers": answers}
+
+
+def _split_passages(text: str) -> list[str]:
+    """Divide a paragraph into passages of whole sentences with at most `WORDS` words, unless one sentence has more."""
+    passages: list[str] = []
+    for sentence in split_sentences(text):
+        if passages and len(f"{passages[-1]} {sentence.text}".split()) <= WORDS:
+            passages[-1] += f" {sentence.text}"
+        else:
+            passages.append(sentence.text)
+    return passages
+
+
+def _find_passage(text: str, start: int) -> str:
+    """Return the passage that has the character `start` of the paragraph."""
+    end = 0
+    for passage in _split_passages(text):
+        end = text.index(passage[-20:], end + max(len(passage) - 40, 0)) + len(passage[-20:])
+        if start < end:
+            return passage
+    raise ValueError(f"no passage has character {start} of a text of {len(text)}")
+
+
+def _normalise(text: str) -> str:
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", re.sub(r"[^\w\s]", " ", text.lower())).split())
+
+
+def _has_words(text: str, answer: str) -> bool:
+    """Return whether a text has the words of an answer, without articles and punctuation."""
+    return f" {_normalise(answer)} " in f" {_normalise(text)} "
+
+
+def _is_right(response: str, row: dict[str, Any]) -> bool:
+    if row["kind"] == "strategyqa":
+        return _normalise(response).split()[:1] == row["answers"]
+    return any(_has_words(response, answer) for answer in row["answers"])
+
+
+@torch.no_grad()
+def _answer(model: Any, rows: list[dict[str, Any]]) -> list[str | None]:
+    """Return the likeliest response to each question, token by token; None for a response that is too long.
+
+    Of yes or no questions the first word is the response.
+    """
+    tokenizer, prompts = model.tokenizer, []
+    for row in rows:
+        texts = "\n\n".join(source["text"] for source in row["sources"])
+        message = {"role": "user", "content": row["messages"][0]["content"].replace("{sources}", texts)}
+        prompts.append(tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True))
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+    is_word = rows[0]["kind"] == "strategyqa"
+    longest = 2 if is_word else LONGEST_ANSWER
+    output = model.generator.generate(
+        input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=longest, do_sample=False
+    )
+    responses: list[str | None] = []
+    for ids in output[:, inputs.input_ids.shape[1] :]:
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        if is_word:
+            words = re.match(r"\s*\w+", text)
+            responses.append(words and words[0])
+        else:
+            responses.append(text if tokenizer.eos_token_id in ids.tolist() else None)
+    return responses
+
+
+def main() -> None:
+    """Ask the model and write the prompts."""
+    if len(sys.argv) < 5:
+        sys.exit(__doc__)
+    source, out, kind, file = sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+    count = int(sys.argv[5]) if len(sys.argv) > 5 else 150
+    rows = list({"squad": read_squad, "strategyqa": read_strategyqa}[kind](file))
+    random.Random(SEED).shuffle(rows)
+    model = exegete.load(source, task="generation", dtype="float32")
+    right: list[dict[str, Any]] = []
+    asked = 0
+    while len(right) < count and asked < len(rows):
+        several = rows[asked : asked + AT_ONCE]
+        for row, response in zip(several, _answer(model, several), strict=True):
+            if response is not None and _is_right(response, row):
+                right.append({name: value for name, value in row.items() if name != "answers"} | {"response": response})
+        asked += len(several)
+        out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in right), encoding="utf-8")
+        facts = {"asked": asked, "right": len(right), "longest answer in tokens": LONGEST_ANSWER, "seed": SEED}
+        out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        print(f"{len(right)} of {asked} answers are right", flush=True)
+
+
+if __name__ == "__main__":
+    main()
