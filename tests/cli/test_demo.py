@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
+import chats
+import families
 from exegete.cli import main
+from exegete.cli.demo import chat
 from exegete.data.cards import MethodCard
+from exegete.data.exchange import Exchange
 from exegete.explainers import EXPLAINERS
 from exegete.metrics import cards
+from exegete.reports.generated import GeneratedAttribution
 
 
 def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
@@ -46,3 +52,37 @@ def test_notes_are_cited_and_what_was_needed_is_told_by_kind(tmp_path, capsys, m
     assert set(table.index) == {"occlusion", "random"}
     assert main(["demo", "--task", "regression", "--output-dir", str(tmp_path)]) == 2
     assert "generation" in capsys.readouterr().err
+
+
+def test_a_chat_model_answers_on_documents_with_its_sources(tmp_path, capsys):
+    model = families.tiny("llama", "CausalLM", seed=1, max_position_embeddings=1200)
+    model.save_pretrained(tmp_path / "model")
+    chats.tokenizer().save_pretrained(tmp_path / "model")
+    assert main(["demo", "--model", str(tmp_path / "model"), "--output-dir", str(tmp_path / "demo")]) == 0
+    shown = capsys.readouterr().err
+    assert all(question in shown for question in chat.QUESTIONS)
+    assert shown.count("source: ") >= len(chat.QUESTIONS)
+    written = {file.stem: file.read_text().strip() for file in (tmp_path / "demo" / "documents").iterdir()}
+    assert written == chat.DOCUMENTS
+    page = (tmp_path / "demo" / "answers.html").read_text(encoding="utf-8")
+    assert all(name in page for name in chat.DOCUMENTS)
+
+
+def test_a_source_is_told_by_how_much_less_likely_the_sentence_is_without_it():
+    exchange = Exchange("ab", ("a", "b"), ((0, 1), (1, 2)), (True, True), "yes no", ("yes", " no"), ((0, 3), (3, 6)))
+    result = GeneratedAttribution(
+        scores=np.log([[0.5, 4.0], [0.5, 0.25], [1e9, 1.0]]),
+        units=("a", "b"),
+        unit_spans=((0, 0, 1), (1, 0, 1)),
+        spans=((0, 2), (0, 1), (1, 2)),
+        log_probs=np.log([0.25**2, 0.5, 0.125]),
+        exchange=exchange,
+        unit="source",
+        method="occlusion",
+    )
+    described = [chat._describe_source(result, row) for row in range(3)]
+    assert described == [
+        "source: b (without it 4 times less likely); mean probability of a token: 0.25",
+        "no source: no document makes it likelier; mean probability of a token: 0.50",
+        "source: a (without it more than 1,000,000 times less likely); mean probability of a token: 0.12",
+    ]

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 import exegete
+from exegete.cli import main
 from exegete.errors import ExegeteError
 from exegete.models.loading.gguf import find_gguf, load_gguf
 
@@ -143,3 +144,21 @@ def test_a_gguf_model_is_loaded_by_its_path_and_explained(tmp_path):
         exegete.load(file)
     with pytest.raises(ExegeteError, match="dequantized when it is loaded"):
         exegete.load(file, task="generation", dtype="4bit")
+
+
+def test_a_dry_run_counts_the_passes_of_a_gguf_model(tmp_path, capsys):
+    file = write_llama(tmp_path / "tiny.gguf", Type.Q8_0)
+    words = ["explain", "the moth", "--task", "generation", "--model", str(file), "--unit", "word", "--dry-run"]
+    assert main([*words, "--max-new-tokens", "20"]) == 0
+    assert "passes" in capsys.readouterr().out
+
+
+def test_a_model_trained_from_a_gguf_file_is_saved_as_an_ordinary_folder(tmp_path):
+    file = write_llama(tmp_path / "tiny.gguf", Type.Q8_0)
+    data = tmp_path / "chats.jsonl"
+    data.write_text("".join(f'{{"prompt": "the moth {number}", "response": " thing"}}\n' for number in range(20)))
+    words = ["train", "baseline", "--model", str(file), "--data", f"jsonl:{data}", "--epochs", "3", "--quiet"]
+    assert main([*words, "--lr", "1e-3", "--output-dir", str(tmp_path / "run")]) == 0
+    trained = exegete.load(tmp_path / "run", task="generation")
+    start = exegete.load(file, task="generation")
+    assert not torch.equal(trained.embedding.weight, start.embedding.weight)

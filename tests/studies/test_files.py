@@ -296,6 +296,17 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
     assert keys(tmp_path / "one.jsonl") != first
 
 
+def test_a_gguf_file_goes_by_content_alone_and_in_its_folder(tmp_path):
+    file, addresses = tmp_path / "model.gguf", []
+    for content in (b"GGUF one", b"GGUF two"):
+        file.write_bytes(content)
+        sources.model_address.cache_clear()
+        addresses += [sources.model_address(str(path)) for path in (file, tmp_path)]
+    assert len({str(each.address) for each in addresses}) == 2
+    assert addresses[0] == addresses[1] != addresses[2] == addresses[3]
+    assert sources.model_address(str(tmp_path / "none.gguf")).problem.startswith("there is no file")
+
+
 def test_values_from_other_runs_come_after_them_and_depend_on_them(tmp_path):
     more = "recipes:\n  er: {recipe: er_joint, parameters: {weight: {from: plain, metric: cross_entropy, times: 2}}}\n"
     runs = build_grid(load_study(written(tmp_path / "x.yaml", GOOD.replace("recipes:\n", more)))).runs

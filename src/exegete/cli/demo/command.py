@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from exegete.cli.demo import citing
+from exegete.cli.demo import chat, citing
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check
 from exegete.cli.shared.console import show_leaderboard, silence_libraries
@@ -36,6 +36,10 @@ def demo(
     task: Annotated[
         str | None, typer.Option("--task", help="generation: a small Llama that answers questions about six notes.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="A chat model (folder, hub name, GGUF file) that answers three questions."),
+    ] = None,
     quiet: options.Quiet = False,
     threads: Threads = None,
 ) -> None:
@@ -46,9 +50,14 @@ def demo(
     notes, or two notes that must be combined. On such a toy model the last layer's attention cites best; on real
     language models it does not.
 
+    With --model, nothing is trained: a real chat model answers three questions about four short documents, and each
+    answer is shown with its source.
+
     Example: exegete demo --output-dir demo
 
-    Example: exegete demo --task generation --output-dir demo-chat
+    Example: exegete demo --task generation --output-dir demo-citations
+
+    Example: exegete demo --model SmolLM2-135M-Instruct.gguf --output-dir demo-chat
     """
     check(methods=methods, device=device)
     if task not in (None, "generation"):
@@ -59,8 +68,11 @@ def demo(
 
     silence_libraries()
     scale = _scale()
-    set_threads(threads, hidden_size("tiny"), device)
+    set_threads(threads, hidden_size("tiny" if model is None else model), device)
     set_stop_message(f"finished steps are saved in {output_dir}: resume with the same command")
+    if model is not None:
+        chat.run(output_dir, model, device)
+        return
     if task is not None:
         citing.run(output_dir, split_ids(methods), limit, seed, device, scale, quiet)
         return
