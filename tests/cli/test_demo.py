@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from exegete.reports.generated import GeneratedAttribution
 
 import chats
 import families
@@ -13,7 +14,6 @@ from exegete.data.cards import MethodCard
 from exegete.data.exchange import Exchange
 from exegete.explainers import EXPLAINERS
 from exegete.metrics import cards
-from exegete.reports.generated import GeneratedAttribution
 
 
 def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
