@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
-from exegete.reports.generated import GeneratedAttribution
 
 import chats
 import families
 from exegete.cli import main
 from exegete.cli.demo import chat
 from exegete.data.cards import MethodCard
-from exegete.data.exchange import Exchange
 from exegete.explainers import EXPLAINERS
 from exegete.metrics import cards
+from exegete.reports.explanations import Explanation
+from exegete.reports.records import Target, Unit
 
 
 def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
@@ -69,14 +71,12 @@ def test_a_chat_model_answers_on_documents_with_its_sources(tmp_path, capsys):
 
 
 def test_a_source_is_told_by_how_much_less_likely_the_sentence_is_without_it():
-    exchange = Exchange("ab", ("a", "b"), ((0, 1), (1, 2)), (True, True), "yes no", ("yes", " no"), ((0, 3), (3, 6)))
-    result = GeneratedAttribution(
+    targets = [Target("yes no", (0, 2), 0.25**2, math.log(0.25**2)), Target("yes", (0, 1), 0.5, math.log(0.5))]
+    targets.append(Target("no", (1, 2), 0.1, math.log(0.1)))
+    result = Explanation(
+        targets=tuple(targets),
+        units=(Unit("a"), Unit("b")),
         scores=np.log([[0.5, 4.0], [0.5, 0.25], [1e9, 1.0]]),
-        units=("a", "b"),
-        unit_spans=((0, 0, 1), (1, 0, 1)),
-        spans=((0, 2), (0, 1), (1, 2)),
-        log_probs=np.log([0.25**2, 0.5, 0.125]),
-        exchange=exchange,
         unit="source",
         method="occlusion",
     )
@@ -84,5 +84,5 @@ def test_a_source_is_told_by_how_much_less_likely_the_sentence_is_without_it():
     assert described == [
         "source: b (without it 4 times less likely); mean probability of a token: 0.25",
         "no source: no document makes it likelier; mean probability of a token: 0.50",
-        "source: a (without it more than 1,000,000 times less likely); mean probability of a token: 0.12",
+        "source: a (without it more than 1,000,000 times less likely); mean probability of a token: 0.10",
     ]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exegete.cli.shared.console import say
+
+if TYPE_CHECKING:
+    from exegete.reports.explanations import Explanation
 
 DOCUMENTS = {
     "hours": "The museum opens at nine in the morning and closes at six in the evening. On Mondays it stays closed.",
@@ -37,18 +40,16 @@ def run(folder: Path, source: str, device: str | None) -> None:
     results = exegete.attribute(model, answered, "occlusion?output=log_prob", "sentences", unit="source")
     for question, result in zip(QUESTIONS, results, strict=True):
         say(f"\n{question}")
-        for row, text in enumerate(result.row_texts):
-            say(f"  {text.strip()}\n    {_describe_source(result, row)}")
+        for row, target in enumerate(result.targets):
+            say(f"  {target.text.strip()}\n    {_describe_source(result, row)}")
     results.to_html(folder / "answers.html")
     say(f"\ndocuments: {documents}\npage: {folder / 'answers.html'}")
 
 
-def _describe_source(result: Any, row: int) -> str:
+def _describe_source(result: Explanation, row: int) -> str:
     """Return a sentence's best source, what the sentence loses without it, and its tokens' mean probability."""
     source, drop = result.top(1, row)[0]
-    start, end = result.spans[row]
-    probability = math.exp(float(result.log_probs[row]) / (end - start))
-    sure = f"mean probability of a token: {probability:.2f}"
+    sure = f"mean probability of a token: {result.targets[row].mean_probability:.2f}"
     if drop <= 0:
         return f"no source: no document makes it likelier; {sure}"
     times = f"{math.exp(drop):,.0f}" if drop < math.log(MOST_TIMES) else f"more than {MOST_TIMES:,}"
