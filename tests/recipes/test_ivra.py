@@ -34,7 +34,7 @@ def started():
     ],
 )
 def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
-    recipe = RECIPES["ivra"](criterion, student="a-model")
+    recipe = exegete.recipe("ivra", preset="paper", criteria=criterion, student="a-model")
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["lr_scheduler_kwargs"]) == (rate, {"gamma": gamma, "epochs": 2})
     assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (20, 64)
@@ -43,8 +43,13 @@ def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
 
 
 def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
-    recipe = RECIPES["ivra"](
-        "consistency, sufficiency,comprehensiveness", normaliser="softmax", heads=False, lr_multiplier=5.0
+    recipe = exegete.recipe(
+        "ivra",
+        preset="paper",
+        criteria="consistency, sufficiency,comprehensiveness",
+        normaliser="softmax",
+        heads=False,
+        lr_multiplier=5.0,
     )
     assert recipe.arguments["learning_rate"] == 1e-4
     terms = recipe.build_objectives(started(), generated(), seed=0)

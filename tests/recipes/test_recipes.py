@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +28,7 @@ from exegete.objectives import (
 )
 from exegete.recipes import RECIPES, Recipe, extract_rationales
 from exegete.recipes.fresh import select_words
+from exegete.recipes.registry import paper_parameters
 from exegete.training import ConstrainedTrainer, RunOptions
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
@@ -137,7 +140,7 @@ def test_the_group_lists_the_registry(capsys):
     ],
 )
 def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
-    recipe = RECIPES["er_joint"](guide)
+    recipe = exegete.recipe("er_joint", preset="paper", guide=guide)
     cross_entropy, guided = recipe.objectives
     assert isinstance(cross_entropy, CrossEntropy)
     assert isinstance(guided, ExplanationLoss)
@@ -159,7 +162,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     [("attention", 2e-5, 0.05, 0.035, 0.031), ("rollout", 3e-5, 0.1, 0.03, 0.031), ("ixg", 2e-5, 0.1, 0.35, 0.35)],
 )
 def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, dev_bound):
-    recipe = RECIPES["er_constrained"](guide)
+    recipe = exegete.recipe("er_constrained", preset="paper", guide=guide)
     constrained = recipe.objectives[1]
     assert isinstance(constrained, Constraint)
     assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
@@ -172,7 +175,7 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
 
 def test_a_guide_without_a_bound_in_the_paper_needs_one():
     with pytest.raises(ExegeteError, match="no bound for alti"):
-        RECIPES["er_constrained"]("alti")
+        exegete.recipe("er_constrained", preset="paper", guide="alti")
     assert RECIPES["er_constrained"]("alti", bound=0.05).objectives[1].bound == 0.05
 
 
@@ -208,7 +211,7 @@ def test_runs_that_start_from_one_model_object_start_from_the_same_weights(train
 
 
 def test_robust_and_guided_training_has_the_papers_values():
-    recipe = RECIPES["regex"]()
+    recipe = exegete.recipe("regex", preset="paper")
     kinds = [CrossEntropy, GradientPenalty, VirtualAdversarialLoss, ExplanationGuidedLoss]
     assert [type(objective) for objective in recipe.objectives] == kinds
     assert [objective.weight for objective in recipe.objectives] == [1.0, 0.01, 0.5, 0.01]
@@ -225,6 +228,54 @@ def test_robust_and_guided_training_has_the_papers_values():
     assert (arguments["learning_rate"], arguments["num_train_epochs"], arguments["max_grad_norm"]) == (1e-5, 10, 1.0)
     assert (arguments["weight_decay"], arguments["metric_for_best_model"]) == (0.01, "f1_macro")
     assert recipe.max_length == 256
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_papers_values_are_other_values_of_existing_parameters(name):
+    defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
+    values = paper_parameters(name)
+    assert set(values) <= set(defaults)
+    assert all(value != defaults[key] for key, value in values.items())
+    with pytest.raises(ExegeteError, match="Valid choices: paper"):
+        exegete.recipe(name, preset="none")
+
+
+def test_an_option_that_is_given_is_stronger_than_the_preset(tmp_path):
+    settings = ["--data", "generated?size=48", "--config", "tiny", "--device", "cpu", "--epochs", "1", "--quiet"]
+    for given, weight in (([], 1.0), (["--weight", "10"], 10.0)):
+        folder = tmp_path / str(weight)
+        assert main(["train", "er_joint", *settings, "--preset", "paper", *given, "--output-dir", str(folder)]) == 0
+        config = json.loads((folder / "exegete_run.json").read_text())["config"]
+        assert config["objectives"]["explanation"]["weight"] == weight
+        assert config["arguments"]["per_device_train_batch_size"] == 32
+
+
+def test_a_control_trains_without_the_terms_and_the_difference_has_an_interval(tmp_path, capsys):
+    settings = ["--data", "generated?size=160", "--config", "tiny", "--device", "cpu", "--epochs", "2", "--quiet"]
+    assert main(["train", "er_joint", *settings, "--control", "--output-dir", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    number = r"([+-]\d\.\d+)"
+    found = re.search(rf"auc on \d+ dev rows: .* of the control: {number} \(95 % {number} to {number}, p = ", shown)
+    difference, low, high = map(float, found.groups())
+    assert low <= difference <= high
+    # short training on the rationales of generated texts moves attention far
+    assert low > 0
+    assert "better" in shown
+    configs = [
+        json.loads((tmp_path / name / "exegete_run.json").read_text())["config"] for name in ("run", "run-control")
+    ]
+    assert [list(config["objectives"]) for config in configs] == [["cross_entropy", "explanation"], ["cross_entropy"]]
+    assert configs[0]["arguments"] == configs[1]["arguments"]
+    assert main(["train", "smat", *settings, "--control", "--output-dir", str(tmp_path / "no")]) == 2
+    assert "smat has no control run" in capsys.readouterr().err
+
+
+def test_a_run_on_the_explanation_loss_alone_says_which_bounds_follow(tmp_path, capsys):
+    settings = ["--data", "generated?size=48", "--config", "tiny", "--device", "cpu", "--epochs", "2", "--quiet"]
+    assert main(["train", "er_bound", *settings, "--output-dir", str(tmp_path / "run")]) == 0
+    history = json.loads((tmp_path / "run" / "history.json").read_text())["history"]
+    lowest = [min(entry[name] for entry in history if name in entry) for name in ("explanation", "eval_explanation")]
+    assert f"--bound {1.5 * lowest[0]:.3g} --dev-bound {lowest[1]:.3g}" in capsys.readouterr().err
 
 
 def test_terms_of_weight_zero_are_left_out_and_an_id_s_own_points_count():

@@ -19,6 +19,7 @@ OURS = {
     "aml-weights",
     "cite",
     "cite-classifiers",
+    "defaults",
     "er-constrained",
     "er-fresh",
     "ivra-sim-headroom",

@@ -26,7 +26,7 @@ from exegete.data.selection import exclude_examples
 from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
-from exegete.objectives.masking import PredictionPreservation
+from exegete.objectives.masking import MaskingStep, MaskSparsity, PredictionPreservation
 from exegete.recipes import RECIPES
 from exegete.testing.no_side_effects import find_changes, simulate_use, snapshot
 from exegete.training import RunOptions
@@ -295,7 +295,7 @@ def test_evaluations_come_every_third_of_an_epoch():
 def test_decoders_are_explained_at_twice_the_rate():
     decoder = ExplainedModel(families.tiny("gpt2"), families.tokenizer("gpt2"))
     assert [default_arguments(model)["learning_rate"] for model in (bert(), decoder)] == [4e-5, 8e-5]
-    assert "learning_rate" not in RECIPES["aml"]().arguments
+    assert exegete.recipe("aml", preset="paper").arguments == {}
 
 
 def test_another_figure_that_chooses_is_better_in_its_own_direction():
@@ -381,3 +381,33 @@ def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_pa
     means = found.groupby("method")["comprehensiveness"].mean()
     assert means[methods[1]] >= means[methods[0]]
     assert exegete.explainer(methods[0]).settings.metric == metric
+
+
+@pytest.mark.parametrize(("bias", "kept"), [(-12.0, "nothing"), (12.0, "everything"), (-1.0, None)])
+def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, tmp_path, monkeypatch):
+    made = MaskingTrainer.make_module
+
+    def biased(self, model, objectives):
+        with torch.no_grad():
+            self.masking.head[-1].bias.fill_(bias)
+        return made(self, model, objectives)
+
+    monkeypatch.setattr(MaskingTrainer, "make_module", biased)
+    if kept is None:
+        assert 0.1 < train(tmp_path, arguments={"learning_rate": 1e-6}).metrics["mean_mask"] < 0.5
+        return
+    with pytest.raises(ExegeteError, match=f"collapsed at step 2: they keep {kept}"):
+        train(tmp_path, arguments={"learning_rate": 1e-6})
+
+
+def test_the_weight_of_sparsity_grows_over_the_first_steps_of_training_only():
+    scores, content = torch.tensor([[0.5, 0.9]]), torch.tensor([[True, True]])
+    full = -(0.5 * (np.log(0.5) + np.log(0.1)))
+    values = []
+    for number, training in ((0, True), (15, True), (60, True), (0, False)):
+        step = object.__new__(MaskingStep)
+        step.__dict__.update(scores=scores, own_content=content, context=StepContext(number=number, training=training))
+        values.append(MaskSparsity(warmup=60)(step).item())
+    assert values == pytest.approx([0, full / 4, full, full], rel=1e-5)
+    assert exegete.recipe("aml").weights.sparsity_warmup > 0
+    assert exegete.recipe("aml", preset="paper").weights.sparsity_warmup == 0

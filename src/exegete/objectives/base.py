@@ -107,7 +107,7 @@ class Objective(ABC):
     `exact_gradient`: whether the gradient of the term is its exact derivative (False if parts of it are detached).
     `separable`: whether the term of a batch is the mean of the terms of its examples (False if it compares examples, or
     draws noise for the whole batch). `equation`: the term in LaTeX. `use`, `avoid`: when to use it and when not; these
-    three are shown on its page of the documentation.
+    three are shown on its page of the documentation. `remedy`: what to try after a run that the term did not move.
     """
 
     name: ClassVar[str]
@@ -116,6 +116,7 @@ class Objective(ABC):
     equation: ClassVar[str] = ""
     use: ClassVar[str] = ""
     avoid: ClassVar[str] = ""
+    remedy: ClassVar[str] = "Raise its weight, or train for more steps"
 
     @property
     @abstractmethod
@@ -131,8 +132,7 @@ class Objective(ABC):
     def share(self) -> float:
         """The fraction, above 0, of a training batch's examples that the term is estimated on, drawn in each step.
 
-        Objectives with the same fraction below 1 see the same examples, in a separate pass; in evaluation all
-        objectives see all examples.
+        Objectives with the same fraction below 1 see the same examples, in a separate pass. Evaluation does not use it.
         """
         return 1.0
 

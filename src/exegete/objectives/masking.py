@@ -74,10 +74,12 @@ class MaskSparsity(Objective):
     Args:
         weight: λ_a.
         form: `bce` −log(1 − a), `l1` a.
+        warmup: training steps over which the term grows linearly from 0 to its full value.
     """
 
     weight: float = 0.5
     form: Sparsity = "bce"
+    warmup: int = 0
     name: ClassVar[str] = "mask_sparsity"
 
     def __post_init__(self) -> None:
@@ -88,7 +90,9 @@ class MaskSparsity(Objective):
         """Return the mean over the examples, a scalar."""
         step = require_masking_step(step, self.name)
         # the authors' code also counts padding and special tokens, so that λ_a depends on the padding
-        return losses.sparsity(step.scores, step.own_content, self.form).mean()
+        value = losses.sparsity(step.scores, step.own_content, self.form).mean()
+        is_warming_up = step.context.training and step.context.number < self.warmup
+        return value * (step.context.number / self.warmup) if is_warming_up else value
 
 
 def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
@@ -96,7 +100,7 @@ def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
     # terms of weight 0 are kept: their values are logged
     return (
         PredictionPreservation(weights.preservation),
-        MaskSparsity(weights.sparsity, weights.sparsity_form),
+        MaskSparsity(weights.sparsity, weights.sparsity_form, weights.sparsity_warmup),
         InverseMasking(weights.inverse, weights.inverse_form),
     )
 

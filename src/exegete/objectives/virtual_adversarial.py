@@ -35,11 +35,9 @@ class VirtualAdversarialLoss(Objective):
             are over the d dimensions of each position.
         steps: the number of ascent steps; 0 leaves the noise.
         step_size: η.
-        radius: ε.
+        radius: ε; the paper's 1e-5 is a hundredth of a step and moves no answer.
         deviation: σ.
         share: see `Objective.share`.
-
-    The default ε is too small for half-precision embeddings; mixed precision keeps them in float32.
 
     Raises:
         ExegeteError: an unknown form, or a number out of range.
@@ -49,7 +47,7 @@ class VirtualAdversarialLoss(Objective):
     form: Form = "literal"
     steps: int = 2
     step_size: float = 1e-3
-    radius: float = 1e-5
+    radius: float = 1e-3
     deviation: float = 1e-5
     share: float = 1.0
     name: ClassVar[str] = "virtual_adversarial"
@@ -57,6 +55,7 @@ class VirtualAdversarialLoss(Objective):
     separable: ClassVar[bool] = False
     equation: ClassVar[str] = r"\max_{\lVert \delta \rVert \le \epsilon} \ell(f(E + \delta), f(E))"
     use: ClassVar[str] = "Robustness without labels."
+    remedy: ClassVar[str] = "Use a radius of 1e-3 or more (--radius), or a higher weight"
     avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`share`, `steps`)."
 
     def __post_init__(self) -> None:

@@ -11,12 +11,12 @@ from datasets import Dataset
 
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import Inverse, MaskWeights, Sparsity
-from exegete.explainers.attributive_masking.modes import Mode
+from exegete.explainers.attributive_masking.modes import Mode, choose_mode
 from exegete.explainers.attributive_masking.retokenization import Aggregation
 from exegete.metrics import METRICS, PRESETS
 from exegete.metrics import metric as metric_of
 from exegete.metrics.presets import FLOORED
-from exegete.recipes.base import Recipe
+from exegete.recipes.base import Effect, Recipe
 from exegete.recipes.explained_model import load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
@@ -26,6 +26,8 @@ from exegete.training.masking.search import WeightSearch
 
 SEARCH = "search"
 TRIALS = 30
+SPARSITY_WEIGHT = 0.1
+PAPER = {"masking": "mask", "sparsity_warmup": 0}
 EQUATION = r"\text{CE}(F(x \odot a), F(x)) + \lambda_{inv} \ldots + \lambda_a \ldots"
 USE = "Many texts, one pass each; any model, prompted ones too."
 AVOID = "A handful of texts."
@@ -34,6 +36,11 @@ DEPARTURES = (
     "y is encoded as the paper's sum over classes; the authors' code takes a mean, and never trains one class.",
     "Sparsity is a mean over the text's own tokens; the authors' code counts padding and special tokens.",
     "−log(1 − F) is taken from logits and needs no 1e-30.",
+    "G starts from the fine-tuned F unless --backbone names another encoder; the paper's starts pretrained.",
+    "The word embeddings of G are not trained.",
+    "Refinement (fAML) may change low-rank parts of the upper layers instead of all weights: rank and refine_layers.",
+    "Masked words get no attention (omit), which trains best here; the paper's main results have [MASK] embeddings.",
+    "λ_a grows from 0 over the first 60 steps, without which masks collapsed.",
     "Refinement judges the map after its last step too.",
     "Trials are pruned by the median, in the metric's own direction.",
 )
@@ -66,7 +73,8 @@ class AmlRecipe(Recipe):
         """
         resolved = self.resolve_options(options, model, train)
         explained = load_explained_model(self.name, model, resolved)
-        shared: dict[str, Any] = {"backbone": self.backbone, "masking_settings": self.choices, "options": resolved}
+        choices = {**self.choices, "mode": self.choices["mode"] or choose_mode(explained)}
+        shared: dict[str, Any] = {"backbone": self.backbone, "masking_settings": choices, "options": resolved}
         weights = self.weights
         if weights is None:
             beside = folder.with_name(f"{folder.name}-{SEARCH}")
@@ -86,7 +94,7 @@ def aml(
         str | None, "Encoder that learns to mask. Default: the explained model, if it is an encoder."
     ] = None,
     preservation_weight: Annotated[float | None, "λ_p; with --trials, the λ that are not given are searched."] = None,
-    sparsity_weight: Annotated[float | None, "λ_a."] = None,
+    sparsity_weight: Annotated[float | None, "λ_a. Default without a search: 0.1, the others 0.5."] = None,
     inverse_weight: Annotated[float | None, "λ_inv."] = None,
     trials: Annotated[
         int | None, "Search the weights first, in this number of trials (the paper's: 30). Default: no search."
@@ -94,10 +102,16 @@ def aml(
     storage: Annotated[
         str | None, "URL of the search's storage, for several machines. Default: SQLite beside the output folder."
     ] = None,
-    masking: Annotated[Mode, "Embedding that replaces masked tokens."] = "mask",
+    masking: Annotated[
+        Mode | None,
+        "What replaces masked tokens. Default: omit (no attention to them), or mask for models that cannot omit.",
+    ] = None,
     predictor: Annotated[str | None, "Masked language model of --masking predicted."] = None,
     inverse_form: Annotated[Inverse, "Form of the inverse masking term."] = "log",
     sparsity_form: Annotated[Sparsity, "Form of the sparsity term."] = "bce",
+    sparsity_warmup: Annotated[
+        int, "Steps over which λ_a grows from 0; without them masks may collapse.", {"min": 0}
+    ] = 60,
     aggregation: Annotated[Aggregation, "Aggregation of scores if the tokenizers differ."] = "max",
     train_rows: Annotated[int, "Number of training examples, in the proportions of the classes."] = 1000,
     dev_rows: Annotated[int, "Number of dev examples that choose weights and epoch."] = 200,
@@ -110,7 +124,7 @@ def aml(
     Example: exegete train aml --model runs/sst --data sst:data/sst --metric aopc_comprehensiveness
     --output-dir runs/aml
     """
-    forms = MaskWeights(inverse_form=inverse_form, sparsity_form=sparsity_form)
+    forms = MaskWeights(inverse_form=inverse_form, sparsity_form=sparsity_form, sparsity_warmup=sparsity_warmup)
     params = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
     given: dict[str, Any] = {name: value for name, value in params.items() if value is not None}
     if storage is not None and trials is None:
@@ -118,7 +132,7 @@ def aml(
             "storage is for the search of the weights: set the number of trials, for instance --trials 30"
         )
     needs_search = trials is not None and len(given) < len(params)
-    weights = None if needs_search else replace(forms, **given)
+    weights = None if needs_search else replace(forms, **{"sparsity": SPARSITY_WEIGHT, **given})
     return AmlRecipe(
         name="aml",
         paper="Barkan et al. 2024",
@@ -127,9 +141,17 @@ def aml(
         forms=forms,
         search=WeightSearch(trials=trials or TRIALS, storage=storage, weights=forms, fixed=given),
         backbone=backbone,
+        arguments={
+            "learning_rate": 2e-4,
+            "num_train_epochs": 4,
+            "per_device_train_batch_size": 16,
+            "warmup_steps": 0.1,
+        },
+        paper_arguments={},
         choices={"mode": masking, "predictor": predictor, "aggregation": aggregation},
         train_rows=train_rows,
         dev_rows=dev_rows,
+        effect=Effect(add_paper_rounding(metric), "attributive_masking:{run}", "decompx_linear"),
         departures=DEPARTURES,
     )
 

@@ -16,7 +16,7 @@ from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models.perturbation.run import RemovalMethod
-from exegete.recipes.base import Recipe
+from exegete.recipes.base import Effect, Recipe
 from exegete.recipes.explained_model import load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.ablation_effects import FitOptions, train_source_attention
@@ -94,6 +94,7 @@ def at2(
         trains_language_models=True,
         paper="Cohen-Wang et al. 2025",
         arguments={"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512},
+        effect=Effect("lds", f"{learner}:{{run}}", "attention_last"),
         departures=DEPARTURES if learner == "attention_to_source" else (*DEPARTURES, PROBED),
         ablated=ContextCite(n_samples=ablations, granularity=granularity, perturbation=perturbation, keep=keep),
         learner=learner,

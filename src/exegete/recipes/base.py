@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from accelerate import PartialState
 from datasets import Dataset
@@ -22,16 +22,28 @@ from exegete.training.loop.run import add_to_record
 from exegete.training.loop.starting_model import Source, is_from_scratch, label_names
 
 
+class Effect(NamedTuple):
+    """What a recipe exists for: a metric of an explainer, which `exegete train --control` compares.
+
+    `explainer`: the spec, in which {run} is the folder of the run. `control`: that of the control, None for the same.
+    """
+
+    metric: str
+    explainer: str
+    control: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A training method of a paper, with the paper's values.
+    """A training method of a paper.
 
     Attributes:
         name: the id in the registry.
         paper: authors and year.
         objectives: the terms of the loss.
         trainer: the training loop.
-        arguments: arguments of transformers' Trainer.
+        arguments: arguments of transformers' Trainer, for short runs on small data.
+        paper_arguments: those of the paper, which `--preset paper` uses instead; None: `arguments` are the paper's.
         from_scratch: arguments for a model from scratch, which override `arguments`.
         patience: evaluations without improvement before early stopping; None: no early stopping.
         threshold: how much counts as an improvement.
@@ -40,6 +52,7 @@ class Recipe:
         head_dropout: dropout before the output layer; None: the model's own.
         head_activation: the activation of a head that otherwise has its encoder's.
         trains_language_models: whether data with prompts and responses can be trained on.
+        effect: what the recipe exists for; None: it has no control run.
         departures: one sentence for each difference from the paper.
         uses_trainer_defaults: whether the defaults of the training loop apply to arguments that the recipe leaves open.
         keeps_model: whether the model is only explained, and stays as it is.
@@ -50,6 +63,7 @@ class Recipe:
     objectives: tuple[Objective, ...] = (CrossEntropy(),)
     trainer: type[ObjectiveTrainer] = ObjectiveTrainer
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    paper_arguments: Mapping[str, Any] | None = None
     from_scratch: Mapping[str, Any] = field(default_factory=lambda: FROM_SCRATCH_ARGUMENTS)
     patience: int | None = None
     threshold: float = 0.0
@@ -58,6 +72,7 @@ class Recipe:
     head_dropout: float | None = None
     head_activation: str | None = None
     trains_language_models: bool = False
+    effect: Effect | None = None
     departures: tuple[str, ...] = ()
     uses_trainer_defaults: ClassVar[bool] = True
     keeps_model: ClassVar[bool] = False
@@ -112,6 +127,16 @@ class Recipe:
             trainer=self.trainer,
             options=self.resolve_options(options, model, train),
         )
+
+    def make_control(self) -> Recipe:
+        """Return the recipe that trains the same steps on the cross-entropy alone."""
+        arguments = dict(self.arguments)
+        # without criteria the figure is constant, and the first epoch would be the best
+        if arguments.get("metric_for_best_model") == "criterion":
+            del arguments["metric_for_best_model"]
+        own = {each.name: getattr(self, each.name) for each in fields(Recipe)}
+        changed = {"name": f"{self.name}-control", "objectives": (CrossEntropy(),), "arguments": arguments}
+        return Recipe(**own | changed)
 
     def resolve_options(self, options: RunOptions, model: Source, train: Dataset) -> RunOptions:
         """Return the options, with the recipe's values for those that the user left open."""

@@ -30,7 +30,7 @@ def er_bound(
         name="er_bound",
         **SHARED_FIELDS,
         objectives=(loss,),
-        arguments=trainer_arguments(3e-5, 25),
+        **trainer_arguments(3e-5, 25),
         # §3.4: patience 5, input × gradient 10
         patience=10 if loss.explainer.name == "input_x_gradient" else 5,
         departures=DEPARTURES,

@@ -7,13 +7,14 @@ from typing import Annotated
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.objectives import Constraint, CrossEntropy
-from exegete.recipes.base import Recipe
+from exegete.recipes.base import Effect, Recipe
 from exegete.recipes.guidance import DEPARTURES as SHARED
 from exegete.recipes.guidance import SHARED_FIELDS, make_explanation_loss, trainer_arguments
 from exegete.training import ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
+PAPER = {"bound": None, "multiplier_rate": None, "multiplier_decay": 0.99}
 EQUATION = r"\min \text{CE} \text{ subject to } d(e(x), t) \le \beta"
 USE = "You know how close attributions should come, and not the weight."
 AVOID = "You cannot run `er_bound` first and the defaults' bounds are of other data."
@@ -25,13 +26,16 @@ def er_constrained(
         "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
     bound: Annotated[
-        float | None, "Bound on the training explanation loss. Default: the paper's for this guide."
-    ] = None,
+        float | None,
+        "Bound on the training explanation loss; er_bound prints one.",
+    ] = 0.055,
     dev_bound: Annotated[float | None, "Bound on the dev explanation loss. Default: the paper's, or --bound."] = None,
-    multiplier_rate: Annotated[float | None, "Learning rate of the multiplier. Default: the paper's."] = None,
+    multiplier_rate: Annotated[
+        float | None, "Learning rate of the multiplier; the paper's belongs to thousands of steps."
+    ] = 2.0,
     multiplier_decay: Annotated[
         float, "Decay of the multiplier's RMSprop; use 0.99^k with k times the paper's rate."
-    ] = 0.99,
+    ] = 0.6,
 ) -> Recipe:
     """Guide explanations towards human rationales, with the explanation loss kept below a bound.
 
@@ -39,7 +43,7 @@ def er_constrained(
     kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds bounds
     for other guides, models and data than the paper's.
 
-    Example: exegete train er_constrained --guide attention_last --bound 0.03 --model bert-base-uncased
+    Example: exegete train er_constrained --guide attention_last --bound 0.055 --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er
     """
     loss, values = make_explanation_loss(guide, 1.0)
@@ -59,7 +63,8 @@ def er_constrained(
         **SHARED_FIELDS,
         objectives=(CrossEntropy(), constrained),
         trainer=ConstrainedTrainer,
-        arguments=trainer_arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
+        **trainer_arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
+        effect=Effect("auc", loss.explainer.name),
         departures=DEPARTURES,
     )

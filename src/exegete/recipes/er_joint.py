@@ -6,9 +6,10 @@ from typing import Annotated
 
 from exegete.explainers import Explainer
 from exegete.objectives import CrossEntropy
-from exegete.recipes.base import Recipe
+from exegete.recipes.base import Effect, Recipe
 from exegete.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
 
+PAPER = {"weight": 1.0}
 EQUATION = r"\text{CE} + \lambda \, d(e(x), t)"
 USE = "You have rationales and want attributions that agree with people."
 AVOID = "You expect accuracy out of domain to rise: at our scale it did not."
@@ -19,15 +20,15 @@ def er_joint(
         str | Explainer,
         "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
-    weight: Annotated[float, "λ, the weight of the explanation loss; 0: the paper's baseline."] = 1.0,
+    weight: Annotated[float, "λ, the weight of the explanation loss; 0: the paper's baseline."] = 10.0,
 ) -> Recipe:
     """Guide explanations towards human rationales: cross-entropy + λ · explanation loss.
 
     The epoch with the lowest sum on dev is kept; five epochs without improvement end the run. Compare with --weight 0:
-    the same steps, seed and rule for the best epoch, without the term (`exegete compare --against`). The term is often
-    small beside cross-entropy (attention: .06 beside .39): try the weights 1, 10 and 30.
+    the same steps, seed and rule for the best epoch, without the term (--control does it). The term is often small
+    beside cross-entropy (attention: .06 beside .39): try the weights 1, 10 and 30.
 
-    Example: exegete train er_joint --guide attention_last --weight 10 --model bert-base-uncased --data sst:data/sst
+    Example: exegete train er_joint --guide attention_last --control --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
     loss, values = make_explanation_loss(guide, weight)
@@ -36,8 +37,9 @@ def er_joint(
         **SHARED_FIELDS,
         objectives=(CrossEntropy(), loss),
         # §3.3: lowest dev total loss, patience 5, minimal improvement 1e-5
-        arguments=trainer_arguments(values.joint_rate, values.joint_epochs, eval_on_start=True),
+        **trainer_arguments(values.joint_rate, values.joint_epochs, eval_on_start=True),
         patience=5,
         threshold=1e-5,
+        effect=Effect("auc", loss.explainer.name),
         departures=DEPARTURES,
     )

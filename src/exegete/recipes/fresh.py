@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,13 @@ from exegete.reports.explanations import Explanation
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 
+PAPER = {"explainer_id": "attention_last"}
+ARGUMENTS: Mapping[str, Any] = {
+    "learning_rate": 2e-5,
+    "num_train_epochs": 20,
+    "max_grad_norm": 5.0,
+    "metric_for_best_model": "f1_macro",
+}
 COLUMNS = ("text", "text_pair", "label")
 EQUATION = r"\text{CE}(y \mid \text{chosen words of } x)"
 USE = "You want to know how much evidence an explanation finds."
@@ -56,7 +63,7 @@ class FreshRecipe(Recipe):
 def fresh(
     explainer_id: Annotated[
         str | Explainer, "Explainer that ranks the words; any id of `exegete methods`."
-    ] = "attention_last",
+    ] = "decompx_linear",
     ratio: Annotated[float, "Share of a text's words that is kept, rounded up."] = 0.2,
     contiguous: Annotated[
         bool, "Keep the contiguous words with the highest sum of scores, instead of the top words."
@@ -79,12 +86,8 @@ def fresh(
         ratio=ratio,
         contiguous=contiguous,
         support=None if support is None else load(support),
-        arguments={
-            "learning_rate": 2e-5,
-            "num_train_epochs": 20,
-            "max_grad_norm": 5.0,
-            "metric_for_best_model": "f1_macro",
-        },
+        arguments={**ARGUMENTS, "learning_rate": 1e-4, "num_train_epochs": 4, "per_device_train_batch_size": 16},
+        paper_arguments=ARGUMENTS,
         patience=10,
         departures=DEPARTURES,
     )

@@ -20,6 +20,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "logging_strategy": "epoch",
     "metric_for_best_model": "loss",
 }
+SHORT_RUN: Mapping[str, Any] = {"learning_rate": 1e-4, "num_train_epochs": 4, "per_device_train_batch_size": 16}
 SHARED_FIELDS: Mapping[str, Any] = {
     "paper": "Ferreira et al. 2024",
     "max_length": 1024,
@@ -70,5 +71,11 @@ def make_explanation_loss(guide: str | Explainer, weight: float) -> tuple[Explan
 
 
 def trainer_arguments(rate: float, epochs: int, **others: Any) -> dict[str, Any]:
-    """Return the Trainer's arguments for a learning rate and a number of epochs; `others` are added or replace some."""
-    return {**ARGUMENTS, "learning_rate": rate, "num_train_epochs": epochs, **others}
+    """Return `arguments` of a short run, and `paper_arguments` with this learning rate and number of epochs.
+
+    `others` are added to both, or replace some.
+    """
+    return {
+        "arguments": {**ARGUMENTS, **others, **SHORT_RUN},
+        "paper_arguments": {**ARGUMENTS, **others, "learning_rate": rate, "num_train_epochs": epochs},
+    }

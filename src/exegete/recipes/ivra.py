@@ -27,13 +27,15 @@ from exegete.objectives import (
 from exegete.objectives.consistency import Distance
 from exegete.objectives.criterion import TEMPERATURE
 from exegete.objectives.sufficiency import Form
-from exegete.recipes.base import Recipe
+from exegete.recipes.base import Effect, Recipe
 from exegete.training import CriterionTrainer, RunOptions, TrainResult
+from exegete.training.bilevel.criteria import CRITERION_METRICS
 from exegete.training.bilevel.simulatability import InnerOptimizerName, Simulatability, SimulatingStudent
 from exegete.training.loop.lora import add_lora, temporary_adapters
 from exegete.training.loop.starting_model import Source, load_starting_model
 
 CALIBRATION_ROWS = 64
+PAPER = {"normaliser": "sparsemax", "temperature": TEMPERATURE}
 
 
 class CriterionValues(NamedTuple):
@@ -159,7 +161,7 @@ def ivra(
     ] = "comprehensiveness",
     normaliser: Annotated[
         Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."
-    ] = "sparsemax",
+    ] = "softmax",
     mix: Annotated[
         Mix | None, "Effect of coefficients. Default: literal, as in the equations; with softmax: coefs, on logits."
     ] = None,
@@ -177,7 +179,7 @@ def ivra(
     ] = "l2",
     temperature: Annotated[
         float, "How far from the border of the top scores have a gradient, in standard deviations."
-    ] = TEMPERATURE,
+    ] = 1.0,
     student: Annotated[
         str | None,
         "Model that simulatability's student starts from: pretrained, not fine-tuned, with the same tokenizer.",
@@ -202,12 +204,12 @@ def ivra(
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
     lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
 ) -> Recipe:
-    """Train a model together with an attention that explains it (IvRA).
+    """Train a fine-tuned model together with an attention that explains it (IvRA).
 
     Any criteria are added to the cross-entropy: comprehensiveness and sufficiency mask the top of the explanation,
-    consistency compares the explanations of a batch, simulatability teaches a student. The epoch that is best on dev
-    by the criteria's own metrics is kept. The coefficients are saved in the folder of the model:
-    --methods interpretable_attention:runs/ivra.
+    consistency compares the explanations of a batch, simulatability teaches a student. They keep a model that is not
+    fine-tuned from learning the task. The epoch that is best on dev by the criteria's own metrics is kept. The
+    coefficients are saved in the folder of the model: --methods interpretable_attention:runs/ivra.
 
     Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
@@ -225,6 +227,14 @@ def ivra(
         raise ExegeteError("simulatability needs a student: give the pretrained model it starts from as --student")
     if lora and not train_model:
         raise ExegeteError("adapters train the model: leave lora out, or train_model on")
+    arguments = {
+        "learning_rate": slowest.rate,
+        "num_train_epochs": 20,
+        "per_device_train_batch_size": 64,
+        "lr_scheduler_kwargs": {"gamma": slowest.gamma if gamma is None else gamma, "epochs": 2},
+        "warmup_steps": 0,
+        "metric_for_best_model": "criterion",
+    }
     return IvraRecipe(
         name="ivra",
         paper="Xie et al. 2024",
@@ -245,16 +255,20 @@ def ivra(
         student=student,
         student_optimizer=student_optimizer,
         student_weight=student_weight,
-        arguments={
-            "learning_rate": slowest.rate,
-            "num_train_epochs": 20,
-            "per_device_train_batch_size": 64,
-            "lr_scheduler_kwargs": {"gamma": slowest.gamma if gamma is None else gamma, "epochs": 2},
-            "warmup_steps": 0,
-            "metric_for_best_model": "criterion",
-        },
+        arguments={**arguments, "learning_rate": 3e-5, "num_train_epochs": 2, "per_device_train_batch_size": 16},
+        paper_arguments=arguments,
+        effect=_find_effect(names[0], normaliser),
         departures=DEPARTURES,
     )
+
+
+def _find_effect(criterion: str, normaliser: Norm) -> Effect | None:
+    """Return the metric of a criterion, of trained against untrained coefficients; simulatability has none."""
+    judge = CRITERION_METRICS.get(criterion)
+    if judge is None:
+        return None
+    untrained = f"interpretable_attention?untrained&normaliser={normaliser}"
+    return Effect(judge.name, "interpretable_attention:{run}", untrained)
 
 
 def _parse_criteria(criteria: str) -> list[str]:

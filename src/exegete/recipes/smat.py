@@ -118,8 +118,10 @@ def smat(
     """Learn the explainer that teaches a student best (SMaT): the student's success trains the teacher's explainer.
 
     --model is the start of the student: pretrained, and never the teacher itself; both have the same tokenizer. The
-    teacher's answers replace the labels. The folder contains the student, teacher_explainer and student_explainer;
-    evaluate the former with `exegete compare --methods parameterised_attention:FOLDER/teacher_explainer`.
+    teacher's answers replace the labels. Explanations help students that see a hundred examples; that learned ones help
+    more than plain attention is not shown, and a thousand examples take over an hour on a CPU. The folder contains the
+    student, teacher_explainer and student_explainer; evaluate the former with `exegete compare --methods
+    parameterised_attention:FOLDER/teacher_explainer`.
 
     Example: exegete train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat

@@ -33,6 +33,7 @@ def train(
     dev: Any = None,
     output_dir: str | Path | None = None,
     args: TrainingArguments | None = None,
+    preset: str | None = None,
     options: RunOptions | None = None,
     **params: Any,
 ) -> TrainResult:
@@ -63,6 +64,7 @@ def train(
         output_dir: the folder for the model, its metrics and its history. Default: that of `args`.
         args: transformers' `TrainingArguments`; those that differ from their own defaults override the recipe's. Pass a
             value that equals such a default by name, such as `per_device_train_batch_size=8`.
+        preset: `paper`: the values of the recipe's paper for whatever is not given, see `exegete.recipe`.
         options: options of the run, see `RunOptions`.
         params: single options by name: parameters of the recipe (`guide`, `weight`), of `RunOptions` (`seed`,
             `max_length`, `callbacks`, `compute_metrics`), of transformers' `TrainingArguments` (`num_train_epochs`,
@@ -77,7 +79,7 @@ def train(
         ExegeteError: an unknown recipe or parameter, or a model or data that the recipe cannot train.
     """
     for_recipe, for_run, arguments, columns = _sort_params(recipe, params)
-    method = make_recipe(recipe, **for_recipe)
+    method = make_recipe(recipe, preset=preset, **for_recipe)
     options = options or RunOptions()
     if args is not None:
         arguments = _get_changed(args) | arguments

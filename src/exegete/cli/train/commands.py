@@ -14,6 +14,12 @@ from exegete.cli.train.options import check_command, run
 from exegete.data.source import read_source
 from exegete.training.loop.options import PYTHON_ONLY, RunOptions
 
+PRESET = Annotated[
+    str | None,
+    typer.Option(
+        help="paper: the paper's values for options that are not given. Default: values for short runs on small data."
+    ),
+]
 RENAMED = {
     "explainer_id": "explainer",
     "processing_class": "tokenizer",
@@ -63,19 +69,27 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
     own, options = list(_options(factory)), list(_options(RunOptions, leave_out=PYTHON_ONLY))
 
     def train(**values: Any) -> None:
-        from exegete.recipes import RECIPES
+        from exegete.recipes.registry import RECIPES, paper_parameters, use_preset
 
         parameters = {option.name: values.pop(option.name) for option in own}
+        context, preset = values.pop("context"), values.pop("preset")
         run_options = {option.name: values.pop(option.name) for option in options}
         # Mistakes in paths and names are reported before torch is imported.
         check_command(values, run_options["device"])
-        run(RECIPES[name](**parameters), RunOptions(**run_options), **values)
+        if preset is not None:
+            for option, value in paper_parameters(name).items():
+                if context.get_parameter_source(option).name == "DEFAULT":
+                    parameters[option] = value
+        run(use_preset(RECIPES[name](**parameters), preset), RunOptions(**run_options), **values)
 
     known = {"Recipe": object, "RunOptions": object}
     shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[2:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    preset = inspect.Parameter("preset", keyword, default=None, annotation=PRESET)
+    context = inspect.Parameter("context", keyword, annotation=typer.Context)
     train.__doc__, train.__name__ = factory.__doc__, factory.__name__
     train.__annotations__ = {"return": None}
-    signature = inspect.Signature([*own, *shared, *options])
+    signature = inspect.Signature([context, *own, preset, *shared, *options])
     setattr(train, "__signature__", signature)  # noqa: B010  # functions have no such field
     return train
 

@@ -14,6 +14,7 @@ from exegete.cli.shared.console import console, say, silence_libraries
 from exegete.cli.shared.reading import say_columns, say_split_sizes
 from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.shared.threads import Threads, hidden_size, set_threads
+from exegete.cli.train.control import print_difference, require_effect
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -57,6 +58,13 @@ Argument = Annotated[
     typer.Option("--set", help="Any other argument of transformers' Trainer, as NAME=VALUE; repeatable."),
 ]
 
+Control = Annotated[
+    bool,
+    typer.Option(
+        "--control", help="Also train the same steps without the method's terms, and print the difference they made."
+    ),
+]
+
 
 def run(
     recipe: Recipe,
@@ -75,6 +83,7 @@ def run(
     limit: options.Limit = None,
     report_to: ReportTo = None,
     argument: Argument = None,
+    control: Control = False,
     quiet: options.Quiet = False,
     threads: Threads = None,
     text_column: options.TextColumn = None,
@@ -92,6 +101,8 @@ def run(
     import exegete
 
     silence_libraries()
+    if control:
+        require_effect(recipe)
     start = choose_starting_point(model, config)
     set_threads(threads, hidden_size(start), run_options.device)
     set_stop_message(f"checkpoints are saved in {output_dir}: resume with the same command")
@@ -116,6 +127,10 @@ def run(
     processes.destroy_process_group()
     if processes.is_main_process or not result.finished:
         print_report(result, f"{dev_split} ({_count_dev_rows(result, len(dev))} rows)")
+        if recipe.name == "er_bound":
+            say_bounds(result)
+        if control:
+            print_difference(recipe, result, start, train, dev, run_options, trainer_args)
 
 
 def check_command(values: Mapping[str, Any], device: str | None) -> None:
@@ -166,6 +181,17 @@ def require_finished(result: TrainResult) -> None:
         raise typer.Exit(128 + (result.signal or 0))
 
 
+def say_bounds(result: TrainResult) -> None:
+    """Say which bounds of er_constrained follow from a run on the explanation loss alone."""
+    name = "explanation"
+    trained = [entry[name] for entry in result.history if name in entry]
+    on_dev = [entry[f"eval_{name}"] for entry in result.history if f"eval_{name}" in entry]
+    if trained and on_dev:
+        # Ferreira et al. 2024, section 3.4
+        bounds = f"--bound {1.5 * min(trained):.3g} --dev-bound {min(on_dev):.3g}"
+        say(f"for er_constrained with the same guide: {bounds} (means over several seeds are better)")
+
+
 def _read_config(result: TrainResult) -> dict[str, Any]:
     """Return the configuration in the run's record."""
     import json
@@ -200,8 +226,7 @@ def _dev_evaluations(result: TrainResult) -> list[dict[str, Any]]:
 def _describe_best_epoch(result: TrainResult) -> str:
     """Return which epoch was kept, empty if it is unknown."""
     evaluations = [entry for entry in _dev_evaluations(result) if entry.get("step") != 0]
-    # The last evaluation is that of the restored best model: the epoch with the same loss is the one that was kept.
-    epochs = [entry["epoch"] for entry in evaluations[:-1] if entry["eval_loss"] == result.metrics.get("loss")]
+    epochs = [entry["epoch"] for entry in evaluations if entry["eval_loss"] == result.metrics.get("loss")]
     return f", best epoch {epochs[0]:g} of {evaluations[-1]['epoch']:g}" if epochs else ""
 
 

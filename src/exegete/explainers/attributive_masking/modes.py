@@ -123,6 +123,12 @@ def _load_predictor(name: str, device: str) -> _Predictor:
     return _Predictor(model.to(device).eval().requires_grad_(False), tokens)
 
 
+def choose_mode(model: ExplainedModel) -> Mode:
+    """Return the mode that trains best: `omit`, or `mask` for models whose attention accepts no weights."""
+    family = FAMILIES.get(model.config.model_type)
+    return "omit" if family is not None and family.accepts_pairwise_mask else "mask"
+
+
 def _weigh_attention(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     """Return the batch with attention to each content position multiplied by `keep`, except by the position itself."""
     family = FAMILIES.get(model.config.model_type)

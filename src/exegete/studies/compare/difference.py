@@ -90,16 +90,20 @@ def _compute_change(
     new: JudgedResults, old: JudgedResults, method: str, metric: str, resamples: Counts
 ) -> dict[str, Any]:
     after, before = (_metric_values(side, method, metric) for side in (new, old))
+    return {"method": method, "metric": metric} | compute_change(after, before, resamples)
+
+
+def compute_change(after: Floats, before: Floats, resamples: Counts) -> dict[str, Any]:
+    """Return the change between two runs' values [N] of the same examples: the columns of `compute_difference`."""
     defined = np.isfinite(after) & np.isfinite(before)
     count, change = int(defined.sum()), np.where(defined, after - before, np.nan)
-    row: dict[str, Any] = {"method": method, "metric": metric}
     if not count:
-        return row | dict.fromkeys(("before", "after", "difference", "low", "high", "p"), np.nan) | {"examples": 0}
+        return dict.fromkeys(("before", "after", "difference", "low", "high", "p"), np.nan) | {"examples": 0}
     low, high = bootstrap_intervals(change[None, None], resamples)
     runs = [metric_summands(np.where(defined, values, np.nan)) for values in (after, before)]
     # The bootstrap of few pairs is too sure: a sign test of n pairs has no p-value below 2^(1-n).
     p = max(paired_test(runs[:1], runs[1:], "bootstrap"), 2.0 ** (1 - count))
-    row |= {"before": before[defined].mean(), "after": after[defined].mean(), "difference": change[defined].mean()}
+    row = {"before": before[defined].mean(), "after": after[defined].mean(), "difference": change[defined].mean()}
     return row | {"low": float(low[0, 0]), "high": float(high[0, 0]), "p": p, "examples": count}
 
 

@@ -86,7 +86,7 @@ class CellBuilder:
         parameters, needs, parts = self._resolve_parameters(ref, (*place, "parameters"))
         source = start.source if part.model is None else MODEL_OF_A_RUN
         # The names in a configuration decide the cell's address: renaming one would orphan every finished cell.
-        config = recipe_configs.resolve_config(part.recipe, parameters, arguments, source) | {
+        config = recipe_configs.resolve_config(part.recipe, parameters, arguments, source, self.file.preset) | {
             "kind": "train",
             "train": self.sources.datasets[data.train].address,
             "dev": self.sources.datasets[data.dev].address,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES
+from exegete.recipes.registry import paper_parameters, use_preset
 from exegete.studies.spec.run_ref import MODEL, RUN, TRAINED, find_run_parts
 from exegete.training.loop.options import DEFAULT_ARGUMENTS, IRRELEVANT_ARGUMENTS, names_new_model
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 NONE, EXPLAINING = "none", ("aml",)
 """The id of no training; and the recipes that leave the model they start from unchanged."""
+ADDED: Mapping[str, Mapping[str, Any]] = {"aml": {"sparsity_warmup": 0}}
+"""Parameters that recipes got after cells were finished, with the value that those cells have without naming it."""
 OPTIONS_OF_RUNS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
@@ -60,6 +63,7 @@ def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     an empty text for folders.
     """
     known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
+    known = {**ADDED.get(name, {}), **known}
     for key, value in parameters.items():
         if isinstance(value, Mapping) and MODEL in value:
             known[key] = MODEL
@@ -84,16 +88,19 @@ def _make_cached(name: str, parameters: str) -> Recipe:
 
 
 def resolve_config(
-    name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any], source: str
+    name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any], source: str, preset: str | None = None
 ) -> dict[str, Any]:
     """Return a recipe's parameters and the Trainer's arguments, with all defaults that the outcome depends on."""
-    made = make_recipe(name, parameters)
+    if preset is not None:
+        parameters = {**paper_parameters(name), **parameters}
+    made = use_preset(make_recipe(name, parameters), preset)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
+    every, added = {**defaults, **parameters}, ADDED.get(name, {}).items()
     new = made.from_scratch if names_new_model(source) else {}
     usual = {**(DEFAULT_ARGUMENTS if made.uses_trainer_defaults else {}), **made.arguments, **new, **arguments}
     config = {
         "recipe": name,
-        "parameters": {**defaults, **parameters},
+        "parameters": {key: value for key, value in every.items() if (key, value) not in added},
         "arguments": {key: value for key, value in usual.items() if key not in IRRELEVANT_ARGUMENTS},
         "patience": made.patience,
         "threshold": made.threshold,

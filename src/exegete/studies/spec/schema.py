@@ -306,6 +306,7 @@ Explainers = Annotated[
 class StudyFile(Part):
     """A study: a grid of runs, their judgements, and the tables and figures of the results.
 
+    `preset: paper`: what the file does not state about recipes has the paper's values; default: those of a short run.
     In a metric's spec, `{run:RECIPE}` is replaced by the folder of another run, as `f_fidelity?copy={run:Copy}`.
     """
 
@@ -318,6 +319,7 @@ class StudyFile(Part):
     models: dict[str, ModelPart] = Field(min_length=1)
     recipes: dict[str, RecipePart] = Field(min_length=1)
     seeds: Seeds = [0]
+    preset: Literal["paper"] | None = None
     arguments: dict[str, Any] = {}
     explainers: Explainers = {}
     metrics: Specs = {}

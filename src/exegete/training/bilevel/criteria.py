@@ -16,8 +16,8 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Criterion, Objective
 from exegete.training.bilevel.simulatability import Simulatability
-from exegete.training.loop.data import sort_longest_first, text_lengths
-from exegete.training.loop.trainer import ObjectiveTrainer
+from exegete.training.loop.data import sample_evenly, sort_longest_first, text_lengths
+from exegete.training.loop.trainer import AUXILIARY_ROWS, ObjectiveTrainer
 
 CRITERION_METRICS: Mapping[str, Metric] = {
     "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
@@ -26,6 +26,7 @@ CRITERION_METRICS: Mapping[str, Metric] = {
     "rank_consistency": metric("consistency"),
     "clustering_consistency": metric("consistency"),
 }
+MIN_DEFINED = 0.5
 
 
 class CriterionTrainer(ObjectiveTrainer):
@@ -57,10 +58,14 @@ class CriterionTrainer(ObjectiveTrainer):
 
     @torch.no_grad()
     def evaluate_criteria(self, data: Dataset) -> dict[str, float]:
-        """Return `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`."""
+        """Return `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`.
+
+        `constant_explanations` is the share of explanations whose scores are all equal.
+        """
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
-        for batch in self._batches(data) if judged else ():
+        self._constant: list[Tensor] = []
+        for batch in self._batches(sample_evenly(data, AUXILIARY_ROWS)) if judged else ():
             with self.accelerator.autocast():
                 for each in judged:
                     values[each.name].append(self._evaluate_criterion(each, batch).cpu())
@@ -68,7 +73,10 @@ class CriterionTrainer(ObjectiveTrainer):
             name: summarize_criterion(name, self.explained.task.name, torch.cat(found))
             for name, found in values.items()
         }
-        return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": sum_criteria(means)}
+        figures = {f"criterion_{name}": value for name, value in means.items()} | {"criterion": sum_criteria(means)}
+        if self._constant:
+            figures["constant_explanations"] = float(torch.cat(self._constant).double().mean())
+        return figures
 
     def _evaluate_criterion(self, criterion: Criterion, batch: Batch) -> Tensor:
         """Return the metric's values [B]; for simulatability the answers of student and model [B, 2, …]."""
@@ -76,7 +84,11 @@ class CriterionTrainer(ObjectiveTrainer):
             answers = [criterion.student.network.explained, self.explained]
             return torch.stack([_predict(model, batch) for model in answers], 1)
         scores, judge = criterion.explainer.attribute(self.explained, batch), CRITERION_METRICS[criterion.name]
-        return judge.evaluate(self.explained, batch, scores)[judge.name]
+        values = judge.evaluate(self.explained, batch, scores)[judge.name]
+        # Scores that are all equal rank nothing: a metric would rank the words by their place in the text.
+        is_constant = ~has_variance(scores, batch.content)
+        self._constant.append(is_constant.cpu())
+        return values.masked_fill(is_constant, torch.nan)
 
     def _batches(self, data: Dataset) -> Iterator[Batch]:
         order, size = sort_longest_first(text_lengths(data)), self.args.eval_batch_size
@@ -120,18 +132,31 @@ class CriterionTrainer(ObjectiveTrainer):
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def finalize_model(self) -> None:
+    def finalize_model(self) -> bool:
         """Merge adapters into the model's weights, so that the saved model loads like any other."""
-        if hasattr(self.explained.model, "merge_and_unload"):
-            self.explained.model = self.explained.model.merge_and_unload()
+        if not hasattr(self.explained.model, "merge_and_unload"):
+            return False
+        self.explained.model = self.explained.model.merge_and_unload()
+        return True
 
 
 def summarize_criterion(name: str, task: str, found: Tensor) -> float:
-    """Return a criterion's figure on dev: the mean of its metric where defined, or the student's simulatability."""
+    """Return a criterion's figure on dev: the mean of its metric, or the student's simulatability.
+
+    The mean is NaN if the metric is undefined for more than half of the examples.
+    """
     if name == Simulatability.name:
         student, model = found.unbind(1)
         return simulatability(task, student.numpy(), model.numpy())
-    return float(found.nanmean())
+    # A mean over the few rows that happen to be defined would choose the epoch.
+    is_mostly_defined = found.isfinite().double().mean() >= MIN_DEFINED
+    return float(found.nanmean()) if is_mostly_defined else math.nan
+
+
+def has_variance(scores: Tensor, content: Tensor) -> Tensor:
+    """Return which examples' scores [B, L] differ between content positions [B] bool."""
+    low = scores.masked_fill(~content, torch.inf).amin(1)
+    return scores.masked_fill(~content, -torch.inf).amax(1) > low
 
 
 def sum_criteria(means: Mapping[str, float]) -> float:

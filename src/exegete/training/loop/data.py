@@ -52,6 +52,12 @@ def text_lengths(dataset: Dataset) -> list[int]:
     return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
 
 
+def sample_evenly(data: Dataset, count: int) -> Dataset:
+    """Return at most `count` examples, at equal distances in the data's order."""
+    size = len(data)
+    return data if size <= count else data.select([index * size // count for index in range(count)])
+
+
 def shuffle_by_length(sizes: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:
     """Return the order of examples in an epoch: shuffled, with neighbours of similar length."""
     # The order depends on (seed, epoch) alone, not on a generator's state, so that a resumed run sees the same batches.

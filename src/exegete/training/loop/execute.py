@@ -189,8 +189,7 @@ def _train_and_save(
             return TrainResult(
                 run.folder, trainer.explained, {}, steps, seconds, finished=False, signal=stop.signal
             )  # fmt: skip
-        trainer.finalize_model()
-        figures = trainer.evaluate()
+        figures = trainer.evaluate_finished()
     seconds = time.monotonic() - started
     metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _is_model_figure(name)}
     staging = run.empty_staging_folder()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from datasets import Dataset
@@ -40,6 +41,8 @@ from exegete.training.loop.starting_model import (
 from exegete.training.loop.trainer import ObjectiveTrainer
 
 logger = logging.getLogger(__name__)
+IDLE_SHARE, IDLE_EXPLANATIONS = 0.01, 0.2
+"""A term below this share of the task's gradient, and dev explanations above this share without order, are reported."""
 
 
 def train_baseline(model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
@@ -112,6 +115,8 @@ def fine_tune(
         result = execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))
     if args.should_save:
         _warn_if_nothing_learned(result, dev)
+        for message in find_idle_terms(result.history if result.finished else (), terms):
+            logger.warning(message)
     return result
 
 
@@ -128,6 +133,38 @@ def _warn_if_nothing_learned(result: TrainResult, dev: Dataset) -> None:
             "frequent class, %.4f. Try more epochs (--epochs) or a higher learning rate (--learning-rate)",
             result.metrics["accuracy"], share,
         )  # fmt: skip
+
+
+def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[Objective]) -> Iterator[str]:
+    """Yield a sentence for each term that did not move the model, or whose explanations rank nothing.
+
+    A term is idle if its weighted gradient is below 1 % of the task's, as a mean over the probed steps, or if its dev
+    value changed by less than 1 % over three or more evaluations.
+    """
+    task, *others = objectives
+    full = _mean_logged(history, f"{task.name}_gradient_norm")
+    for term in others:
+        own = _mean_logged(history, f"{term.name}_gradient_norm")
+        if full and own is not None and term.weight and own < IDLE_SHARE * full:
+            yield (
+                f"{term.name} did not move the model: its gradient is {own / full:.2%} of that of {task.name}. "
+                f"{term.remedy}"
+            )
+            continue
+        values = [entry[f"eval_{term.name}"] for entry in history if f"eval_{term.name}" in entry]
+        if len(values) > 2 and abs(values[-1] - values[0]) < IDLE_SHARE * abs(values[0]):
+            yield f"{term.name} did not change on dev: {values[0]:.4g} first, {values[-1]:.4g} last. {term.remedy}"
+    constant = _mean_logged(history, "eval_constant_explanations")
+    if constant is not None and constant > IDLE_EXPLANATIONS:
+        yield (
+            f"{constant:.0%} of the dev explanations have equal scores for all words, which rank nothing: try the "
+            "normaliser softmax, or a lower learning rate"
+        )
+
+
+def _mean_logged(history: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [entry[name] for entry in history if name in entry]
+    return fmean(values) if values else None
 
 
 def _record_options(options: RunOptions) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback
 
 logger = logging.getLogger(__name__)
@@ -56,5 +57,24 @@ class SlowStepWarning(TrainerCallback):
             )  # fmt: skip
 
 
+class Forecast(TrainerCallback):
+    """Writes once, after the first steps, how long the training will take."""
+
+    def __init__(self) -> None:
+        self.started, self.n_steps = 0.0, 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Measure the steps after the first one, which also warms up."""
+        self.n_steps += 1
+        if self.n_steps == 1:
+            self.started = time.monotonic()
+        if self.n_steps != FORECAST_STEPS or state.max_steps - state.global_step < FORECAST_STEPS:
+            return
+        seconds = (time.monotonic() - self.started) / (FORECAST_STEPS - 1)
+        left = tqdm.format_interval(seconds * (state.max_steps - state.global_step))
+        logger.warning("a step takes %.2g s: %s left for the other steps, and the evaluations", seconds, left)
+
+
+FORECAST_STEPS = 4
 SLOW_FACTOR, SLOW_STEPS, SLOW_SECONDS = 10.0, 3, 0.2
 """A warning needs this many steps in a row that take this many times the fastest step's time, and these seconds."""

@@ -22,6 +22,8 @@ from exegete.training.loop.training_module import TrainingModule
 LEARNED_FILE = "exegete_learned.safetensors"
 SUMS_FILE = "exegete_sums.safetensors"
 NORMS, LOSS = "gradient norms", "loss"
+PROBED_STEPS = 8
+"""Steps of a run in which the gradient norm of each term is measured."""
 LOGGED = ("log", NORMS, LOSS)
 """Sums that are saved with a checkpoint, so that the next log of a resumed run covers the steps before it, too."""
 
@@ -71,7 +73,7 @@ class TermTrainer(Trainer):
             self._add_to_sums(purpose, terms, sizes)
         if training:
             weights = weights * self.scale_by_size(sizes)
-        if training and self.log_gradient_norms:
+        if training and (self.log_gradient_norms or self._is_probed_step()):
             self._add_to_sums(NORMS, self._gradient_norms(outputs["separate_terms"], weights), torch.ones_like(sizes))
         return (terms * weights).sum()
 
@@ -81,6 +83,15 @@ class TermTrainer(Trainer):
         # mean over one large batch.
         # Outside of the training loop a batch is a whole step.
         return torch.ones_like(sizes) if self.mean_sizes is None else sizes / self.mean_sizes.clamp(min=1e-9)
+
+    def _is_probed_step(self) -> bool:
+        """Return whether the terms' gradient norms are logged in this step: some steps of a run with several terms."""
+        # A companion learns in the backward pass, and sharded gradients exist in the Trainer's own backward pass only.
+        terms = self.module.objectives
+        if len(terms) < 2 or self.args.world_size > 1 or any(each.companion is not None for each in terms):
+            return False
+        interval = max(1, self.state.max_steps // PROBED_STEPS)
+        return bool(self.state.global_step % interval == interval // 2)
 
     def _gradient_norms(self, terms: Sequence[Tensor], weights: Tensor) -> Tensor:
         """Return the norm of each weighted term's gradient [number of objectives]; the graphs are kept."""

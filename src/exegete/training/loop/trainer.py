@@ -29,10 +29,13 @@ from exegete.training.loop.data import Collator, OrderedSampler, shuffle_by_leng
 from exegete.training.loop.head import set_head_learning_rate
 from exegete.training.loop.lora import save_adapted_config
 from exegete.training.loop.options import RunOptions
-from exegete.training.loop.progress import ProgressBar, SlowStepWarning
+from exegete.training.loop.progress import Forecast, ProgressBar, SlowStepWarning
 from exegete.training.loop.sharding import require_processes, save_unsharded
 from exegete.training.loop.term_trainer import TermTrainer
 from exegete.training.loop.training_module import TrainingModule, require_recomputable
+
+AUXILIARY_ROWS = 200
+"""Dev rows on which terms other than the task's loss are evaluated, about."""
 
 
 class ObjectiveTrainer(TermTrainer):
@@ -88,6 +91,7 @@ class ObjectiveTrainer(TermTrainer):
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar)
             self.add_callback(SlowStepWarning)
+            self.add_callback(Forecast)
         if self.options.early_stopping_patience is not None:
             patience, threshold = self.options.early_stopping_patience, self.options.early_stopping_threshold
             self.add_callback(self.make_stopping_callback(patience, threshold or 0.0))
@@ -162,6 +166,7 @@ class ObjectiveTrainer(TermTrainer):
         """Run the Trainer's evaluation; return the terms and the task's figures, predictions in the dataset's order."""
         self.part = 0
         self._sums.pop("evaluation", None)
+        self.module.evaluation_share = min(1.0, AUXILIARY_ROWS / max(1, len(dataloader.dataset)))
         output = super().evaluation_loop(dataloader, "Evaluation", False, metric_key_prefix=metric_key_prefix)
         dataset = dataloader.dataset
         predicted = np.empty_like(output.predictions)
@@ -184,8 +189,17 @@ class ObjectiveTrainer(TermTrainer):
         figures = self.options.compute_metrics(EvalPrediction(predictions=predicted, label_ids=labels))
         return {name.removeprefix("eval_"): value for name, value in figures.items()}
 
-    def finalize_model(self) -> None:
-        """Change the trained model before it is evaluated and saved; a hook for subclasses."""
+    def finalize_model(self) -> bool:
+        """Change the trained model before it is saved, and return whether it changed; a hook for subclasses."""
+        return False
+
+    def evaluate_finished(self) -> dict[str, float]:
+        """Return the figures of the trained model: those of its checkpoint, if it is one that was evaluated."""
+        if not self.finalize_model() and self.args.load_best_model_at_end:
+            for entry in self.state.log_history:
+                if entry.get("step") == self.state.best_global_step and "eval_loss" in entry:
+                    return {name: value for name, value in entry.items() if name.startswith("eval_")}
+        return self.evaluate()
 
     def derive_figures(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Return further figures, derived from those of an evaluation; a hook for subclasses."""

@@ -18,11 +18,13 @@ from exegete.explainers.learned.base import LearnedExplainer
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.outputs import require_finite_logits
-from exegete.objectives import Constraint, Objective, StepContext, TrainingStep
+from exegete.objectives import Constraint, CrossEntropy, Objective, StepContext, TrainingStep
 
 
 class TrainingModule(nn.Module):
     """The model and its objectives as one module whose forward pass computes all terms of the loss.
+
+    `evaluation_share`: the share of each batch on which terms other than the task's loss are evaluated.
 
     `learned` has the modules that objectives learn, by the name of the (first) objective that has them, and under
     `NAME_companion` the modules that an objective trains by itself.
@@ -42,6 +44,7 @@ class TrainingModule(nn.Module):
                 raise ExegeteError(f"{objective.name} knows its examples by their words: set masked_share to 0")
         self.explained = explained
         self.masked_share = masked_share
+        self.evaluation_share = 1.0
         made: list[tuple[UntrainedExplainer, LearnedExplainer]] = []
         created = [create_explainer(objective, explained, made) for objective in objectives]
         self.objectives = tuple(objective.prepare(explained) for objective in created)
@@ -85,7 +88,7 @@ class TrainingModule(nn.Module):
             observed: the outputs of a pass of the whole batch that has been run, with what `request` asks for.
             own_loss: the loss [] of the user's own code on that pass.
         """
-        shares = [objective.share if context.training else 1.0 for objective in self.objectives]
+        shares = [self._share_of(objective, training=context.training) for objective in self.objectives]
         keep_graph = torch.is_grad_enabled()
         steps: dict[float, TrainingStep] = {}
         terms = []
@@ -103,6 +106,15 @@ class TrainingModule(nn.Module):
                 terms.append(objective(steps[share]))
         return stack_terms(terms) | {"logits": steps[1.0].outputs.logits}
 
+    def _share_of(self, objective: Objective, *, training: bool) -> float:
+        """Return the share of a batch that an objective is computed on."""
+        if training:
+            return objective.share
+        # The task's loss is computed on all rows; so is every term of a loss without it, as the terms choose the epoch.
+        has_task_loss = any(isinstance(each, CrossEntropy) for each in self.objectives)
+        is_auxiliary = has_task_loss and not isinstance(objective, CrossEntropy)
+        return self.evaluation_share if is_auxiliary else 1.0
+
     @property
     def needs_gradient(self) -> bool:
         """Whether some explanations are gradients at the embeddings, in evaluation, too."""
@@ -110,7 +122,7 @@ class TrainingModule(nn.Module):
 
     def request(self, share: float, *, training: bool) -> tuple[Capture, bool]:
         """Return what the objectives with this share need of their pass: its capture, and whether embeddings."""
-        served = [each for each in self.objectives if share == (each.share if training else 1.0)]
+        served = [each for each in self.objectives if share == self._share_of(each, training=training)]
         capture = reduce(or_, (objective.capture for objective in served), Capture())
         return capture, any(objective.needs_embeddings for objective in served)
 
@@ -166,12 +178,16 @@ def stack_terms(terms: Sequence[Tensor]) -> dict[str, Any]:
 
 
 def sample_share(batch: Batch, share: float, context: StepContext) -> Batch:
-    """Return ⌈share · B⌉ random examples of a batch in its order, without positions that are padding in all of them."""
+    """Return ⌈share · B⌉ examples of a batch in its order, in training random ones, without padding common to all."""
     if not 0 < share <= 1:
         raise ExegeteError(f"expected a share of the batch above 0 and up to 1, got {share}")
-    order = torch.randperm(len(batch), generator=context.generator("share of the batch"))
     # Rounding first: 0.07 · 100 = 7.000000000000001 would give eight examples.
     size = math.ceil(round(share * len(batch), 9))
+    if context.training:
+        order = torch.randperm(len(batch), generator=context.generator("share of the batch"))
+    else:
+        # Evaluations are compared with each other: always the same examples, of all lengths.
+        order = torch.arange(size) * len(batch) // size
     return batch.select(order[:size].sort().values).trim_padding()[0]
 
 

@@ -76,6 +76,9 @@ def train_masking(
 
     Returns:
         The run; its `model` is the explained model.
+
+    Raises:
+        ExegeteError: masks that keep nothing or everything, see `MaskingTrainer`; unusable data, arguments or folder.
     """
     options = RunOptions.with_overrides(options, overrides)
     if options.max_length not in (None, model.max_length):

@@ -32,7 +32,7 @@ from exegete.training.loop.data import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.masking.data import sample_stratified, select_texts
 from exegete.training.masking.run import default_arguments, make_masking_arguments, make_masking_model
-from exegete.training.masking.trainer import MaskingTrainer
+from exegete.training.masking.trainer import MaskCollapseError, MaskingTrainer
 
 logger = logging.getLogger(__name__)
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -189,10 +189,13 @@ class _SearchTrial:
             data = {"train_dataset": self.train, "eval_dataset": self.dev}
             loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
             with self.model.evaluation_mode(), log_once(encoding.__name__):
-                loop.train()
-                if watch.pruned:
-                    raise optuna.TrialPruned
-                return float(loop.evaluate()[f"eval_{self.judge.name}"])
+                try:
+                    loop.train()
+                    if not watch.pruned:
+                        return float(loop.evaluate()[f"eval_{self.judge.name}"])
+                except MaskCollapseError as error:
+                    raise optuna.TrialPruned from error
+                raise optuna.TrialPruned
 
 
 def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:

@@ -24,6 +24,13 @@ from exegete.objectives.masking import MaskingStep, concat_inverse, masking_obje
 from exegete.training.loop.trainer import ObjectiveTrainer
 from exegete.training.loop.training_module import TrainingModule, stack_terms
 
+MEAN_MASK, COLLAPSE = "mean_mask", 0.02
+"""The dev figure of the share that masks keep; below this value, or above 1 minus it, a run stops."""
+
+
+class MaskCollapseError(ExegeteError):
+    """Masks that keep nothing, or everything."""
+
 
 class MaskingModule(TrainingModule):
     """The masking model together with the model it explains, which stays frozen and in evaluation mode."""
@@ -73,7 +80,8 @@ class MaskingModule(TrainingModule):
 class MaskingTrainer(ObjectiveTrainer):
     """Trains a masking model on another model's predictions; labels are not used.
 
-    Evaluation computes `metrics` of the maps on the evaluation data. Checkpoints and the final folder contain the
+    Evaluation computes `metrics` of the maps on the evaluation data, and `mean_mask`, the share that masks keep; masks
+    that keep nothing or everything stop the run. Checkpoints and the final folder contain the
     masking model only.
 
     Args:
@@ -111,13 +119,24 @@ class MaskingTrainer(ObjectiveTrainer):
         self._sums.pop("evaluation", None)
         module = self.module
         module.eval()
-        judged: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
+        judged: dict[str, list[Tensor]] = {name: [] for name in (*(metric.name for metric in self.metrics), MEAN_MASK)}
         for inputs in dataloader:
             for name, values in self._evaluate_batch(module, self._prepare_inputs(inputs)["batch"]).items():
                 judged[name].append(self.accelerator.gather_for_metrics(values))
         means = {name: float(torch.cat(values).double().nanmean()) for name, values in judged.items()}
+        self._require_no_collapse(means[MEAN_MASK])
         named = {f"{metric_key_prefix}_{name}": value for name, value in (self._loss_and_terms() | means).items()}
         return EvalLoopOutput(None, None, named, len(dataloader.dataset))
+
+    def _require_no_collapse(self, mean: float) -> None:
+        """Raise MaskCollapseError if the masks keep nothing or everything: a saturated sigmoid cannot learn."""
+        if COLLAPSE < mean < 1 - COLLAPSE:
+            return
+        kept, weight = ("nothing", "lower") if mean <= COLLAPSE else ("everything", "raise")
+        raise MaskCollapseError(
+            f"the masks collapsed at step {self.state.global_step}: they keep {kept} (mean {mean:.3f}). "
+            f"{weight.capitalize()} --sparsity-weight, lower --learning-rate, or use --masking omit"
+        )
 
     @torch.no_grad()
     def _evaluate_batch(self, module: TrainingModule, batch: Batch) -> dict[str, Tensor]:
@@ -131,11 +150,13 @@ class MaskingTrainer(ObjectiveTrainer):
         self._require_finite(outputs["terms"])
         self._add_to_sums("evaluation", outputs["terms"], self._objective_sizes(batch).to(outputs["terms"]))
         target = self.explained.task.predict(outputs["logits"], batch)
+        scores = outputs["scores"]
         with self.explained.cache_perturbed():
-            return {
-                metric.name: metric.evaluate(self.explained, batch, outputs["scores"], target)[metric.name]
+            values = {
+                metric.name: metric.evaluate(self.explained, batch, scores, target)[metric.name]
                 for metric in self.metrics
             }
+        return values | {MEAN_MASK: scores.sum(1) / batch.content.sum(1)}
 
     # -- files -------------------------------------------------------------------------------------------------------
 
