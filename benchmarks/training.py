@@ -4,7 +4,8 @@
 it, batches of 16 sentences of at most 15 words. `ivra`: its criteria, batches of 64 rows of 32 tokens, and its
 explanations over a forward pass. `cited`: citations of the demo's language model, batches of 16, `RUNS` times each, so
 that ablations that are kept for so many epochs are measured in every fourth step of an example; there the ratio is of
-all steps together.
+all steps together. `loops`: a guided step of the user's own loop (`ExplanationTerms`) and of an own Trainer class
+(`with_objectives`) over a step of the recipes' trainer, batches of 32.
 
 The kinds of step take turns over the same batches, so that what else the machine does falls on all of them. For `ivra`
 freed memory stays with the process (glibc): else some passes, plain ones among them, have to ask the system for all of
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from transformers import Trainer, TrainingArguments
 
 import exegete
 from exegete.cli.demo.answering_model import make_llama
@@ -43,6 +45,7 @@ from exegete.objectives import (
     SufficiencyLoss,
 )
 from exegete.recipes import RECIPES
+from exegete.training import ObjectiveTrainer
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent
 from exegete.training.loop.training_module import TrainingModule
 from timing import DATA, given, keep, minilm, ratios
@@ -54,6 +57,7 @@ CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"every
 IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 REGEX_BAR = 2.5
+LOOP_BAR = 1.03
 NOTHING = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
 LINEAR = "decompx_linear"
 GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {LINEAR: {"teacher": LINEAR}}
@@ -70,8 +74,8 @@ REGEX: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Runs, prints, and keeps the figures as JSON."""
-    options = given(__doc__, parts=["guided", "regex", "cited", "ivra"], steps=12)
-    parts = {"guided": guided, "regex": regex, "cited": cited, "ivra": ivra}
+    options = given(__doc__, parts=["guided", "regex", "cited", "ivra", "loops"], steps=12)
+    parts = {"guided": guided, "regex": regex, "cited": cited, "ivra": ivra, "loops": loops}
     keep({part: parts[part](options.steps) for part in options.parts}, options.output)
 
 
@@ -141,6 +145,51 @@ def cited(steps: int) -> dict[str, dict[str, float | None]]:
     kinds = {n: [CrossEntropy(), AblationFidelity(**CITED, **more), KlToOriginal()] for n, more in CITING.items()}
     found = costs(model, batches, {"plain": [CrossEntropy()]} | kinds, runs=RUNS)
     return {name: found[name] | {"bar": 3.0 if "every" in name else None} for name in kinds}
+
+
+def loops(steps: int) -> dict[str, dict[str, float]]:
+    """Of a step in the user's own loop and in a Trainer class of the user's, over the recipes' own."""
+    model = minilm()
+    batches = sentences(model, 32, 2 * steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    found = {}
+    for name in ("attention_last", "input_x_gradient"):
+        taken: dict[str, list[float]] = {}
+        steps_of = loop_steps(model, ExplanationLoss(exegete.explainer(name)))
+        for batch in batches:
+            for kind, run in steps_of.items():
+                begin = time.process_time()
+                optimizer.zero_grad()
+                run(batch)
+                clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                taken.setdefault(kind, []).append(time.process_time() - begin)
+        for kind, values in taken.items():
+            pairs = zip(values[1:], taken["recipe"][1:], strict=True)
+            ratio = median(one / other for one, other in pairs)
+            found[f"{name}, {kind}"] = {"seconds": median(values[1:]), "ratio": ratio, "bar": LOOP_BAR}
+    return found
+
+
+def loop_steps(model: ExplainedModel, objective: Objective) -> dict[str, Callable[[Batch], object]]:
+    """Forward and backward of a batch in each kind of loop."""
+    arguments = TrainingArguments("unused", use_cpu=True, report_to="none")
+    recipe = ObjectiveTrainer(model, arguments, (CrossEntropy(), objective))
+    added = exegete.with_objectives(Trainer, [objective])(
+        model.model, arguments, processing_class=model.processing_class
+    )
+    recipe.current_gradient_accumulation_steps = added.current_gradient_accumulation_steps = 1
+    terms = exegete.ExplanationTerms(model, [objective])
+    return {
+        "recipe": lambda batch: recipe.training_step(recipe.model, {"batch": batch}),
+        "own loop": lambda batch: terms(plain_inputs(batch)).loss.backward(),
+        "own Trainer class": lambda batch: added.training_step(added.model, plain_inputs(batch)),
+    }
+
+
+def plain_inputs(batch: Batch) -> dict[str, Any]:
+    """What a data loader of the user's gives."""
+    return {**batch.inputs, "labels": batch.labels, "rationale_mask": batch.rationale_mask}
 
 
 def costs(
