@@ -65,6 +65,10 @@ def main(folder: Path) -> None:
     if rank == 0:
         found = {name: weight.grad for name, weight in model.model.named_parameters()}
         save_file(found, folder / "terms.safetensors")
+    bounded = exegete.Constraint(ENTROPY, bound=1.0)
+    halves = {name: value[2 * rank : 2 * rank + 2] for name, value in inputs.items()}
+    ExplanationTerms(model, [bounded])(halves)
+    save_file({"value": bounded.multiplier.square}, folder / f"multiplier_{rank}.safetensors")
     distributed.barrier()
 
 

@@ -264,11 +264,15 @@ def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
 def test_processes_share_the_gradient_of_one_large_batch(tmp_path):
     launched("ddp_terms.py", tmp_path)
     found = {file.stem: load_file(file) for file in tmp_path.glob("*.safetensors")}
-    assert found.keys() == {"terms", "trainer"}
     model, inputs = classifier_inputs()
-    whole = gradients(model, exegete.objective("attribution_entropy", explainer="input_x_gradient"), inputs)
-    for each in found.values():
-        assert difference(each, whole) < 1e-5
+    entropy = exegete.objective("attribution_entropy", explainer="input_x_gradient")
+    whole = gradients(model, entropy, inputs)
+    for name in ("terms", "trainer"):
+        assert difference(found[name], whole) < 1e-5
+    bounded = Constraint(entropy, bound=1.0)
+    ExplanationTerms(model, [bounded])(inputs)
+    for rank in (0, 1):
+        torch.testing.assert_close(found[f"multiplier_{rank}"]["value"], bounded.multiplier.square)
 
 
 def compiled(model):

@@ -34,7 +34,7 @@ def guidance(explainer="attention_last", weight=10.0):
     return exegete.objective("explanation", explainer=explainer, weight=weight)
 
 
-def rows(count=8, **more):
+def rows(count=8):
     """Rows of token ids with a number per token for the rationale."""
     model = bert(num_labels=2)
     made = []
@@ -111,26 +111,36 @@ def test_terms_are_logged_and_evaluated_with_their_gradient_norms(tmp_path):
     assert log["explanation_gradient_norm"] == pytest.approx(float(made), rel=1e-3)
 
 
-def test_accumulated_batches_are_one_large_batch(tmp_path):
-    data = rows(8)
-    whole = gradients(make(WeightedTrainer, [guidance()], tmp_path, data=data, per_device_train_batch_size=8))
-    parts = gradients(make(WeightedTrainer, [guidance()], tmp_path, data=data, gradient_accumulation_steps=2))
-    assert difference(whole, parts) < 1e-5
+class DividingTrainer(WeightedTrainer):
+    """A class that divides its loss by the batches of a step itself, as losses per token of all batches do."""
+
+    loss_is_scaled_for_ga = True
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss = super().compute_loss(model, inputs)
+        return loss / (self.current_gradient_accumulation_steps if model.training else 1)
 
 
-class SmoothedTrainer(Trainer):
-    """A Trainer as it is, with another name."""
+@pytest.mark.parametrize("trainer_class", [WeightedTrainer, DividingTrainer])
+def test_accumulated_batches_are_one_large_batch(trainer_class, tmp_path):
+    data, ends, logged = rows(8), [], []
+    for size, parts in ((8, 1), (4, 2)):
+        changes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": parts}
+        trainer = make(trainer_class, [guidance()], tmp_path, data=data, **changes)
+        ends.append(gradients(trainer))
+        logged.append(trainer.state.log_history[0])
+    assert difference(*ends) < 1e-5
+    for name in ("loss", "task_loss", "explanation"):
+        assert logged[0][name] == pytest.approx(logged[1][name], rel=1e-4)
 
 
 def test_label_smoothing_of_the_class_stays(tmp_path):
-    plain = SmoothedTrainer(bert(num_labels=2).model, make(Trainer, [guidance()], tmp_path).args)
-    trainer = make(SmoothedTrainer, [guidance(weight=0.0)], tmp_path, label_smoothing_factor=0.4)
+    trainer = make(Trainer, [guidance(weight=0.0)], tmp_path, label_smoothing_factor=0.4)
     inputs = trainer.data_collator([trainer.train_dataset[i] for i in range(4)])
     loss = trainer.compute_loss(trainer.model, dict(inputs)).detach()
     logits = trainer.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
     smooth = torch.nn.functional.cross_entropy(logits, inputs["labels"], label_smoothing=0.4)
     torch.testing.assert_close(loss, smooth.detach())
-    assert plain.label_smoother is None
 
 
 LEARNING = {
@@ -200,6 +210,32 @@ def test_half_precision_gives_nearly_the_same_terms(tmp_path):
     for key in ("task_loss", "explanation", "sufficiency"):
         assert logs["half"][key] == pytest.approx(logs["full"][key], abs=0.02)
         assert logs["half"][key] != logs["full"][key]
+
+
+def test_adapters_are_trained_saved_and_resumed(tmp_path):
+    peft = pytest.importorskip("peft")
+    ends = {}
+    for name, resume in (("whole", None), ("resumed", str(tmp_path / "checkpoint-1"))):
+        model = bert(num_labels=2)
+        config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
+        torch.manual_seed(0)
+        adapted = exegete.load((peft.get_peft_model(model.model, config), model.processing_class))
+        terms = [guidance("input_x_gradient"), exegete.objective("kl_to_original")]
+        settings = {"save_strategy": "steps", "save_steps": 1, "learning_rate": 0.05}
+        trainer = make(Trainer, terms, tmp_path, adapted, **settings)
+        trainer.train(resume_from_checkpoint=resume)
+        ends[name] = {key: value.clone() for key, value in adapted.model.state_dict().items()}
+    assert difference(ends["whole"], ends["resumed"]) == 0
+    saved = load_file(tmp_path / "checkpoint-2" / "adapter_model.safetensors")
+    assert all("lora_" in key or "classifier" in key for key in saved)
+    assert trainer.state.log_history[1]["kl_to_original"] > 1e-6
+
+
+def test_checkpointed_activations_change_nothing_of_terms_that_allow_it(tmp_path):
+    term = [exegete.objective("virtual_adversarial")]
+    plain = gradients(make(Trainer, term, tmp_path))
+    checkpointed = gradients(make(Trainer, term, tmp_path, gradient_checkpointing=True))
+    assert difference(plain, checkpointed) < 1e-6
 
 
 def chats():
