@@ -1,5 +1,6 @@
 """Explanation losses in a training loop of the user's own."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 import exegete
 import families
 from exegete import Constraint, ExegeteError, ExplainedModel
-from exegete.objectives import OBJECTIVES
+from exegete.objectives import OBJECTIVES, TrainingStep
 from exegete.training import ObjectiveTrainer
 from exegete.training.loop.data import Collator
 from exegete.training.terms import ExplanationTerms
@@ -158,9 +159,13 @@ def test_language_models_have_the_loss_of_their_responses_and_terms_on_the_promp
         model.model(**{name: value[i : i + 1] for name, value in inputs.items()}).loss for i in range(2)
     ]  # a mean over the tokens of each response
     torch.testing.assert_close(step.terms["cross_entropy"], torch.stack(own).mean().detach())
-    batch = model.batch([inputs["input_ids"][0, :5]], [inputs["input_ids"][0][inputs["labels"][0] != -100]])
-    scores = exegete.explainer("input_x_gradient").attribute(model, batch)
-    assert scores.shape[1] == int(inputs["attention_mask"][0].sum())
+    ids, real = inputs["input_ids"][0], int(inputs["attention_mask"][0].sum())
+    batch = model.batch([ids[:5]], [ids[5:real]], content=[[0, 1, 1, 1, 1]])
+    marked = mask[:1, :real].bool()
+    batch = replace(batch, rationale_mask=marked, has_rationale=torch.ones(1, dtype=torch.bool))
+    alone = TrainingStep(model, batch, model(batch, model.embed(batch), term.capture))
+    first = {name: value[:1] for name, value in (inputs | {"rationale_mask": mask}).items()}
+    torch.testing.assert_close(ExplanationTerms(model, [term])(first).terms["explanation"], term(alone).detach())
     step.loss.backward()
     assert all(weight.grad is not None for weight in model.model.model.layers.parameters())
 
@@ -259,6 +264,20 @@ def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
     assert abs(float(first[0]) - 1) > 0.01
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-10)
+    constant = Constraint(exegete.objective("explanation", explainer="attention_last"), bound=0.01)
+    five_lines(fresh(weights), constant, batches, collated, tmp_path)
+    assert constant.weight != pytest.approx(float(first[0]), abs=0.01)
+
+
+def test_criteria_of_one_untrained_explainer_train_the_same_one():
+    spec = "interpretable_attention?untrained"
+    criteria = [exegete.objective(name, explainer=spec) for name in ("comprehensiveness", "sufficiency")]
+    model, inputs = classifier_inputs()
+    terms = ExplanationTerms(model, criteria)
+    terms(inputs).loss.backward()
+    (learned,) = terms.module.learned.values()
+    assert all(weight.grad is not None for weight in learned.parameters())
+    assert terms.module.objectives[1].explainer is terms.module.objectives[2].explainer is learned
 
 
 def test_processes_share_the_gradient_of_one_large_batch(tmp_path):
