@@ -163,9 +163,13 @@ def test_language_models_have_the_loss_of_their_responses_and_terms_on_the_promp
     batch = model.batch([ids[:5]], [ids[5:real]], content=[[0, 1, 1, 1, 1]])
     marked = mask[:1, :real].bool()
     batch = replace(batch, rationale_mask=marked, has_rationale=torch.ones(1, dtype=torch.bool))
-    alone = TrainingStep(model, batch, model(batch, model.embed(batch), term.capture))
+    # the entropy is over content, which the response is not
+    entropy = exegete.objective("attribution_entropy", explainer="input_x_gradient")
     first = {name: value[:1] for name, value in (inputs | {"rationale_mask": mask}).items()}
-    torch.testing.assert_close(ExplanationTerms(model, [term])(first).terms["explanation"], term(alone).detach())
+    found = ExplanationTerms(model, [term, entropy])(first).terms
+    alone = TrainingStep(model, batch, model(batch, model.embed(batch), term.capture))
+    for objective in (term, entropy):
+        torch.testing.assert_close(found[objective.name], objective(alone).detach())
     step.loss.backward()
     assert all(weight.grad is not None for weight in model.model.model.layers.parameters())
 

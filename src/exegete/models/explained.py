@@ -99,7 +99,15 @@ class ExplainedModel(HuggingFaceModel):
     def read_outputs(
         self, output: Any, batch: Batch, capture: Capture, embeddings: Tensor | None, recorded: dict[str, Any]
     ) -> Outputs:
-        """Return the outputs of a pass from the Hugging Face model's output and the recorded quantities."""
+        """Return the outputs of a pass from the Hugging Face model's output and recorded quantities.
+
+        Args:
+            output: the Hugging Face model's output.
+            batch: B examples.
+            capture: what was asked for.
+            embeddings: [B, L, d] that the pass ran on, if they were given.
+            recorded: hidden states and quantities of attention, by their names in `Outputs`.
+        """
         # BigBird pads texts to full blocks, and its hidden states keep that padding. Other states must stay the same
         # tensors: the logits do not depend on a slice of them, so no gradient could be taken.
         states = []
