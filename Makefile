@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo demo-chat test real quick attack check lowest package docs docs-all serve-docs bench clean
+.PHONY: install demo demo-chat test real quick attack sweep check lowest package docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -32,6 +32,11 @@ attack: $(READY) # the whole attack suite, of which make test does a tenth; writ
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXEGETE_ATTACK=long EXEGETE_ATTACK_FIGURES=$(CURDIR)/attacked.jsonl \
 		$(BIN)/pytest -n 2 --dist worksteal -m attack
 	$(BIN)/python tests/attack/table.py attacked.jsonl docs/reliability.md
+
+sweep: $(READY) # every method on every architecture of transformers, against slow references; writes the table of docs/limits.md
+	rm -f sweep.jsonl
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXEGETE_SWEEP=$(CURDIR)/sweep.jsonl $(BIN)/pytest -n 2 --dist worksteal -m sweep
+	$(BIN)/python tests/sweep/table.py sweep.jsonl docs/limits.md
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from exegete import data, explainers, metrics, models, objectives, recipes
     from exegete.data import list_datasets, load_data
     from exegete.errors import ExegeteError
-    from exegete.explainers import Explainer, attribute, explainer, list_methods
+    from exegete.explainers import Explainer, ModelReport, attribute, check, explainer, list_methods
     from exegete.metrics import Metric, list_metrics, metric
     from exegete.models import Batch, ExplainedModel, load
     from exegete.objectives import Constraint, Objective, list_objectives, objective
@@ -41,10 +41,12 @@ __all__ = [
     "ExplanationTerms",
     "Explanations",
     "Metric",
+    "ModelReport",
     "Objective",
     "Recipe",
     "TrainResult",
     "attribute",
+    "check",
     "compare",
     "data",
     "explain_corpus",

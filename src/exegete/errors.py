@@ -10,6 +10,10 @@ class ExegeteError(ValueError):
     """Invalid input. The message says what was expected, what was given and what to do; commands exit with code 2."""
 
 
+class ModelFailedError(ExegeteError, RuntimeError):
+    """The model raises an error of its own on an input that it is given; the message holds that error's."""
+
+
 class Stopped(ExegeteError):  # noqa: N818  # no error: a signal asked for it
     """A signal stopped a training whose result is needed. Checkpoints are kept, and the same call resumes from them."""
 

@@ -245,7 +245,7 @@ def test_all_that_stands_before_the_patches_stays(family, leading):
             expected = loaded(batch.inputs["pixel_values"][row : row + 1]).logits[0].softmax(-1)
             hook.remove()
             torch.testing.assert_close(answers[version, row], expected, **EXACT)
-    item = attribute(model, uneven("vit", 1), "attention_last")[0]
+    item = attribute(model, uneven("vit", 1), "input_x_gradient")[0]
     assert item.unit_texts == tuple(f"patch {number}" for number in range(16))
 
 

@@ -6,6 +6,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Annotated
 
 import typer
 from packaging.requirements import Requirement
@@ -18,11 +19,18 @@ from exegete.cli.shared.console import console, say
 PROGRAMS = {"chromium": "tests of the pages", "initdb": "tests of many annotators", "docker": "the image"}
 
 
-def doctor() -> None:
-    """Show versions, missing or outdated packages, extras and devices.
+Model = Annotated[str | None, typer.Option(help="Show which methods can explain this model: a folder or hub name.")]
+Task = Annotated[str | None, typer.Option(help="The model's task, if its configuration does not say it.")]
 
-    The exit code is 1 if a required package is missing or too old. Example: exegete doctor
+
+def doctor(model: Model = None, task: Task = None) -> None:
+    """Show versions, missing or outdated packages, extras and devices; or what holds for a model.
+
+    The exit code is 1 if a required package is missing or too old. Example: exegete doctor --model FOLDER
     """
+    if model is not None:
+        _show_model(model, task)
+        return
     table = Table("part", "", "state", box=SIMPLE_HEAD)
     table.add_row("exegete", version("exegete"), "")
     table.add_row("Python", platform.python_version(), platform.platform())
@@ -43,6 +51,17 @@ def doctor() -> None:
     if wrong:
         say(f"exegete: missing or too old: {', '.join(wrong)}; install the newest exegete with pip")
         raise typer.Exit(1)
+
+
+def _show_model(model: str, task: str | None) -> None:
+    """Print which methods are exact, approximate or refused for the model."""
+    import exegete
+
+    report = exegete.check(exegete.load(model, task=task))
+    table = Table("method", report.model_type, "", box=SIMPLE_HEAD)
+    for each in report.methods:
+        table.add_row(each.method, each.state, Text(each.reason))
+    console().print(table)
 
 
 def _broken() -> Iterator[tuple[str, str]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         compute_gradient,
         compute_gradients,
     )
+    from exegete.explainers.check_model import MethodReport, ModelReport
+    from exegete.explainers.check_model import check_model as check
     from exegete.explainers.control import Random
     from exegete.explainers.decomposition.alti import Alti
     from exegete.explainers.decomposition.decompx import DecompX, DecompXClassifier
@@ -89,6 +91,8 @@ __all__ = [
     "Lime",
     "LlmRanking",
     "MethodCard",
+    "MethodReport",
+    "ModelReport",
     "Occlusion",
     "OutputExplainer",
     "ParameterisedAttention",
@@ -106,6 +110,7 @@ __all__ = [
     "TrainedCitation",
     "ValueZeroing",
     "attribute",
+    "check",
     "compute_gradient",
     "compute_gradients",
     "example_generators",

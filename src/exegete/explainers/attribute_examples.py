@@ -17,6 +17,7 @@ from exegete.data.alignment import pool
 from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
+from exegete.explainers.assumptions import require_assumptions
 from exegete.explainers.base import Explainer, TokenScores, require_finite
 from exegete.explainers.batches import as_sequence, make_batches, measure_pass, read_metadata, select_targets
 from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
@@ -174,6 +175,7 @@ def _score_batch(
         scores = method.explain(model, batch, target)
         assert scores.logits is not None
         return model.resolve_target(batch, target, scores.logits), scores.logits, scores
+    require_assumptions(method, model, batch)
     with model.evaluation_mode(), skip_unread_positions(model):
         logits = require_finite_logits(model(batch).logits)
     explained = model.resolve_target(batch, target, logits)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
+from exegete.explainers.assumptions import require_assumptions
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.loading.digest import digest_weights
 from exegete.models.outputs import require_finite_logits
@@ -68,6 +69,8 @@ class Explainer(ABC):
     """
 
     card: ClassVar[MethodCard]
+    assumes: ClassVar[tuple[str, ...]] = ("answers",)
+    """What must hold for a model, see `assumptions`."""
     output: OutputKind | None = None
     supports_contrasts: ClassVar[bool] = False
     """Whether the method can explain the difference of two outputs."""
@@ -103,7 +106,8 @@ class Explainer(ABC):
         return self.passes(length)[0] + 1.5 * self.passes(length)[1]
 
     @property
-    def _needs_gradient(self) -> bool:
+    def needs_gradient(self) -> bool:
+        """Whether the method runs backward passes."""
         return self.passes(1)[1] > 0
 
     def attribute(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Tensor:
@@ -138,6 +142,7 @@ class Explainer(ABC):
         # Methods that remove input ask for the answer to the whole text, which is no mean of effects in its windows.
         if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
             return self._explain_windows(model, batch, target, special_tokens=special_tokens)
+        require_assumptions(self, model, batch)
         keep_graph = torch.is_grad_enabled() and self.differentiable
 
         def select_target(logits: Tensor | None) -> Tensor:
@@ -197,6 +202,7 @@ class Explainer(ABC):
         self._check_gradients()
         if isinstance(model, WindowedModel):
             return torch.stack([self.explain(model, batch, target).scores for target in targets])
+        require_assumptions(self, model, batch)
         with model.evaluation_mode(), model.cache_perturbed(), freeze_weights(model.model):
             resolved = [model.resolve_target(batch, target) for target in targets]
             results = self.compute_each(model.with_output(self.output), batch, resolved)
@@ -217,7 +223,7 @@ class Explainer(ABC):
 
     def _check_gradients(self) -> None:
         # Tensors made in inference mode can never enter autograd, unlike those made in no_grad.
-        if torch.is_inference_mode_enabled() and self._needs_gradient:
+        if torch.is_inference_mode_enabled() and self.needs_gradient:
             raise ExegeteError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
 
     @classmethod
@@ -333,7 +339,7 @@ class SinglePass(Explainer):
     def _compute_explanations(
         self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
     ) -> list[TokenScores]:
-        keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self._needs_gradient
+        keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
         # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
         last_only = self.capture.last_only and (keep_graph or backward)
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)

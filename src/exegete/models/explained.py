@@ -7,16 +7,18 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
+from exegete.models.checks import Probe, find_failure, is_changed_by_padding, make_readout_weights
 from exegete.models.encoding import encode as encoding
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.outputs import Capture, Outputs, require_finite_logits
 from exegete.models.passes.capture import PassEnded, record_attention
 from exegete.models.passes.checkpointing import enable_checkpointing, is_checkpointed
-from exegete.models.passes.replace_inputs import find_last_tokens, mark_last_token, replace_embeddings
+from exegete.models.passes.replace_inputs import mark_last_token, replace_embeddings
 from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
 from exegete.models.state import choose_attention_type, remove_added_hooks, with_lock
 from exegete.reports.records import Target
@@ -40,6 +42,11 @@ class ExplainedModel(HuggingFaceModel):
     """
 
     perturbation_cache: PerturbationCache | None = None
+
+    @property
+    def has_text_head(self) -> bool:
+        """Whether a head for the whole input reads positions of its own choice, see `readout_weights`."""
+        return type(self).readout_weights is ExplainedModel.readout_weights and not self.task.is_read_at_positions
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
@@ -70,6 +77,31 @@ class ExplainedModel(HuggingFaceModel):
             capture: what to record.
         """
         capture = capture or Capture()
+        if is_changed_by_padding(self) and not self.model.training and not batch.attended.all():
+            return self._forward_by_length(batch, embeddings, capture)
+        return self.run_pass(batch, embeddings, capture)
+
+    def _forward_by_length(self, batch: Batch, embeddings: Tensor | None, capture: Capture) -> Outputs:
+        """Run the examples of each length in a pass of their own, for models whose answers padding changes."""
+        if capture.attentions or capture.heads or capture.hidden_states:
+            raise ExegeteError(
+                f"padding changes the answers of model type {self.config.model_type!r}: what happens inside its layers "
+                "is explained for texts of one length only; choose batch_size=1"
+            )
+        lengths = batch.attended.sum(1)
+        answers: dict[int, Tensor] = {}
+        for length in lengths.unique().tolist():
+            rows = (lengths == length).nonzero().flatten()
+            part, columns = batch.select(rows).trim_padding()
+            given = None if embeddings is None else embeddings[rows][:, columns]
+            for row, answer in zip(rows.tolist(), self.run_pass(part, given, capture).logits, strict=True):
+                gaps = (columns.start, batch.length - columns.stop) if self.task.name == "span" else (0, 0)
+                answers[row] = nn.functional.pad(answer, gaps, value=torch.finfo(answer.dtype).min)
+        # Responses differ in length.
+        return Outputs(pad_sequence([answers[row] for row in range(len(batch))], batch_first=True), embeddings)
+
+    def run_pass(self, batch: Batch, embeddings: Tensor | None, capture: Capture) -> Outputs:
+        """Run one pass over the batch as it is padded, and return logits [B, C]; see `forward`."""
         arguments = self._forward_arguments(self.add_position_ids(batch), capture)
         with ExitStack() as scope:
             scope.enter_context(choose_attention_type(self.model, batch.length))
@@ -142,12 +174,14 @@ class ExplainedModel(HuggingFaceModel):
             ExegeteError: the model answers NaN.
         """
         with self.evaluation_mode():
+            find_failure(self, "padding", Probe(self, batch))
             return self.task.probabilities(require_finite_logits(self(batch).logits))
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Tensor:
         """Return the predicted target, [B] (spans: [B, 2])."""
         with self.evaluation_mode():
+            find_failure(self, "padding", Probe(self, batch))
             return self.task.predict(require_finite_logits(self(batch).logits), batch)
 
     def predict_perturbed(self, batch: Batch, keep: Tensor, how: RemovalMethod = "remove") -> Tensor:
@@ -191,22 +225,18 @@ class ExplainedModel(HuggingFaceModel):
     def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
         """Return the weights [B, L] of the positions at which the answer is read; attention is looked at from there.
 
-        Encoders: the first position (or the mean over all, if that is how the head pools); decoders: the last one;
-        spans: half at the start and half at the end.
+        The position, or the mean of positions, that the head's gradient at the last hidden state shows; spans: half at
+        the start and half at the end.
+
+        Raises:
+            ExegeteError: the head reads several positions in different ways.
         """
+        if self.task.name != "span":
+            return make_readout_weights(self, batch)
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
-        if self.task.name == "span":
-            halves = torch.full_like(target, 0.5, dtype=weights.dtype)
-            # Added, because a span of one token has its start and its end at the same position.
-            return weights.scatter_add(1, target, halves)
-        # ModernBERT's head pools by the mean, if its configuration says so.
-        if getattr(self.config, "classifier_pooling", "cls") == "mean":
-            return batch.attended / batch.attended.sum(1, keepdim=True)
-        if self.is_decoder:
-            position = find_last_tokens(batch, self.config.pad_token_id)
-        else:
-            position = batch.attended.long().argmax(1)
-        return weights.scatter(1, position[:, None], 1.0)
+        halves = torch.full_like(target, 0.5, dtype=weights.dtype)
+        # Added, because a span of one token has its start and its end at the same position.
+        return weights.scatter_add(1, target, halves)
 
     def resolve_target(self, batch: Batch, target: Any = None, logits: Tensor | None = None) -> Tensor:
         """Return the target as a tensor: [B], or [B, 2] for spans and contrasts.

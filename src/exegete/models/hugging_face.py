@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
-from exegete.models.layers.architecture import get_first_position, unwrap_adapter
+from exegete.models.layers.architecture import get_embedding, get_first_position, get_part_config, unwrap_adapter
 from exegete.models.state import Lock, evaluation_mode, get_lock, with_lock
 from exegete.models.tasks import OutputKind, Task, make_task
 
@@ -31,6 +31,8 @@ class HuggingFaceModel(nn.Module):
     The base of `ExplainedModel`, which documents the arguments and adds the forward passes.
     """
 
+    is_checked = True
+    """Whether the model is checked against what methods assume before a method is first used."""
     is_encoder_decoder: ClassVar[bool] = False
     """Whether an encoder and a decoder share the row of a batch."""
 
@@ -82,8 +84,7 @@ class HuggingFaceModel(nn.Module):
     @property
     def embedding(self) -> nn.Module:
         """The layer whose output is the input embeddings: word embeddings, or an image's patch embeddings."""
-        layer: nn.Module = self.model.get_input_embeddings()
-        return layer
+        return get_embedding(self.model)
 
     @cached_property
     def is_decoder(self) -> bool:
@@ -93,7 +94,8 @@ class HuggingFaceModel(nn.Module):
     @property
     def attention_shape(self) -> tuple[int, int]:
         """The number of layers, and of heads per layer, whose attention reaches the positions of the readout."""
-        return self.config.num_hidden_layers, self.config.num_attention_heads
+        config = get_part_config(self.model)
+        return config.num_hidden_layers, config.num_attention_heads
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -115,6 +117,12 @@ class HuggingFaceModel(nn.Module):
         """Return a model that shares the weights, with another limit of tokens per text."""
         other = copy(self)
         other.requested_max_length = check_max_length(max_length)
+        return other
+
+    def without_checks(self) -> Self:
+        """Return a model that shares the weights, and for which no method's assumptions are checked."""
+        other = copy(self)
+        other.is_checked = False
         return other
 
     def with_output(self, output: OutputKind | None) -> Self:
@@ -148,19 +156,20 @@ class HuggingFaceModel(nn.Module):
     def max_length(self) -> int:
         """The most tokens of a text, special tokens included."""
         positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
-        limit = int(positions) - self._first_position if positions else UNLIMITED
+        limit = int(positions) - self.first_position if positions else UNLIMITED
         if self.requested_max_length is not None:
             limit = min(limit, self.requested_max_length)
         return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
 
     @cached_property
-    def _first_position(self) -> int:
+    def first_position(self) -> int:
+        """The number that the model gives to the first position of a text."""
         return get_first_position(self.model)
 
     @property
     def pad_id(self) -> int:
         """The token id for padding; since padding is never attended to, 0 for models without one."""
-        for source in (self.processing_class, self.config):
+        for source in (self.processing_class, self.config, self.config.get_text_config()):
             token = getattr(source, "pad_token_id", None)
             if token is not None:
                 return int(token)
@@ -174,7 +183,7 @@ class HuggingFaceModel(nn.Module):
             ExegeteError: the model has no such token.
         """
         for name in ("mask_token_id", "unk_token_id", "eos_token_id"):
-            for source in (self.processing_class, self.config):
+            for source in (self.processing_class, self.config, self.config.get_text_config()):
                 token = getattr(source, name, None)
                 if token is not None:
                     # Llama 3 has a list of end-of-text tokens.
@@ -216,7 +225,7 @@ class HuggingFaceModel(nn.Module):
         """Return the batch with explicit position ids where left padding would shift the model's own."""
         if "position_ids" in batch.inputs or not (self.is_decoder and "position_ids" in self.forward_parameters):
             return batch
-        positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
+        positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0) + self.first_position
         return replace(batch, inputs=batch.inputs | {"position_ids": positions})
 
     @with_lock
@@ -226,10 +235,17 @@ class HuggingFaceModel(nn.Module):
         Texts: word embeddings. Images: patch embeddings, with zeros before them (the class token has no pixels).
         """
         if self.modality == "text":
-            words: Tensor = self.embedding(batch.inputs["input_ids"])
-            return words
-        patches: Tensor = self.embedding(batch.inputs["pixel_values"])
+            return self._look_up(batch.inputs["input_ids"])
+        patches = self._look_up(batch.inputs["pixel_values"])
         return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
+
+    def _look_up(self, inputs: Tensor) -> Tensor:
+        embeddings = self.embedding(inputs)
+        # I-BERT's layer also returns the scale of quantized numbers, Swin's the shape of the grid of patches, and
+        # SigLIP's is a convolution whose output still has height and width.
+        if not isinstance(embeddings, Tensor) or embeddings.ndim != 3:
+            raise ExegeteError(f"the input embeddings of {type(self.model).__name__} are not one vector per position")
+        return embeddings
 
     @with_lock
     def embed_reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from exegete.errors import ExegeteError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Lock = AbstractContextManager[Any]
@@ -196,6 +198,8 @@ def choose_attention_type(model: PreTrainedModel, length: int) -> Iterator[None]
     if getattr(model.config, "attention_type", None) != "block_sparse":
         yield
         return
+    if model.config.model_type == "bigbird_pegasus":
+        raise ExegeteError("BigBirdPegasus changes itself for short texts: load it with attention_type='original_full'")
     # Block-sparse attention seeds NumPy's global generator in every pass.
     with isolate_random_state(), _restore_attention_modules(model):
         # The threshold is transformers' own, from BigBirdModel.forward.

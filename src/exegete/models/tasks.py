@@ -249,6 +249,7 @@ class Generation(Task):
 
     name = "generation"
     target_dimensions = 2
+    is_read_at_positions = True
     output: OutputKind | None = "log_prob"
 
     def logits(self, output: Any, batch: Batch) -> Tensor:

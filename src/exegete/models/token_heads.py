@@ -184,7 +184,7 @@ class MaskedModel(_TokenHeadModel):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The vocabulary, in the order of its ids."""
-        size = self.config.vocab_size
+        size = self.config.get_text_config().vocab_size
         words = self.tokenizer.convert_ids_to_tokens(range(min(len(self.tokenizer), size)))
         # Embeddings are often padded to a round number, and some ids have no token.
         words += [None] * (size - len(words))
@@ -197,8 +197,8 @@ class MaskedModel(_TokenHeadModel):
             ExegeteError: no such id, or a word of several tokens.
         """
         if not isinstance(label, str):
-            if not 0 <= int(label) < self.config.vocab_size:
-                raise ExegeteError(f"expected an id below {self.config.vocab_size}, got {int(label)}")
+            if not 0 <= int(label) < self.config.get_text_config().vocab_size:
+                raise ExegeteError(f"expected an id below {self.config.get_text_config().vocab_size}, got {int(label)}")
             return int(label)
         known = self.tokenizer.get_vocab()
         # Tokenized after another word: inside a text, most tokenizers count the space before a word as part of it.

@@ -79,7 +79,7 @@ class WindowedModel(ExplainedModel):
                 f"windows are for heads that read a whole text, not for {model.task.name}: leave stride out"
             )
         super().__init__(model.model, model.processing_class, model.task.name, model.requested_max_length)
-        self.task, self.stride = model.task, stride
+        self.task, self.stride, self.is_checked = model.task, stride, model.is_checked
         most = self.window - self.tokenizer.num_special_tokens_to_add()
         if not 0 <= stride < most:
             raise ExegeteError(f"expected a stride from 0 to {most - 1} tokens, fewer than a window's, got {stride}")
@@ -103,7 +103,7 @@ class WindowedModel(ExplainedModel):
     def window_model(self) -> ExplainedModel:
         """The same model without windows, which reads one window at a time."""
         model = ExplainedModel(self.model, self.processing_class, self.task.name, self.requested_max_length)
-        model.task = self.task
+        model.task, model.is_checked = self.task, self.is_checked
         return model
 
     def encode(self, examples: Any, device: str | torch.device | None = None) -> Batch:

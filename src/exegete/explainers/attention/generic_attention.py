@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
+from exegete.explainers.assumptions import OF_ATTENTION
 from exegete.explainers.base import OutputExplainer, SinglePass, compute_gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
@@ -25,6 +26,7 @@ class GenericAttention(OutputExplainer, SinglePass):
     encoder; R̄ is R with the rows of R − I divided by their sums.
     """
 
+    assumes: ClassVar = OF_ATTENTION
     card: ClassVar = MethodCard(
         name="generic_attention", family="attention", signed=False, differentiable=True, cost="F + B",
         paper="Chefer et al. 2021b", unit="relevance, of no unit",

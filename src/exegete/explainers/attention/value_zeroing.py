@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
+from exegete.explainers.assumptions import OF_ATTENTION
 from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.gradients.paths import shift_spans
@@ -27,6 +28,7 @@ class ValueZeroing(Explainer):
     products up to each layer. Scores do not depend on the explained class.
     """
 
+    assumes: ClassVar = OF_ATTENTION
     card: ClassVar = MethodCard(
         name="value_zeroing", family="attention", cost="(tokens + 1) F", paper="Mohebbi et al. 2023",
         unit="share of the contributions",

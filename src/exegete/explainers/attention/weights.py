@@ -11,6 +11,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
+from exegete.explainers.assumptions import OF_ATTENTION
 from exegete.explainers.base import OutputExplainer, SinglePass, TokenScores, compute_gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
@@ -19,6 +20,8 @@ Query = Literal["readout", "mean"]
 
 class LayerwiseAttention(SinglePass):
     """Base of methods that read one row of each layer's attention, and so have scores for every layer."""
+
+    assumes: ClassVar = OF_ATTENTION
 
     @property
     def capture(self) -> Capture:
@@ -110,6 +113,7 @@ class AttentionAll(AttentionLast):
 class ScaledAttention(OutputExplainer, SinglePass):
     """Last layer's attention times its gradient, each averaged over heads, where the answer is read. Signed."""
 
+    assumes: ClassVar = OF_ATTENTION
     card: ClassVar = MethodCard(
         name="scaled_attention", family="attention", signed=True, differentiable=True, cost="F + B",
         paper="Serrano and Smith 2019", unit="attention × slope of the {output}",

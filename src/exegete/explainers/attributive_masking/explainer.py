@@ -102,7 +102,8 @@ class AttributiveMasking(MaskingNetwork, SinglePass):
         return 1.0 + 2 * steps, 2.0 * steps
 
     @property
-    def _needs_gradient(self) -> bool:
+    def needs_gradient(self) -> bool:
+        """False: the method's pass of the explained model needs no gradient."""
         # The backward passes of a refinement are its own; the pass of the explained model needs no graph.
         return False
 

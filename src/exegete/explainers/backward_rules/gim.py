@@ -71,5 +71,5 @@ def find_baseline_token(model: ExplainedModel) -> int:
         space = tokenizer(" ", add_special_tokens=False)["input_ids"]
         if len(space) == 1 and space[0] != unknown:
             return int(space[0])
-    padding = (getattr(tokenizer, "pad_token_id", None), model.config.pad_token_id)
+    padding = (getattr(tokenizer, "pad_token_id", None), model.config.get_text_config().pad_token_id)
     return next((int(value) for value in (*padding, unknown) if value is not None), 0)

@@ -38,6 +38,7 @@ class BackwardRules(DimensionwiseExplainer):
     constant in the contributions, not in these derivatives. That takes a second forward pass.
     """
 
+    assumes: ClassVar = ("answers", "decomposition")
     returns_logits: ClassVar[bool] = True
     start: Literal["hidden", "embeddings"] = "embeddings"
 

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
+from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.decomposition.maps import LayerMaps
 from exegete.explainers.decomposition.trace import LayerState
 
@@ -30,6 +31,7 @@ class Alti(LayerMaps):
     """
 
     distance: int = 1
+    assumes: ClassVar = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="alti", label="ALTI", family="decomposition", differentiable=True, cost="≈ 3 F",
         paper="Ferrando et al. 2022", unit="share of the contributions",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
+from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition import biases
 from exegete.explainers.decomposition.biases import Bias
@@ -46,6 +47,7 @@ class DecompX(Explainer):
     activation: Activation = "zero_origin"
     feed_forward: bool = True
     max_memory: int = 1 << 25
+    assumes: ClassVar = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="decompx", label="DecompX", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023",
         unit="length of a part of the last hidden state",

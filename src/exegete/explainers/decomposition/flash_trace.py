@@ -10,6 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
+from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition.nearness import HeadVectors
 from exegete.explainers.decomposition.trace import LayerState, Trace, trace_examples
@@ -36,6 +37,7 @@ class FlashTrace(Explainer):
     returns_logits: ClassVar[bool] = True
     hops: int = 0
     sinks: Literal["predicting", "own"] = "predicting"
+    assumes: ClassVar = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="flash_trace", label="FlashTrace", family="decomposition", signed=False, differentiable=False,
         cost="≈ 2 F", paper="FlashTrace 2026", unit="share of the contributions",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
+from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.decomposition.maps import LayerMaps
 from exegete.explainers.decomposition.trace import LayerState
 
@@ -22,6 +23,7 @@ class GlobEnc(LayerMaps):
     N_ij is the length of the share in the residual stream after attention.
     """
 
+    assumes: ClassVar = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="globenc", label="GlobEnc", family="decomposition", cost="≈ F", paper="Modarressi et al. 2022",
         unit="share of the contributions",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
+from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.base import TargetSelector, TokenScores
 from exegete.explainers.decomposition.maps import LayerMaps
 from exegete.explainers.decomposition.nearness import HeadVectors
@@ -39,6 +40,7 @@ class InformationFlow(LayerMaps):
 
     form: Literal["rollout", "routes"] = "rollout"
     threshold: float = 0.0
+    assumes: ClassVar = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="information_flow", family="decomposition", signed=False, differentiable=False, cost="≈ 3 F",
         paper="Ferrando and Voita 2024", unit="share of the contributions",

@@ -16,6 +16,7 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding.images import count_leading_tokens
 from exegete.models.hugging_face import HuggingFaceModel
+from exegete.models.layers.architecture import get_part_config
 from exegete.models.state import get_lock
 
 logger = logging.getLogger(__name__)
@@ -226,11 +227,14 @@ def _encode_images(model: HuggingFaceModel, rows: Rows) -> Batch:
     for number, row in enumerate(rows):
         if row.get("image") is None:
             raise ExegeteError(f"example {number} has no column 'image'; it has: {', '.join(row)}")
+    config = get_part_config(model.model)
+    if not hasattr(config, "patch_size"):
+        raise ExegeteError(f"{type(model.model).__name__} does not cut images into patches: it is not explained")
     # Image processors do not convert palettes or transparency themselves.
-    colours = "RGB" if model.config.num_channels == 3 else "L"
+    colours = "RGB" if config.num_channels == 3 else "L"
     pictures = [row["image"].convert(colours) for row in rows]
     pixels = model.processing_class(images=pictures, return_tensors="pt")["pixel_values"].to(model.dtype)
-    height, width = (size // model.config.patch_size for size in pixels.shape[-2:])
+    height, width = (size // config.patch_size for size in pixels.shape[-2:])
     leading = count_leading_tokens(model.model)
     attended = torch.ones(len(rows), leading + height * width, dtype=torch.bool)
     content = attended.clone()

@@ -38,7 +38,9 @@ class EncoderDecoderModel(GeneratingModel):
 
     def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
         core: Any = unwrap_adapter(model)
-        tables = [stack.get_input_embeddings() for stack in (core.get_encoder(), core.get_decoder())]
+        tables: list[Any] = []
+        for stack in (core.get_encoder(), core.get_decoder()):
+            tables.append(stack.get_input_embeddings() if hasattr(stack, "get_input_embeddings") else None)
         # The weights are compared, not the modules: BART's stacks have modules of their own around one weight.
         if None in tables or tables[0].weight is not tables[1].weight:
             raise ExegeteError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -20,6 +22,39 @@ def get_base_model(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model without its head, also of a model in a PEFT wrapper."""
     base: PreTrainedModel = unwrap_adapter(model).base_model
     return base
+
+
+def get_embedding(model: PreTrainedModel) -> nn.Module:
+    """Return the layer of input embeddings.
+
+    Raises:
+        ExegeteError: the model has none.
+    """
+    layer: nn.Module | None = None
+    with suppress(NotImplementedError):
+        layer = model.get_input_embeddings()
+    if not isinstance(layer, nn.Module):
+        raise ExegeteError(f"{type(model).__name__} has no layer of input embeddings: it is not explained")
+    return layer
+
+
+def get_part_config(model: PreTrainedModel) -> Any:
+    """Return the configuration of the part that reads the input: of models for images and texts, one of two.
+
+    Raises:
+        ExegeteError: it does not say how many layers and heads there are.
+    """
+    config: Any = model.config
+    if not hasattr(config, "num_hidden_layers"):
+        config = config.get_text_config()
+        if model.main_input_name == "pixel_values":
+            config = getattr(model.config, "vision_config", config)
+    if not isinstance(getattr(config, "num_hidden_layers", None), int):
+        raise ExegeteError(
+            f"model type {model.config.model_type!r} has stages instead of layers of one kind: take a method of "
+            "gradients or perturbation"
+        )
+    return config
 
 
 def get_architecture(model: PreTrainedModel) -> Family:
@@ -90,7 +125,7 @@ def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
 
     For a family without a record: the only list with as many modules as the configuration has layers.
     """
-    base, count = get_base_model(model), model.config.num_hidden_layers
+    base, count = get_base_model(model), get_part_config(model).num_hidden_layers
     if model.config.model_type not in FAMILIES:
         lists = [part for part in base.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
         if len(lists) == 1:

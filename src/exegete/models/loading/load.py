@@ -33,7 +33,7 @@ from exegete.models.choices import ChoosingModel
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.layers.architecture import unwrap_adapter
+from exegete.models.layers.architecture import get_embedding, unwrap_adapter
 from exegete.models.layers.head_activation import restore_head_activation
 from exegete.models.loading.adapters import find_adapter_base, has_own_config, load_adapter
 from exegete.models.loading.checkpoint import (
@@ -100,6 +100,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     tokenizer: Any = None,
     image_processor: Any = None,
+    check: bool = True,
 ) -> ExplainedModel:
     """Load a model to be explained, or wrap one that is already loaded.
 
@@ -125,6 +126,7 @@ def load(
             memory, then the disk; instead of `device`.
         tokenizer: another name of `processing_class`.
         image_processor: another name of `processing_class`.
+        check: check, when a method is first used, that what it assumes holds for the model, see `exegete.check`.
 
     Raises:
         ExegeteError: a model that does not exist, or is damaged; an unknown device or type; no head that can be
@@ -132,7 +134,7 @@ def load(
             configuration says.
     """
     if isinstance(model, ExplainedModel):
-        return model
+        return model if check else model.without_checks()
     _check_task(task, template, labels)
     model, own_processor = _split_pair(model)
     processing_class = _choose_one(processing_class, tokenizer, image_processor) or own_processor
@@ -165,15 +167,18 @@ def load(
     # An adapter's folder often has a tokenizer of its own, which goes first.
     for name in names:
         processing_class = processing_class or load_processor(name, loaded, trust_remote_code)
-    rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
+    rows = getattr(get_embedding(loaded), "num_embeddings", None)
     if rows is not None:
         with describe_load_errors(names[0], "tokenizer"):
             check_vocabulary(names[0], processing_class, rows)
+    explained: ExplainedModel
     if template is not None and labels is not None:
-        return PromptedModel(loaded, processing_class, template, labels, max_length)
-    if task == SIMILARITY:
-        return BiEncoder(loaded, processing_class, pooling or "mean", max_length)
-    return _wrap_by_task(loaded, processing_class, task, max_length)
+        explained = PromptedModel(loaded, processing_class, template, labels, max_length)
+    elif task == SIMILARITY:
+        explained = BiEncoder(loaded, processing_class, pooling or "mean", max_length)
+    else:
+        explained = _wrap_by_task(loaded, processing_class, task, max_length)
+    return explained if check else explained.without_checks()
 
 
 def _load_by_name(

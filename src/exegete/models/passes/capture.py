@@ -23,6 +23,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES, Hooks
+from exegete.models.layers.architecture import get_part_config
 from exegete.models.outputs import Capture
 from exegete.models.state import PROCESS_LOCK
 
@@ -78,7 +79,9 @@ def record_attention(
             derivatives is asked for; or no attention of the block went through the interface.
     """
     # An encoder-decoder has two attentions per decoder layer and says itself where the last layer begins.
-    record = AttentionRecord(capture, getattr(model, "last_attention", model.config.num_hidden_layers), zeroed)
+    record = AttentionRecord(
+        capture, getattr(model, "last_attention", None) or get_part_config(model).num_hidden_layers, zeroed
+    )
     family = FAMILIES.get(model.config.model_type)
     if family is not None and family.attention.hooks is not None:
         with _record_by_hooks(model, family.attention.hooks, record):

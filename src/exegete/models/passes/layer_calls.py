@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import Cache
 
+from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.layers.architecture import encoder_decoder_error, get_layers
@@ -36,8 +37,13 @@ class LayerCall:
             arguments = (copies, *arguments[1:])
         else:
             keywords["hidden_states"] = copies
-        with record_attention(self.model.model, Capture(), positions):
-            return _get_hidden_states(self.layer(*arguments, **keywords))
+        try:
+            with record_attention(self.model.model, Capture(), positions):
+                return _get_hidden_states(self.layer(*arguments, **keywords))
+        except (LookupError, RuntimeError) as error:
+            raise ExegeteError(
+                f"a layer of {type(self.model.model).__name__} does not run on copies of its input: {error}"
+            ) from error
 
 
 def record_layer_calls(model: HuggingFaceModel, batch: Batch) -> list[LayerCall]:

@@ -65,7 +65,8 @@ def mark_last_token(model: PreTrainedModel, layer: nn.Module, batch: Batch) -> I
     Inside the block, ids after the last token are −1, and −1 is the padding token; the embedding layer still reads the
     batch's own ids.
     """
-    ids, config = batch.inputs["input_ids"], model.config
+    # Heads of models that also read images ask the configuration of their text part.
+    ids, config = batch.inputs["input_ids"], model.config.get_text_config()
     before = config.pad_token_id
     after = torch.arange(batch.length, device=ids.device) > find_last_tokens(batch, before)[:, None]
     is_replaced = False

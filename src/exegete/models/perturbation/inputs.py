@@ -152,7 +152,7 @@ class Replacement:
         """Return the ids with the replacing token; None for zero vectors, or for position ids of the user's own."""
         batch, example = self.batch, self.example[rows]
         positions = batch.inputs.get("position_ids")
-        default = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
+        default = (batch.attended.long().cumsum(1) - 1).clamp(min=0) + self.model.first_position
         if self.how == "zero" or not (positions is None or torch.equal(positions, default)):
             return None
         assert batch.response is not None
@@ -222,7 +222,16 @@ def _make_texts(
 
 def _run_batch(model: HuggingFaceModel, batch: Batch, embeddings: Tensor | None = None) -> list[Tensor]:
     """Return the logits of each example; a span's without padding, so that they can be reused in any batch."""
-    logits = model(batch, embeddings=embeddings).logits
+    try:
+        logits = model(batch, embeddings=embeddings).logits
+    except (IndexError, RuntimeError, ValueError) as error:
+        # Other errors are passed on: they may be the user's own, such as those of a hook.
+        if batch.length > 2:
+            raise
+        raise ExegeteError(
+            f"{type(model.model).__name__} fails on a perturbed input of {batch.length} positions "
+            f"({str(error).strip().splitlines()[0]:.120}): perturb it in another way, as how='mask'"
+        ) from error
     if model.task.name != "span":
         return list(logits)
     return [answer[:, real] for answer, real in zip(logits, batch.attended, strict=True)]

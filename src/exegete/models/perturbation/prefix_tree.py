@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from exegete.models.batch import Batch
 from exegete.models.hugging_face import HuggingFaceModel
@@ -28,6 +29,9 @@ TEXTS_PER_TREE = 512
 """Texts per tree; keys and values are kept until their tree is done."""
 PASS_COSTS = {"cpu": 24, "cuda": 4096}
 """The number of tokens that cost as much as one more pass."""
+
+PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+"""Layers of a cache that hold keys and values and nothing else; classes derived from them hold more."""
 
 KeyValues = list[tuple[Tensor, Tensor]]
 """Keys and values [H, n, d_h] of n tokens, layer by layer."""
@@ -61,9 +65,13 @@ def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
     """Return whether the model's cache is a plain key/value cache."""
     is_causal = model.task.name == "generation" and not model.config.is_encoder_decoder
     arguments = {"past_key_values", "position_ids", "use_cache"}
-    # State-space models (Mamba) keep a running state, from which no beginning can be cut out.
+    if not is_causal or not arguments <= model.forward_parameters:
+        return False
+    # Convolutions (LFM2), linear attention (MiniMax) and state-space models (Mamba) keep a running state, from which no
+    # beginning can be cut out. Not all of them say so by `_is_stateful`, but their layers of the cache do.
     is_stateful = getattr(unwrap_adapter(model.model), "_is_stateful", False)
-    return is_causal and arguments <= model.forward_parameters and not is_stateful
+    layers = DynamicCache(config=model.config).layers
+    return not is_stateful and all(type(layer) in PLAIN_LAYERS for layer in layers)
 
 
 def build_tree(texts: Sequence[PerturbedText]) -> list[Branch]:
@@ -192,7 +200,7 @@ def _continue(
             "input_ids": ids,
             # Padding on the right needs no mask: attention is causal, so no real token sees it.
             "attention_mask": torch.cat([is_prefix, torch.ones_like(real)], 1).long(),
-            "position_ids": (starts + place).where(real, 0),
+            "position_ids": (starts + place).where(real, 0) + model.first_position,
         },
         attended=real,
         content=real,

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
+from exegete.models.checks import Probe, find_failure
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.perturbation.inputs import Deletion, Masking, PerturbedInputs, Replacement
@@ -47,6 +48,8 @@ def run_perturbed(
         raise ExegeteError(f"expected keep of shape [N, {len(batch)}, {batch.length}], got {list(keep.shape)}")
     if keep.dtype != torch.bool:
         return _run_blended(model, batch, keep, how)
+    # Checked before hooks are set below, which would see the passes of the check.
+    find_failure(model, "padding", Probe(model, batch))
     cache = PerturbationCache() if cache is None else cache
     # Explaining several targets asks for the same inputs several times in a row, without computing their keys.
     last = cache.last

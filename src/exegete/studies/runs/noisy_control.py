@@ -43,8 +43,9 @@ class BestOfNoisy(Explainer):
         return {"of": {"method": self.of.name, **self.of.params}, **own}
 
     @property
-    def _needs_gradient(self) -> bool:
-        return self.of._needs_gradient
+    def needs_gradient(self) -> bool:
+        """Whether the method that is disturbed runs backward passes."""
+        return self.of.needs_gradient
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return the best map of each example, [B, L]."""

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import exegete
+from exegete.errors import ExegeteError
+from exegete.models.checks import Probe, find_failure, find_readout
+from families import examples, processor, tiny
+from small import small
+from sweep.run_sweep import make_batch
+from sweep.tiny_models import build
+
+
+def loaded(model_type, head="SequenceClassification", **changes):
+    model = exegete.load(build(model_type, head, **changes), task="generation" if head == "CausalLM" else None)
+    return model, make_batch(model, head)
+
+
+@pytest.mark.parametrize(("family", "expected"), [("bert", "first"), ("gpt2", "last"), ("vit", "first")])
+def test_the_readout_is_found_by_the_gradient(family, expected):
+    model = small(family)
+    assert find_readout(model, model.encode(examples(family, 2))) == expected
+
+
+def test_the_readout_of_a_mean_and_of_a_causal_model_that_does_not_say_so():
+    model = small("modernbert", classifier_pooling="mean")
+    assert find_readout(model, model.encode(["a small town and its river"])) == "all"
+    assert find_readout(*loaded("doge")) == "last"
+    assert find_readout(*loaded("eurobert")) is None
+
+
+def test_hybrid_models_refuse_attention_and_say_what_works():
+    model, batch = loaded("qwen3_next")
+    with torch.no_grad(), pytest.raises(ExegeteError, match=r"its 2 layers have 1 attention maps; .*occlusion"):
+        exegete.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
+    unchecked = model.without_checks()
+    assert find_failure(unchecked, "attention", Probe(unchecked, batch)) == ""
+
+
+def test_an_unknown_part_of_a_layer_is_found():
+    model = small("deberta-v2", conv_kernel_size=3, conv_act="tanh")
+    batch = model.encode(["a moving film about a small town"])
+    for method in ("decompx_classifier", "decompx_linear", "globenc"):
+        with torch.no_grad(), pytest.raises(ExegeteError, match="not in the family's record"):
+            exegete.explainer(method).attribute(model, batch)
+
+
+def test_bidirectional_language_models_are_refused_and_causal_roberta_is_exact():
+    model, batch = loaded("roberta", "CausalLM")
+    with pytest.raises(ExegeteError, match="not those that RobertaForCausalLM gives"):
+        exegete.explainer("occlusion").attribute(model, batch)
+    model, batch = loaded("roberta", "CausalLM", is_decoder=True)
+    ids = batch.inputs["input_ids"][0]
+    own = model.generator(input_ids=ids[None]).logits[0, -3:-1].log_softmax(-1).gather(1, ids[-2:, None])[:, 0]
+    torch.testing.assert_close(model(batch).logits[0, :, 0], own)
+    assert exegete.explainer("occlusion").attribute(model, batch).isfinite().all()
+
+
+def test_padding_that_a_model_does_not_mask_changes_nothing():
+    model, batch = loaded("fnet")
+    together = exegete.explainer("occlusion", granularity="token").attribute(model, batch, torch.tensor([1, 1]))
+    alone, columns = batch.select([1]).trim_padding()
+    own = exegete.explainer("occlusion", granularity="token").attribute(model, alone, torch.tensor([1]))
+    torch.testing.assert_close(together[1:, columns], own)
+
+
+def test_a_check_runs_once_and_leaves_the_model_as_it_was():
+    model = small("bert")
+    batch, passes = model.encode(examples("bert", 2)), []
+    hook = model.model.base_model.register_forward_hook(lambda *_: passes.append(None))
+    for expected in (5, 1):
+        passes.clear()
+        with torch.no_grad():
+            exegete.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
+        assert len(passes) == expected
+    hook.remove()
+    assert all(weight.requires_grad and weight.grad is None for weight in model.model.parameters())
+
+
+def test_the_report_says_what_is_exact_and_what_is_refused():
+    report = exegete.check(small("bert"))
+    assert report["attention_rollout"].state == "exact"
+    assert "occlusion" in str(report)
+    half = exegete.check(exegete.load(tiny("bert", dtype=torch.bfloat16), processor("bert")))
+    assert half["saliency"].state == "approximate"
+    assert "bfloat16" in half["saliency"].reason

@@ -1,0 +1,169 @@
+"""Slow scores of one example without padding, computed from the Hugging Face model alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+MASK = 2
+"""The token that replaces a word: tiny models have no mask or unknown token, so it is their end-of-text token."""
+
+
+class NoReference(Exception):  # noqa: N818
+    """The model does not say what the reference needs, such as its attention maps."""
+
+
+class Reference:
+    """The raw model's answers to one example: ids [L] or pixels, read where its head reads.
+
+    Args:
+        raw: the Hugging Face model.
+        head: the suffix of its class.
+        ids: the example's ids (of a decoder alone: prompt and response); pixels [1, 3, h, w] of images.
+        target: the explained class or word.
+        place: the position of a head over tokens, or the number of response tokens.
+        decoder: ids that an encoder-decoder's decoder reads: start and response.
+    """
+
+    def __init__(self, raw: Any, head: str, ids: Any, target: int, place: int = 0, decoder: Any = None) -> None:
+        self.raw, self.head, self.ids, self.target, self.place, self.decoder = raw, head, ids, target, place, decoder
+        self.mask = MASK
+        self.is_generation = head in ("CausalLM", "Seq2SeqLM")
+
+    def run(self, ids: Any = None, **options: Any) -> Any:
+        ids = self.ids if ids is None else ids
+        if self.head == "ImageClassification":
+            return self.raw(pixel_values=ids, return_dict=True, **options)
+        inputs = {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+        if self.decoder is not None:
+            inputs["decoder_input_ids"] = self.decoder[None]
+        if self.head in ("CausalLM", "Seq2SeqLM"):
+            options["use_cache"] = False
+        return self.raw(**inputs, return_dict=True, **options)
+
+    def score(self, output: Any, *, probability: bool = False, ids: Any = None, place: int | None = None) -> Any:
+        """The explained number: of classes the logit or probability, of generated text the log-probability."""
+        ids = self.ids if ids is None else ids
+        if self.is_generation:
+            said = ids if self.decoder is None else self.decoder
+            logits = output.logits[0, -self.place - 1 : -1]
+            return logits.log_softmax(-1).gather(1, said[-self.place :, None]).sum()
+        logits = output.logits[0]
+        if self.head in ("TokenClassification", "MaskedLM"):
+            logits = logits[self.place if place is None else place]
+        return (logits.softmax(-1) if probability else logits)[self.target]
+
+    def find_readout(self) -> Any:
+        """Weights [L] of the positions at which the answer is read; NoReference if its gradient does not say it."""
+        if self.is_generation:
+            weights = torch.zeros(len(self.ids if self.decoder is None else self.decoder), dtype=torch.float64)
+            weights[-self.place - 1 : -1] = 1 / self.place
+            return weights
+        if self.head in ("TokenClassification", "MaskedLM"):
+            weights = torch.zeros(len(self.ids), dtype=torch.float64)
+            weights[self.place] = 1
+            return weights
+        states: list[Any] = []
+
+        def keep(module: Any, inputs: Any, output: Any) -> None:
+            states.append(output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", None))
+
+        with self.raw.base_model.register_forward_hook(keep):
+            score = self.score(self.run())
+        if not states or states[-1] is None or states[-1].ndim != 3:
+            raise NoReference("no last hidden state")
+        (slope,) = torch.autograd.grad(score, states[-1], allow_unused=True)
+        if slope is None:
+            raise NoReference("last hidden state unused")
+        rows = slope[0]
+        read = rows.abs().amax(1) > 1e-12 * rows.abs().amax()
+        used = rows[read]
+        if not torch.allclose(used, used[:1].expand_as(used), rtol=1e-6, atol=1e-12):
+            raise NoReference("read at several positions in different ways")
+        return read.double() / read.sum()
+
+    def gradient(self) -> tuple[Any, Any]:
+        """Embeddings [L, d] and the score's gradient there."""
+        table, seen = self.raw.get_input_embeddings(), []
+
+        def keep(module: Any, inputs: Any, output: Any) -> Any:
+            if seen:
+                return None
+            seen.append(output.detach().requires_grad_())
+            return seen[0]
+
+        if self.decoder is not None:
+            table = self.raw.get_encoder().get_input_embeddings()
+        with table.register_forward_hook(keep):
+            score = self.score(self.run())
+        (slope,) = torch.autograd.grad(score, seen[0])
+        return seen[0].detach()[0], slope[0]
+
+    @torch.no_grad()
+    def occlude(self, positions: list[int], how: str) -> Any:
+        """Fall of the score for each position that is removed, or replaced by the mask."""
+        whole = self.score(self.run(), probability=True)
+        falls = []
+        for position in positions:
+            place = self.place
+            if how == "remove":
+                ids = torch.cat([self.ids[:position], self.ids[position + 1 :]])
+                if not self.is_generation:
+                    place -= position < self.place
+            else:
+                ids = self.ids.clone()
+                ids[position] = self.mask
+            falls.append(whole - self.score(self.run(ids), probability=True, ids=ids, place=place))
+        return torch.stack(falls)
+
+    def attention(self) -> tuple[list[Any], Any]:
+        """Maps [H, L, L] of every layer, and the score; NoReference unless each layer has one whose rows sum to 1."""
+        before = self.raw.config._attn_implementation
+        try:
+            self.raw.set_attn_implementation("eager")
+            output = self.run(output_attentions=True)
+        except Exception as error:
+            raise NoReference(f"no eager attention: {error}") from error
+        finally:
+            self.raw.set_attn_implementation(before)
+        maps = output.get("attentions")
+        length = len(self.ids) if self.ids.ndim == 1 else None
+        count = self.raw.config.get_text_config().num_hidden_layers
+        if maps is None or len(maps) != count or any(layer is None or layer.ndim != 4 for layer in maps):
+            raise NoReference("not an attention map for each layer")
+        for layer in maps:
+            square = layer.shape[-1] == layer.shape[-2] and (length is None or layer.shape[-1] == length)
+            if not square:
+                raise NoReference(f"maps of shape {list(layer.shape)}")
+        return list(maps), self.score(output)
+
+    def by_attention(self, method: str) -> Any:
+        """Scores [L] of a method of attention maps."""
+        readout = self.find_readout()
+        maps, score = self.attention()
+        if len(readout) != maps[-1].shape[-1]:
+            raise NoReference("maps do not reach the readout")
+        if method in ("generic_attention", "scaled_attention"):
+            slopes = torch.autograd.grad(score, maps, allow_unused=True)
+            if any(slope is None for slope in slopes):
+                raise NoReference("maps that the answer does not depend on")
+        maps = [layer[0] for layer in maps]
+        if method == "attention_last":
+            return readout @ maps[-1].mean(0)
+        if method == "attention_all":
+            return readout @ torch.stack(maps).mean((0, 1))
+        if method == "scaled_attention":
+            return (readout @ maps[-1].mean(0)) * (readout @ slopes[-1][0].mean(0))
+        one = torch.eye(len(readout), dtype=torch.float64)
+        whole = one
+        for number, layer in enumerate(maps):
+            if method == "attention_rollout":
+                mixture = layer.mean(0)
+                mixture = (mixture + one) / (mixture.sum(-1, keepdim=True) + 1)
+                whole = mixture @ whole
+            else:
+                whole = (one + (slopes[number][0] * layer).clamp(min=0).mean(0)) @ whole
+        if method == "generic_attention":
+            whole = whole - torch.diag(torch.diag(whole))
+        return readout @ whole

@@ -1,0 +1,171 @@
+"""Runs every method family on one architecture and compares its scores with slow references."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import transformers as hf
+
+import exegete
+import families
+from exegete.errors import ExegeteError
+from exegete.explainers.base import require_finite
+from exegete.models import Batch
+from sweep.references import MASK, NoReference, Reference
+from sweep.tiny_models import build
+
+TOLERANCE = 3e-4
+"""Some models compute in float32, whatever their type."""
+LENGTHS, RESPONSE, TARGET, PLACE = (9, 6), 2, 1, 3
+ATTENTION = ("attention_last", "attention_all", "attention_rollout", "generic_attention", "scaled_attention")
+COMPLETE = ("decompx", "decompx_classifier", "decompx_linear")
+OWN = ("value_zeroing", "globenc", "alti", "information_flow", "attn_lrp", "cp_lrp", "gim")
+METHODS = {
+    "input_x_gradient": {}, "saliency": {}, "integrated_gradients": {"n_steps": 3},
+    "occlusion": {"perturbation": "mask", "granularity": "token"},
+    "occlusion/remove": {"perturbation": "remove", "granularity": "token"},
+    "kernel_shap": {"n_samples": 24, "granularity": "token"},
+    **{name: {} for name in (*ATTENTION, *COMPLETE, *OWN)},
+}  # fmt: skip
+
+
+class Finding(NamedTuple):
+    """What became of one method: `state` is exact, refused, disagrees or crashed."""
+
+    method: str
+    state: str
+    detail: str = ""
+
+
+def sweep_model(model_type: str, head: str, methods: Any = METHODS, **changes: Any) -> list[Finding]:
+    """What becomes of each method on this architecture."""
+    raw = build(model_type, head, **changes)
+    generates = head in ("CausalLM", "Seq2SeqLM")
+    try:
+        processor = None
+        if head == "ImageClassification":
+            vision = getattr(raw.config, "vision_config", raw.config)
+            size = getattr(vision, "image_size", None) or 32
+            size = size if isinstance(size, int) else size[0]
+            processor = hf.ViTImageProcessorPil(size={"height": size, "width": size})
+        if head == "MaskedLM":
+            processor = families.tokenizer("bert")
+        model = exegete.load(raw, processor, task="generation" if generates else None)
+        batch = make_batch(model, head)
+    except ExegeteError as error:
+        return [Finding(method, "refused", str(error)) for method in methods]
+    except Exception as error:
+        return [Finding(method, "crashed", f"load: {type(error).__name__}: {error}") for method in methods]
+    references = []
+    for row in range(len(batch)):
+        reference = make_reference(raw, head, batch, row)
+        reference.mask = model.mask_id if head == "MaskedLM" else MASK
+        references.append(reference)
+    return [judge(model, batch, references, method, params) for method, params in methods.items()]
+
+
+def make_batch(model: Any, head: str) -> Any:
+    """Two examples of different lengths, padded on the side of the model."""
+    generator = torch.Generator().manual_seed(1)
+    if head == "ImageClassification":
+        size = model.processing_class.size["height"]
+        pictures = torch.randint(0, 255, (2, size, size, 3), generator=generator, dtype=torch.uint8)
+        return model.encode([picture.numpy() for picture in pictures])
+    rows = [torch.randint(5, 300, (length,), generator=generator) for length in LENGTHS]
+    if head in ("CausalLM", "Seq2SeqLM"):
+        return model.batch([row[:-RESPONSE].tolist() for row in rows], [row[-RESPONSE:].tolist() for row in rows])
+    attended = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    ids = torch.full((2, max(LENGTHS)), model.pad_id)
+    place = torch.zeros_like(attended)
+    for row, values in enumerate(rows):
+        ids[row, : len(values)] = values
+        place[row, PLACE] = True
+    content = attended & ~place
+    content[:, 0] = False
+    if model.is_decoder:
+        shift = max(LENGTHS) - LENGTHS[1]
+        ids[1], attended[1], place[1], content[1] = (x[1].roll(shift) for x in (ids, attended, place, content))
+    batch = Batch.from_ids(ids, attended, content=content)
+    if head != "SequenceClassification":
+        from dataclasses import replace
+
+        batch = replace(batch, readout_mask=place)
+    return model.add_position_ids(batch)
+
+
+def make_reference(raw: Any, head: str, batch: Any, row: int) -> Reference:
+    if head == "ImageClassification":
+        return Reference(raw, head, batch.inputs["pixel_values"][row : row + 1], TARGET)
+    ids = batch.inputs["input_ids"][row]
+    if head == "Seq2SeqLM":
+        prompt = ids[batch.attended[row] & ~batch.decoder_mask[row]]
+        return Reference(raw, head, prompt, TARGET, RESPONSE, ids[batch.decoder_mask[row]])
+    return Reference(raw, head, ids[batch.attended[row]], TARGET, RESPONSE if head == "CausalLM" else PLACE)
+
+
+def judge(model: Any, batch: Any, references: list[Reference], method: str, params: dict[str, Any]) -> Finding:
+    explainer = exegete.explainer(method.partition("/")[0], **params)
+    target = None if model.task.name == "generation" else torch.full((len(batch),), TARGET)
+    try:
+        with torch.no_grad():
+            explanation = explainer.explain(model, batch, target)
+            require_finite(explainer, model, explanation.scores)
+    except ExegeteError as error:
+        return Finding(method, "refused", str(error))
+    except Exception as error:
+        return Finding(method, "crashed", f"{type(error).__name__}: {error}")
+    worst, reason = 0.0, ""
+    for row, reference in enumerate(references):
+        columns = batch.content[row].nonzero().flatten()
+        scores = explanation.scores[row, columns].double()
+        try:
+            expected = compute_expected(model, batch, explanation, explainer, reference, row, method, target)
+        except NoReference as error:
+            return Finding(method, "disagrees", f"no reference: {error}")
+        except ExegeteError as error:
+            return Finding(method, "disagrees", f"alone: {error}")
+        error = float((scores - expected).abs().max() / expected.abs().max().clamp(min=1e-9))
+        if not error < TOLERANCE:
+            worst, reason = max(worst, error if error == error else float("inf")), f"row {row}"
+    return Finding(method, "disagrees", f"{worst:.1e} {reason}") if reason else Finding(method, "exact")
+
+
+def check_sum(model: Any, batch: Any, reference: Reference, row: int, target: Any) -> None:
+    """Raise NoReference if the contributions of all positions do not sum to the model's own logit."""
+    if model.task.name == "generation":
+        return
+    whole = exegete.explainer("decompx_classifier").explain(model, batch, target, special_tokens=True)
+    total = float(whole.scores[row, batch.attended[row]].sum())
+    score = float(reference.score(reference.run()))
+    if abs(total - score) > 1e-7 * max(1, abs(score)):
+        raise NoReference(f"contributions sum to {total:.6f}, not {score:.6f}")
+
+
+def compute_expected(
+    model: Any, batch: Any, explanation: Any, explainer: Any, reference: Reference, row: int, method: str, target: Any
+) -> Any:
+    columns = batch.content[row].nonzero().flatten()
+    # The first real column is the reference's position 0.
+    places = (columns - int(batch.attended[row].long().argmax())).tolist()
+    if method in ("input_x_gradient", "saliency"):
+        embeddings, slope = reference.gradient()
+        scores = (embeddings * slope).sum(-1) if method == "input_x_gradient" else slope.norm(dim=-1)
+        if reference.head == "ImageClassification":
+            # Patches alone have embeddings; other positions come before them.
+            scores = scores.flatten(0, -1)
+            return scores[-len(places) :]
+        return scores[places].detach()
+    if method.startswith("occlusion") and reference.head != "ImageClassification":
+        return reference.occlude(places, explainer.perturbation)
+    if method in ATTENTION and reference.decoder is None:
+        return reference.by_attention(method).detach()[places]
+    if method in COMPLETE:
+        check_sum(model, batch, reference, row, target)
+    if method == "value_zeroing":
+        reference.attention()
+        reference.find_readout()
+    alone, _ = batch.select([row]).trim_padding()
+    with torch.no_grad():
+        scores = explainer.explain(model, alone, None if target is None else target[:1]).scores
+    return scores[0][alone.content[0]].double()

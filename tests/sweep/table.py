@@ -1,0 +1,47 @@
+"""Writes the table of a sweep into a page: on how many architectures each method is exact; the others it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+HEADS = (
+    "SequenceClassification", "CausalLM", "Seq2SeqLM", "TokenClassification", "MaskedLM", "ImageClassification"
+)  # fmt: skip
+START, END = "<!-- sweep -->", "<!-- /sweep -->"
+
+
+def make_table(rows: list[dict[str, str]]) -> str:
+    """A line per method, a column per head: exact of all, and the other cases if there are any."""
+    built = {head: {row["type"] for row in rows if row["head"] == head} for head in HEADS}
+    counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for row in rows:
+        counts[row["method"]][row["head"]][row["state"]] += 1
+    heads = [head for head in HEADS if built[head]]
+    lines = [
+        "Architectures of transformers, tiny and random, on which scores equal a slow reference; others are refused:",
+        "",
+        "| method | " + " | ".join(f"{head} ({len(built[head])})" for head in heads) + " |",
+        "| --- |" + " --- |" * len(heads),
+    ]
+    for method, by_head in counts.items():
+        cells = []
+        for head in heads:
+            count = by_head[head]
+            wrong = count.total() - count["exact"] - count["refused"]
+            cells.append(f"{count['exact']}" + (f", {wrong} wrong" if wrong else ""))
+        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(figures: str, page: str) -> None:
+    rows = [json.loads(line) for line in Path(figures).read_text().splitlines()]
+    text = Path(page).read_text()
+    before, rest = text.split(START)
+    Path(page).write_text(f"{before}{START}\n{make_table(rows)}\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
