@@ -250,7 +250,7 @@ BAD = {
     "no_rows": ("text,label\n", "is empty: it has no rows"),
     "no_column": (
         "body,label\na,1\n",
-        r"usual name.*sentence, review.*it has: body, label; name it with --text-column",
+        r"usual name.*sentence, review.*it has: body, label; name it with text_column=",
     ),
     "wide_row": ("text,label\na,1\nb,1,2\n", r"line 3: expected 2 cells, got 3"),
     "quote": ('text,label\n"a,1\n', "not valid csv"),
