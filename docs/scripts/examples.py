@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 TRAINING = (
     'exegete train baseline --config tiny --data "generated?size=4000" --epochs 4 --learning-rate 2e-3 '
     "--masked-share 0.1 --output-dir baseline"
@@ -30,6 +34,18 @@ METRIC_NOTES = {
     "peak_memory": "Costs are measured beside every metric.",
 }
 """Notes on the examples of metrics, by id."""
+RECIPE_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "er_joint": {"guide": "attention", "weight": 10.0},
+    "er_constrained": {"guide": "attention", "bound": 0.1},
+    "er_bound": {"guide": "attention"},
+    "fresh": {"explainer_id": "occlusion"},
+    "roar": {"explainer_id": "occlusion"},
+    "smat": {"teacher": "baseline", "student_size": 80},
+    "ivra": {"criteria": "comprehensiveness"},
+    "aml": {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5, "train_rows": 80},
+    "custom": {"objectives": "cross_entropy,attribution_entropy"},
+}
+"""Parameters that recipes require, or that make their run short."""
 FOLDERS = {
     "attention_to_source": "fitted",
     "attributive_masking": "masks",
@@ -74,6 +90,40 @@ def explain_command(name: str) -> str:
             "--model cited --methods citation:cited"
         )
     return f'exegete explain "{TEXT}" --model baseline --methods "{spec(name)}"'
+
+
+def python_code(folder: str, name: str) -> str:
+    """Return the example of a method, a metric or a recipe in Python; empty if it is a command only."""
+    if name == "citation" or folder not in ("methods", "metrics", "recipes"):
+        return ""
+    lines = ["import exegete", ""]
+    if folder == "recipes":
+        lines += [
+            'train = exegete.load_data("generated", "train", limit=80)',
+            'dev = exegete.load_data("generated", "dev", limit=24)',
+            recipe_call(name),
+            "print(result.metrics)",
+        ]
+        return "\n".join(lines)
+    lines.append('model = exegete.load("baseline", device="cpu")')
+    if folder == "methods":
+        method = "llm_ranking?ranker=CHAT-MODEL" if name == "llm_ranking" else spec(name)
+        lines += [f'result = exegete.attribute(model, ["{TEXT}"], method="{method}")', "print(result[0].top(3))"]
+        return "\n".join(lines)
+    metric = "aopc_comprehensiveness" if name in ("seconds", "peak_memory") else spec(name)
+    lines += [
+        f'reviews = exegete.load_data("generated", "test", limit={LIMIT})',
+        f"methods = {list(JUDGED)}".replace("'", '"'),
+        f'print(exegete.compare(model, reviews, methods, ["{metric}"]))',
+    ]
+    return "\n".join(lines)
+
+
+def recipe_call(name: str) -> str:
+    """Return the call that trains by a recipe, with the parameters of its picture."""
+    params = "".join(f", {key}={json.dumps(value)}" for key, value in RECIPE_PARAMETERS.get(name, {}).items())
+    start = "tiny" if name == "smat" else "baseline"
+    return f'result = exegete.train("{start}", (train, dev), "{name}"{params}, output_dir="{name}")'
 
 
 def compare_command(name: str) -> str:

@@ -17,6 +17,7 @@ import links
 import llms
 import notebooks
 import parts
+import reference
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
@@ -47,12 +48,13 @@ def generated() -> Iterator[tuple[str, str]]:
     pictures = json.loads(saved.read_text(encoding="utf-8")) if saved.exists() else {}
     yield from parts.pages(pictures)
     yield from commands.pages()
+    yield from reference.pages()
     yield "pictures/rooms.svg", drawing.drawing()
     for report in sorted((MADE / "gallery").glob("*.html")):
         yield f"gallery/{report.name}", report.read_text(encoding="utf-8")
     for file in notebooks.tutorials():
-        yield f"tutorials/{file.stem}.md", notebooks.page(file, MADE)
-        yield f"tutorials/{file.stem}.ipynb", json.dumps(notebooks.notebook(file))
+        yield f"{file.parent.name}/{file.stem}.md", notebooks.page(file, MADE)
+        yield f"{file.parent.name}/{file.stem}.ipynb", json.dumps(notebooks.notebook(file))
     for name, path in REPOSITORY.items():
         if (ROOT / name).is_file():
             text = relink((ROOT / name).read_text(encoding="utf-8"), name, path)
@@ -103,17 +105,21 @@ def on_config(config: Any) -> Any:
     def under(folder: str) -> list[str]:
         return [page for page in pages if page.startswith(f"{folder}/")]
 
-    reference = sorted(str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs" / "reference").glob("*.md"))
+    packages = [
+        {file.stem.partition("_")[2]: [f"reference/{file.name}", *under(f"reference/{file.stem}")]}
+        for file in sorted((ROOT / "docs" / "reference").glob("*.md"))
+    ]
     results = [f"results/{file.name}" for file in sorted((ROOT / "docs" / "results").glob("*.md"))]
     config.nav = [
         {"Start": ["index.md", "report.md", "data.md"]},
         {"Your training": ["your_training.md"]},
+        {"Concepts": under("concepts")},
         {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
         {"Tutorials": under("tutorials")},
         {"Parts": [{kind.title: under(kind.folder)} for kind in parts.KINDS]},
         {"Papers": ["papers.md", *under("studies"), {"Results": ["results/index.md", *results]}]},
         {"Gallery": ["gallery.md"]},
-        {"Reference": [*reference, {"Command line": sorted(under("cli"))}]},
+        {"Reference": [*packages, {"Command line": sorted(under("cli"))}]},
         {"Contribute": [*under("contribute"), "architecture.md"]},
     ]
     return config
@@ -130,6 +136,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Change links of hand-written pages to files outside docs/ into links to their pages."""
     if page.file.generated_by is not None:
         return markdown
+    if page.file.src_uri.startswith("reference/"):
+        markdown = reference.index(ROOT / "docs" / page.file.src_uri)
     if page.file.src_uri == "architecture.md":
         markdown = markdown.replace("## Rooms\n", f"## Rooms\n{ROOMS}\n\n", 1)
     return relink(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)

@@ -1,6 +1,6 @@
 """Draw the pictures and run the tutorials that the pages show, before MkDocs builds the site.
 
-`python docs/scripts/make.py` runs the quick tutorials; `--all` runs every one.
+`python docs/scripts/make.py` runs the concepts and the quick tutorials; `--all` runs every one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(everything: bool) -> None:
     pictures.write(MADE)
     sys.stderr.write(f"pictures: {time.monotonic() - start:.0f} s\n")
     for file in notebooks.tutorials():
-        if everything or file.stem in QUICK:
+        if everything or file.stem in QUICK or file.parent.name == "concepts":
             sys.stderr.write(f"{file.stem}: {notebooks.execute(file, MADE):.0f} s\n")
 
 

@@ -1,4 +1,4 @@
-"""Run the tutorials, scripts with cells (`# %%`), as notebooks, and turn them into pages with their outputs."""
+"""Run concepts and tutorials, scripts with cells (`# %%`), as notebooks, and make pages with their outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import jupytext
 from nbclient import NotebookClient
 
-TUTORIALS = Path(__file__).parents[1] / "tutorials"
+DOCS = Path(__file__).parents[1]
 
 
 def notebook(file: Path) -> Any:
@@ -85,5 +85,5 @@ def _text(text: str) -> str:
 
 
 def tutorials() -> Iterator[Path]:
-    """Yield the scripts in the order of their numbers."""
-    yield from sorted(TUTORIALS.glob("*.py"))
+    """Yield the scripts of the concepts, then those of the tutorials in the order of their numbers."""
+    yield from (*sorted(DOCS.glob("concepts/*.py")), *sorted(DOCS.glob("tutorials/*.py")))

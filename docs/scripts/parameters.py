@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
-from typing import Any
+from typing import Any, get_type_hints
 
 ARGUMENT = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 """An entry of `Args:`, indented by four, with its continuation lines."""
@@ -19,6 +19,17 @@ def table(part: type) -> str:
     """Return a Markdown table of the parameters, or an empty string. Raises ValueError if a parameter has no text."""
     rows = [f"| `{name}` | `{default}` | {text} |" for name, default, text in parameter_rows(part)]
     return "\n".join(["| parameter | default | |", "| --- | --- | --- |", *rows]) if rows else ""
+
+
+def signature_table(function: Callable[..., Any]) -> str:
+    """Return a Markdown table of a recipe's parameters, whose texts are in the annotations; empty without any."""
+    hints = get_type_hints(function, include_extras=True)
+    rows = ["| parameter | default | |", "| --- | --- | --- |"]
+    for name, parameter in inspect.signature(function).parameters.items():
+        text = escape(getattr(hints[name], "__metadata__", ("",))[0], quote=False).replace("|", "\\|")
+        default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
+        rows.append(f"| `{name}` | `{format_default(default)}` | {text} |")
+    return "\n".join(rows) if len(rows) > 2 else ""
 
 
 def parameter_rows(part: type) -> Iterator[tuple[str, str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from html import escape
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple
 
 import examples
@@ -154,20 +155,19 @@ RESULTS = {
     "aml": ("", "aml"),
 }
 """Each recipe's name in tables of results, and the results page with these tables."""
-HEADINGS = {"use": "When to use it", "avoid": "When not to use it"}
 
 
 def page(kind: Kind, name: str, facts: Mapping[str, str], texts: Mapping[str, str], picture: str) -> str:
     """Return the page of one part.
 
-    The order is: intuition, example with its picture, when to use it and when not, definition, parameters, results.
+    The order is: intuition, picture, code, when to use it, when it misleads, definition, parameters, results.
     """
     lines = [f"# {title_of(kind, name)}", intuition(kind, name)]
-    lines += ["## Example", f"```sh\n{command(kind, name)}\n```"]
     if picture:
         lines.append(f'<div class="picture">{picture}</div>')
-    lines += _example_notes(kind, name, texts)
-    for key, heading in HEADINGS.items():
+    lines += ["## Example", *_code_tabs(kind, name), *_example_notes(kind, name, texts)]
+    avoid = "When it misleads" if kind.folder in ("methods", "metrics") else "When not to use it"
+    for key, heading in (("use", "When to use it"), ("avoid", avoid)):
         if key in texts:
             lines += [f"## {heading}", texts[key]]
     lines += _definition(kind, name, facts, texts)
@@ -175,8 +175,16 @@ def page(kind: Kind, name: str, facts: Mapping[str, str], texts: Mapping[str, st
     results = _results(kind, name, texts)
     if results:
         lines += ["## On our results pages", results]
-    lines += ["## Reference", _reference(kind, name)]
     return "\n\n".join(lines) + "\n"
+
+
+def _code_tabs(kind: Kind, name: str) -> list[str]:
+    """Return the example in Python and on the command line, as tabs; without Python, the command alone."""
+    code, shell = examples.python_code(kind.folder, name), f"```sh\n{command(kind, name)}\n```"
+    if not code:
+        return [shell]
+    blocks = {"Python": f"```python\n{code}\n```", "Command line": shell}
+    return [f'=== "{title}"\n\n{indent(block, " " * 4)}' for title, block in blocks.items()]
 
 
 def _definition(kind: Kind, name: str, facts: Mapping[str, str], texts: Mapping[str, str]) -> list[str]:
@@ -184,16 +192,19 @@ def _definition(kind: Kind, name: str, facts: Mapping[str, str], texts: Mapping[
     lines = ["## Definition"]
     if "equation" in texts:
         lines.append(f'<p class="equation">{_equation(texts["equation"])}</p>')
-    lines.append(texts.get("computed") or _summary(kind, name))
+    # Other pages have the first line of the docstring below the equation, from the reference.
+    lines += [texts["computed"]] if "computed" in texts else [_reference(kind, name)]
     if "read" in texts:
         lines += ["### Reading a value", texts["read"]]
     rows = [_row(["id", f"`{name}`"]), _row(["---", "---"])]
     rows += [_row([key, value]) for key, value in facts.items() if key != "in short"]
-    return [*lines, "\n".join(rows)]
+    return [*lines, "\n".join(rows), *([_reference(kind, name)] if "computed" in texts else [])]
 
 
 def _parameters(kind: Kind, name: str) -> list[str]:
-    """Return a section with the parameters of a method or a metric."""
+    """Return a section with the parameters of a method, a metric or a recipe."""
+    if kind.folder == "recipes":
+        return ["## Parameters", parameters.signature_table(RECIPES[name]) or "It has no parameters."]
     if kind.folder not in ("methods", "metrics") or name not in kind.registry.native:
         return []
     text = parameters.table(kind.registry[name]) or "It has no parameters."
@@ -357,6 +368,9 @@ def _reference(kind: Kind, name: str) -> str:
         return "See [`exegete.metrics.measure_cost`](../reference/05_metrics.md)."
     point = kind.registry.native[name]
     options = "heading_level: 3, show_source: false, show_bases: false"
+    # The table below has the parameters, and the methods are those of every part of its kind.
+    if kind.folder in ("methods", "metrics", "recipes"):
+        options += ", members: false, show_docstring_parameters: false, show_signature: false"
     return f"::: {point.module}.{point.attr}\n    options: {{{options}}}"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import chdir
+from collections.abc import Sequence
+from contextlib import chdir, redirect_stdout
 from dataclasses import replace
-from functools import partial
 from html import escape
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import examples
 import first_rows
@@ -18,7 +19,7 @@ import first_rows
 import exegete
 import runs
 from exegete.cli import app
-from exegete.errors import ExegeteError
+from exegete.data.cards import MetricCard
 from exegete.explainers import EXPLAINERS
 from exegete.metrics import METRICS
 from exegete.models import ExplainedModel
@@ -44,21 +45,19 @@ def train_models(folder: Path) -> ExplainedModel:
     return exegete.load(folder / "baseline", device="cpu")
 
 
-def methods(model: ExplainedModel) -> dict[str, str]:
-    """Return the explanation of each method as HTML; empty for methods that need another model."""
-    return {name: _draw_or_empty(partial(_picture, model, examples.spec(name))) for name in EXPLAINERS.native}
+def methods(folder: Path) -> dict[str, str]:
+    """Run each method's example and return the explanation and what is printed, as HTML.
+
+    Methods that need another model have no picture.
+    """
+    return {name: _draw_method(name, folder) for name in EXPLAINERS.native if name not in examples.NOT_SHOWN}
 
 
-def _draw_or_empty(draw: Callable[[], str]) -> str:
-    """Return the picture, or an empty string if the method cannot explain this model."""
-    try:
-        return draw()
-    except ExegeteError:
-        return ""
-
-
-def _picture(model: ExplainedModel, spec: str) -> str:
-    return render_fragment(exegete.attribute(model, [examples.TEXT], method=spec))
+def _draw_method(name: str, folder: Path) -> str:
+    values: dict[str, Any] = {}
+    with chdir(folder), redirect_stdout(StringIO()) as printed:
+        exec(examples.python_code("methods", name), values)  # noqa: S102  # code of ours
+    return f'{render_fragment(values["result"])}<pre class="output">{escape(printed.getvalue())}</pre>'
 
 
 def metrics(model: ExplainedModel, folder: Path) -> dict[str, str]:
@@ -74,7 +73,18 @@ def metrics(model: ExplainedModel, folder: Path) -> dict[str, str]:
 def _render_metrics(table: Comparison, names: Sequence[str]) -> str:
     """Return the verdict and the table as if only these metrics had been computed."""
     cards = [card for card in table.cards if card.name in names or card.family == "cost"]
-    return f'<pre class="output">{escape(repr(replace(table, cards=cards)))}</pre>'
+    board = f'<pre class="output">{escape(repr(replace(table, cards=cards)))}</pre>'
+    return _draw_judged_example(table, cards[0]) + board
+
+
+def _draw_judged_example(table: Comparison, card: MetricCard) -> str:
+    """Return the first example for which the metric is defined for every method, with its values, as HTML."""
+    for _, rows in table.results.groupby("example"):
+        if rows[card.name].notna().all():
+            values = ", ".join(f"{row['method']} {row[card.name]:.3g}" for _, row in rows.iterrows())
+            shown = render_fragment(table.attributions[row] for row in rows.index)
+            return f"<p>{escape(card.title)} of three explanations of a review: {escape(values)}.</p>{shown}"
+    return ""
 
 
 def write(folder: Path) -> None:
@@ -83,7 +93,7 @@ def write(folder: Path) -> None:
     model = train_models(work)
     gallery.mkdir(parents=True, exist_ok=True)
     shown = {
-        "methods": methods(model),
+        "methods": methods(work),
         "metrics": metrics(model, work),
         "objectives": runs.objectives(work / "baseline", work / "objectives"),
         "recipes": runs.recipes(work / "baseline", work / "recipes"),

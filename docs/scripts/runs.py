@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import curve
+import examples
 
 import exegete
 from exegete.objectives import OBJECTIVES, CrossEntropy, Objective, objective
@@ -17,10 +18,9 @@ from exegete.training import fine_tune
 History: TypeAlias = Sequence[Mapping[str, Any]]
 
 ROWS, DEV = 80, 24
-START = object()
 ARGUMENTS = {
     "num_train_epochs": 4,
-    "learning_rate": 5e-4,
+    "learning_rate": 2e-3,
     "lr_scheduler_type": "constant",
     "per_device_train_batch_size": 16,
     "eval_strategy": "steps",
@@ -32,18 +32,6 @@ ARGUMENTS = {
     "disable_tqdm": True,
 }
 """Arguments of every run: 20 steps, evaluated on held-out reviews."""
-PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "er_joint": {"guide": "attention", "weight": 10.0},
-    "er_constrained": {"guide": "attention", "bound": 0.1},
-    "er_bound": {"guide": "attention"},
-    "fresh": {"explainer_id": "occlusion"},
-    "roar": {"explainer_id": "occlusion"},
-    "smat": {"teacher": START, "student_size": ROWS},
-    "ivra": {"criteria": "comprehensiveness"},
-    "aml": {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5, "train_rows": ROWS},
-    "custom": {"objectives": "cross_entropy,attribution_entropy"},
-}
-"""Parameters that recipes require, or that make their run short."""
 FITTED = {"max_steps": 200, "use_cpu": True, "disable_tqdm": True}
 METHODS = {
     **dict.fromkeys(("er_joint", "er_constrained", "er_bound", "regex"), "attention_last"),
@@ -101,7 +89,9 @@ def recipes(start: Path, folder: Path) -> dict[str, str]:
 
 
 def _draw_recipe(name: str, start: Path, folder: Path) -> str:
-    params = {key: str(start) if value is START else value for key, value in PARAMETERS.get(name, {}).items()}
+    params = dict(examples.RECIPE_PARAMETERS.get(name, {}))
+    if "teacher" in params:
+        params["teacher"] = str(start)
     source, arguments = ("tiny" if "teacher" in params else start), FITTED if name == "at2" else ARGUMENTS
     result = RECIPES[name](**params).train(source, *reviews(), folder, arguments=arguments, processing_class=start)
     terms = [key.removeprefix("eval_") for key in result.history[-1] if key.startswith("eval_")]
