@@ -33,6 +33,10 @@ def make_table(rows: list[dict[str, str]]) -> str:
             wrong = count.total() - count["exact"] - count["refused"]
             cells.append(f"{count['exact']}" + (f", {wrong} wrong" if wrong else ""))
         lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+    wrong = [row for row in rows if row["state"] not in ("exact", "refused")]
+    if wrong:
+        lines += ["", "Neither exact nor refused, so not to be trusted:", ""]
+        lines += [f"- `{row['type']}`, {row['head']}, `{row['method']}`: {row['state']}" for row in wrong]
     return "\n".join(lines)
 
 
