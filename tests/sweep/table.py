@@ -10,6 +10,12 @@ from pathlib import Path
 HEADS = (
     "SequenceClassification", "CausalLM", "Seq2SeqLM", "TokenClassification", "MaskedLM", "ImageClassification"
 )  # fmt: skip
+NOTE = """\
+Number of architectures of transformers, tiny and random, on which a method passes; on the others it is refused.
+Gradients, occlusion of texts and attention of one stack are compared with slow references of the Hugging Face
+model alone; `decompx` and `decompx_linear` pass if the contributions of `decompx_classifier` sum to the logit.
+All others, and occlusion of images and attention of encoder-decoders, are only compared with themselves on the
+example without padding, which shows that padding changes nothing, not that the scores are right."""
 START, END = "<!-- sweep -->", "<!-- /sweep -->"
 
 
@@ -21,7 +27,7 @@ def make_table(rows: list[dict[str, str]]) -> str:
         counts[row["method"]][row["head"]][row["state"]] += 1
     heads = [head for head in HEADS if built[head]]
     lines = [
-        "Architectures of transformers, tiny and random, on which scores equal a slow reference; others are refused:",
+        NOTE,
         "",
         "| method | " + " | ".join(f"{head} ({len(built[head])})" for head in heads) + " |",
         "| --- |" + " --- |" * len(heads),
