@@ -151,7 +151,7 @@ class Auprc(Plausibility):
         read="1: all marked words come first. By chance it is near the share of marked words. Undefined (NaN) if "
         "nothing, or everything, is marked.",
         use="You compare with AUPRC in results of ERASER.",
-        avoid="Prefer `average_precision` otherwise: straight lines between points of this curve are too optimistic.",
+        avoid="Do not use it otherwise: straight lines between points are too optimistic (see `average_precision`).",
     )  # fmt: skip
 
     def value(self, ranked: RankedUnits) -> Tensor:
