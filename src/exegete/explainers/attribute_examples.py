@@ -18,8 +18,9 @@ from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers.assumptions import require_assumptions
-from exegete.explainers.base import Explainer, TokenScores, require_finite
+from exegete.explainers.base import Explainer, TokenScores
 from exegete.explainers.batches import as_sequence, make_batches, measure_pass, read_metadata, select_targets
+from exegete.explainers.finite import require_finite
 from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.explainers.registry import default_method, resolve_unit

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.assumptions import require_assumptions
+from exegete.explainers.finite import require_finite
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.loading.digest import digest_weights
 from exegete.models.outputs import require_finite_logits
@@ -379,25 +380,6 @@ def compute_gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> 
     """Return the gradient of `of` [B] at each of several tensors, see `compute_gradient`."""
     retain_graph = keep_graph or _RETAIN_GRAPH.get()
     return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)
-
-
-def find_nonfinite(scores: Tensor) -> list[int]:
-    """Return the rows of scores [B, L] that contain NaN or an infinite number."""
-    return (~scores.detach().isfinite()).any(1).nonzero().flatten().tolist()
-
-
-def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, numbers: Sequence[int] = ()) -> None:
-    """Raise ExegeteError if scores [B, L] contain NaN or an infinite number; `numbers`: indices of the examples."""
-    rows = find_nonfinite(scores)
-    if rows:
-        first = numbers[rows[0]] if numbers else rows[0]
-        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        dtype = str(model.dtype).removeprefix("torch.")
-        advice = "load the model in float32 (--dtype float32)" if model.dtype.itemsize < 4 else "choose another method"
-        raise ExegeteError(
-            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, "
-            "or let such examples be counted and left out, with allow_nan=True (--allow-nan)"
-        )
 
 
 def describe_explainer(explainer: Explainer) -> dict[str, Any]:

@@ -7,39 +7,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from exegete.data.exchange import Exchange
 from exegete.errors import ExegeteError, unknown
-from exegete.reports import storage
+from exegete.reports import frames, storage
 from exegete.reports.highlighted import highlight
 from exegete.reports.merging import find_groups, group_targets
 from exegete.reports.plain_values import is_equal, replace_non_finite, to_float_array, to_json_values
-from exegete.reports.records import Target, Unit, check, to_targets, to_units
+from exegete.reports.records import Citation, Target, Unit, check, to_targets, to_units
 
 if TYPE_CHECKING:
     import pandas as pd
     from datasets import Dataset
     from matplotlib.figure import Figure
-
-
-class _CitationFields(NamedTuple):
-    text: str
-    sources: list[tuple[str, float]]
-
-
-# A third field would break users who unpack a citation as (text, sources), so the bounds are an attribute.
-class Citation(_CitationFields):
-    """A part of the response, and the names of its sources with their scores, best first.
-
-    `lower_bounds`: by source, the calibrated lower bound on the fall of the part's log-probability without it.
-    """
-
-    lower_bounds: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -251,20 +235,7 @@ class Explanation:
         Raises:
             ExegeteError: the explanations have other units or another number of targets.
         """
-        if self.unit_texts != other.unit_texts or len(self.targets) != len(other.targets):
-            raise ExegeteError(
-                f"expected two explanations of the same units and targets, got units '{self.unit}' and '{other.unit}': "
-                "explain the same example, and aggregate() both to one unit"
-            )
-        frame = self.to_pandas(long=True)[["target", "unit"]]
-        names = [self.method, other.method]
-        if names[0] == names[1]:
-            names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-        for name, item in zip(names, (self, other), strict=True):
-            largest = np.abs(item.scores).max(1, keepdims=True, initial=0)
-            scaled = np.divide(item.scores, largest, out=np.zeros_like(item.scores), where=largest > 0)
-            frame[name] = scaled.ravel()
-        return frame.assign(difference=frame[names[1]] - frame[names[0]])
+        return frames.compare_scores(self, other)
 
     def to_pandas(self, side: Literal["input", "response"] = "input", *, long: bool = False) -> pd.DataFrame:
         """Return the scores with targets as rows and units, or a response's own tokens, as columns.
@@ -274,23 +245,7 @@ class Explanation:
         Raises:
             ExegeteError: the response's tokens have no scores.
         """
-        import pandas as pd
-
-        if side == "response":
-            if self.exchange is None or self.response_scores is None:
-                raise ExegeteError("the response's own tokens have no scores: explain with attribute_target")
-            tokens = list(self.exchange.tokens)
-            return pd.DataFrame(self.response_scores, index=list(self.target_texts), columns=tokens)
-        if not long:
-            return pd.DataFrame(self.scores, index=list(self.target_texts), columns=list(self.unit_texts))
-        rows = []
-        for target, scores in zip(self.targets, self.scores.tolist(), strict=True):
-            for unit, score in zip(self.units, scores, strict=True):
-                about = {"index": self.index, "method": self.method, "target": target.text}
-                place = {"unit": unit.text, "side": unit.side, "start": unit.start, "end": unit.end}
-                rows.append(about | {"probability": target.probability} | place | {"score": score})
-        columns = ("index", "method", "target", "probability", "unit", "side", "start", "end", "score")
-        return pd.DataFrame(rows, columns=columns)
+        return frames.make_frame(self, side, long=long)
 
     def plot(self, kind: str | None = None) -> Figure:
         """Return a matplotlib figure: `bars` of the strongest units, a `waterfall`, or a `heatmap` of targets × units.

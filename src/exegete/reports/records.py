@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from exegete.errors import ExegeteError
@@ -23,6 +24,21 @@ class Unit(NamedTuple):
     side: int = -1
     start: int = 0
     end: int = 0
+
+
+class _CitationFields(NamedTuple):
+    text: str
+    sources: list[tuple[str, float]]
+
+
+# A third field would break users who unpack a citation as (text, sources), so the bounds are an attribute.
+class Citation(_CitationFields):
+    """A part of the response, and the names of its sources with their scores, best first.
+
+    `lower_bounds`: by source, the calibrated lower bound on the fall of the part's log-probability without it.
+    """
+
+    lower_bounds: Mapping[str, float] = MappingProxyType({})
 
 
 class Target(NamedTuple):
