@@ -265,8 +265,6 @@ def test_other_outputs_of_a_classifier():
     value = model.predict_perturbed(batch, keep, "mask").log().gather(2, target.expand(2, -1)[..., None])[..., 0]
     word = batch.word_of == batch.word_of[:, 1:2]
     torch.testing.assert_close((scores * word).sum(1)[1], (value[0] - value[1])[1])
-    with pytest.raises(ExegeteError, match="'prob' or 'log_prob'"):
-        exegete.explainer("occlusion?output=logit").attribute(model, batch, target)
     with pytest.raises(ExegeteError, match="logit, prob"):
         exegete.explainer("saliency?output=odds")
     with pytest.raises(ExegeteError, match="logit, prob"):

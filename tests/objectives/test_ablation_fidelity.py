@@ -12,6 +12,7 @@ from causal import causal
 from chats import CHAT, chatting
 from exegete import ExegeteError, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.explainers.units import number_units
 from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, StepContext, objective, task_losses
@@ -97,8 +98,8 @@ def assert_derivative(module, batch):
 def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypatch):
     model, batch = saying()
     made, asked = AblationFidelity(lifetime=2, granularity="source"), []
-    predict_perturbed = type(model).predict_perturbed
-    monkeypatch.setattr(GeneratingModel, "predict_perturbed", lambda *args: asked.append(1) or predict_perturbed(*args))
+    evaluate = ContextCite.evaluate_masks
+    monkeypatch.setattr(ContextCite, "evaluate_masks", lambda *args: asked.append(1) or evaluate(*args))
     module = TrainingModule(model, [made]).eval()
     values = [float(module(batch, StepContext(number=n, epoch=n))["terms"]) for n in range(4)]
     assert len(asked) == 2

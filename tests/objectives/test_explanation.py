@@ -187,6 +187,8 @@ def test_derivatives_of_first_and_second_order(guide):
 def test_the_step_s_own_pass_serves_what_needs_one_pass():
     for guide, expected in (("attention_last", 1), ("attention_rollout", 1), ("input_x_gradient", 1), ("alti", 2)):
         explained, calls = model(), []
+        # The first explanation also checks the model.
+        exegete.explainer(guide).attribute(explained, marked_batch(explained))
         explained.model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         module = TrainingModule(explained, [ExplanationLoss(exegete.explainer(guide))]).train()
         module(marked_batch(explained), StepContext())["terms"].sum().backward()

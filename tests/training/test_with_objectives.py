@@ -82,6 +82,9 @@ def test_the_class_keeps_its_own_loss_and_the_terms_are_added_in_one_pass(explai
     model, passes = bert(num_labels=2), []
     model.model.bert.register_forward_hook(lambda *_: passes.append(1))
     trainer = make(WeightedTrainer, [guidance(explainer)], tmp_path, model, max_steps=1)
+    # The first explanation also finds out which position the head reads.
+    exegete.attribute(trainer.explained, "a film", explainer)
+    passes.clear()
     inputs = trainer.data_collator([trainer.train_dataset[i] for i in range(4)])
     other = bert(num_labels=2)
     step = ExplanationTerms(other, [guidance(explainer)])(inputs)

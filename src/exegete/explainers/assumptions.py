@@ -9,7 +9,7 @@ import torch
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
-from exegete.models.checks import TOLERANCE, Probe, find_failure, remember
+from exegete.models.checks import TOLERANCE, Probe, can_be_checked, find_failure, remember
 
 if TYPE_CHECKING:
     from exegete.explainers.base import Explainer
@@ -51,7 +51,7 @@ def find_broken_assumption(model: ExplainedModel, assumption: str, probe: Probe)
     """Return why an assumption does not hold for the model; empty if it holds, or if the model is not checked."""
     if assumption != "decomposition":
         return find_failure(model, assumption, probe)
-    if not model.is_checked:
+    if not can_be_checked(model):
         return ""
     reason: str = remember(model, assumption, lambda: _check_decomposition(model, probe.alone))
     return reason
@@ -62,8 +62,9 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
     # That module imports the base of explainers, which imports this one.
     from exegete.explainers.decomposition.decompx import DecompXClassifier  # noqa: PLC0415
 
-    # No decomposition of a text's log-probability exists, and none of the head for masked words is complete.
-    if model.task.name in ("generation", "masked"):
+    # No decomposition of a text's log-probability exists, and none of the head for masked words is complete. Quantized
+    # layers round their inputs, so that outputs of parts do not sum exactly.
+    if model.task.name in ("generation", "masked") or getattr(model.model, "is_quantized", False):
         return ""
     try:
         explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))

@@ -6,6 +6,7 @@ A check returns the reason why its assumption fails, or an empty string.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -72,7 +73,7 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
     Raises:
         ModelFailedError: the model fails on the example.
     """
-    if not model.is_checked:
+    if not can_be_checked(model):
         return ""
 
     def measure() -> str:
@@ -96,6 +97,12 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
     return reason
 
 
+def can_be_checked(model: Any) -> bool:
+    """Return whether checks are wanted, and the model's answers are those of its own type."""
+    # Accelerate's mixed precision is inside of the model's own forward, so that answers are rounded.
+    return model.is_checked and not hasattr(model.model, "_original_forward")
+
+
 def is_changed_by_padding(model: Any) -> bool:
     """Return whether padding is known to change the model's answers."""
     return model.is_checked and bool(_FOUND.get(model.model, {}).get("padding"))
@@ -106,7 +113,13 @@ def remember(model: Any, name: str, measure: Callable[[], Any]) -> Any:
     with model.lock():
         facts = _FOUND.setdefault(model.model, {})
         if name not in facts:
-            with model.evaluation_mode(), freeze_weights(model.model), torch.inference_mode(False), torch.no_grad():
+            with ExitStack() as scope:
+                scope.enter_context(model.evaluation_mode())
+                scope.enter_context(freeze_weights(model.model))
+                scope.enter_context(torch.inference_mode(False))
+                scope.enter_context(torch.no_grad())
+                # The tolerances are those of the model's own type.
+                scope.enter_context(torch.autocast(model.device.type, enabled=False))
                 facts[name] = measure()
         return facts[name]
 

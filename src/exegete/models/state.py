@@ -95,7 +95,8 @@ def keep_modes(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def freeze_weights(model: nn.Module) -> Iterator[None]:
     """Set `requires_grad=False` for all weights inside the block; restore it and their gradients afterwards."""
-    before = [(weight, weight.requires_grad, weight.grad) for weight in model.parameters()]
+    # Weights that were computed, as in `torch.func.functional_call`, cannot be fixed.
+    before = [(weight, weight.requires_grad, weight.grad) for weight in model.parameters() if weight.is_leaf]
     for weight, _, _ in before:
         weight.requires_grad = False
     try:
