@@ -73,7 +73,9 @@ def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeyp
     assert main(["study", "run", str(path), "--dry-run", "--output-dir", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr()
     assert "er-table-2-small: 89 runs: 26 training runs (0 done), 63 judgements (0 done)" in shown.out
-    assert re.search(r"er\.yaml:6: datasets\.sst-train\.spec: .*sst", shown.err)
+    lines = (path.parent / "shared" / "er.yaml").read_text(encoding="utf-8").splitlines()
+    (number,) = (number for number, line in enumerate(lines, 1) if line.startswith("  sst-train:"))
+    assert re.search(rf"er\.yaml:{number}: datasets\.sst-train\.spec: .*sst", shown.err)
 
 
 @pytest.mark.parametrize("path", STUDIES[::10], ids=lambda path: path.stem)

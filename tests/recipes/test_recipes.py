@@ -253,7 +253,8 @@ def test_an_option_that_is_given_is_stronger_than_the_preset(tmp_path):
 def test_a_control_trains_without_the_terms_and_the_difference_has_an_interval(tmp_path, capsys):
     settings = ["--data", "generated?size=160", "--config", "tiny", "--device", "cpu", "--epochs", "2", "--quiet"]
     assert main(["train", "er_joint", *settings, "--control", "--output-dir", str(tmp_path / "run")]) == 0
-    shown = capsys.readouterr().out
+    # as wide as the terminal
+    shown = " ".join(capsys.readouterr().out.split())
     number = r"([+-]\d\.\d+)"
     found = re.search(rf"auc on \d+ dev rows: .* of the control: {number} \(95 % {number} to {number}, p = ", shown)
     difference, low, high = map(float, found.groups())

@@ -23,6 +23,7 @@ OURS = {
     "er-constrained",
     "er-fresh",
     "ivra-sim-headroom",
+    "language-models",
     "methods",
 }  # no paper's
 

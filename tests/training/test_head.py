@@ -102,7 +102,8 @@ def test_models_without_a_head_and_rates_of_nothing_are_refused():
 
 
 def test_the_recipe_has_the_papers_ratio():
-    assert RECIPES["regex"]().head_rate == pytest.approx(1e-4 / RECIPES["regex"]().arguments["learning_rate"])
+    recipe = exegete.recipe("regex", preset="paper")
+    assert recipe.head_rate * recipe.arguments["learning_rate"] == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize("family", HEADS)

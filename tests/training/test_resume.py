@@ -174,3 +174,19 @@ def test_terms_logged_once_per_epoch_do_not_depend_on_where_the_run_was_interrup
         logged.append([entry["cross_entropy"] for entry in result.history if "cross_entropy" in entry])
     assert len(logged[0]) == 3
     assert logged[0] == logged[1]
+
+
+def test_the_tokenizer_of_a_run_that_resumes_after_its_last_evaluation_is_that_of_an_unbroken_one(tmp_path):
+    class Killed(ObjectiveTrainer):
+        def evaluate_finished(self):
+            raise KeyboardInterrupt
+
+    Killed.__name__ = ObjectiveTrainer.__name__
+    arguments = {"eval_steps": STEPS // 3}
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "killed", Killed, **arguments)
+    train(tmp_path / "killed", **arguments)
+    train(tmp_path / "whole", **arguments)
+    resumed, whole = ((tmp_path / name / "tokenizer.json").read_text() for name in ("killed", "whole"))
+    assert resumed == whole
+    assert json.loads(whole)["truncation"] is None

@@ -23,6 +23,7 @@ from transformers import (
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
+from exegete.models.state import get_lock
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop import evaluation
 from exegete.training.loop.data import Collator, OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
@@ -235,6 +236,7 @@ class ObjectiveTrainer(TermTrainer):
         # FSDP gathers the state of the whole training module: keep the Hugging Face model's part, under its own names.
         if state_dict is not None:
             state_dict = {name.removeprefix(prefix): v for name, v in state_dict.items() if name.startswith(prefix)}
+        _forget_lengths(self.processing_class)
         with self._hugging_face_model():
             super()._save(str(folder), state_dict)
         if self.args.should_save:
@@ -266,3 +268,11 @@ class ObjectiveTrainer(TermTrainer):
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
         return True
+
+
+def _forget_lengths(processor: Any) -> None:
+    """Remove the truncation and padding that a fast tokenizer keeps of its latest call, which depend on resuming."""
+    if hasattr(processor, "backend_tokenizer"):
+        with get_lock(processor):
+            processor.backend_tokenizer.no_truncation()
+            processor.backend_tokenizer.no_padding()
