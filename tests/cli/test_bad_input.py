@@ -133,7 +133,8 @@ def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path,
     assert_one_clear_line(code, err, "auc", "aopc_comprehensiveness")
 
 
-def test_explain_says_what_a_score_is_and_takes_quiet(model, capsys):
+def test_explain_says_what_a_score_is_and_takes_quiet(model, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # the folder of a worker's model has a long name, and is in the line
     asked = ["explain", "a film", "--model", str(model), "--methods", "random,occlusion?output=log_prob,saliency"]
     assert main(asked) == 0
     shown = capsys.readouterr()

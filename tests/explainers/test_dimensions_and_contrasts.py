@@ -146,9 +146,9 @@ def test_contrasts_by_name_for_one_and_for_all():
     with pytest.raises(ExegeteError, match="does not know the label 7"):
         model.resolve_target(batch, (0, 7))
     described = exegete.attribute(model, uneven("bert", 2), "gim", (names[2], names[0]))[0]
-    assert described.target == (2, 0)
+    assert described.target.value == (2, 0)
     assert described.target.text == f"{names[2]} rather than {names[0]}"
-    assert described.probability == pytest.approx(float(model.probabilities(batch)[0, 2]))
+    assert described.target.probability == pytest.approx(float(model.probabilities(batch)[0, 2]))
 
 
 def test_regression_has_no_contrast():

@@ -22,7 +22,7 @@ from two_sided import two_sided
 SPANS = [(0, 1), (1, 4), (0, 6)]
 SCORING = [name for name, kind in EXPLAINERS.items() if kind.card.family in TOKEN_FAMILIES]
 SCORING.remove("decompx_classifier")  # has no use of a language model
-MOVING = ("integrated_gradients", "smooth_grad", "gradient_shap")
+MOVING = ("integrated_gradients", "smooth_grad", "gradient_shap", "deep_lift")
 """What they begin with, or add, is at the response, too."""
 ASKED = {"prompt": "a moving film about a small town", "response": " it is simply long , and dull"}
 
@@ -109,15 +109,18 @@ def test_attention_to_the_response_equals_the_models_attention():
     np.testing.assert_allclose(item.response_scores[0, :3], said, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("method", "params", "rtol"), [("integrated_gradients", {"n_steps": 200}, 2e-3), ("deep_lift", {}, 1e-4)]
+)
 @torch.no_grad()
-def test_paths_from_a_baseline_are_complete_over_both_sides():
+def test_changes_from_a_baseline_are_complete_over_both_sides(method, params, rtol):
     model = chatting()
-    item = explained(model, CHAT, "integrated_gradients", [(0, 6)], n_steps=200)
+    item = explained(model, CHAT, method, [(0, 6)], **params)
     batch = model.encode([CHAT])
     wide = replace(batch, content=batch.content | batch.response)
     ends = [model(wide, at).logits[0, :6, 0].sum() for at in (model.embed(wide), model.embed_reference(wide))]
     total = item.scores.sum() + np.nansum(item.response_scores)
-    np.testing.assert_allclose(total, float(ends[0] - ends[1]), rtol=2e-3)
+    np.testing.assert_allclose(total, float(ends[0] - ends[1]), rtol=rtol)
 
 
 def test_prefix_scores_are_shown_and_saved(tmp_path):

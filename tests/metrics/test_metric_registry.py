@@ -131,7 +131,8 @@ def test_evaluation_leaves_no_graph_and_no_cache():
     assert torch.equal(attribution, attribution_for(batch))
 
 
-def test_cards_format_their_bounds(capsys):
+def test_cards_format_their_bounds(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["metrics"]) == 0
     shown = capsys.readouterr().out
     lines = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if line.split()}

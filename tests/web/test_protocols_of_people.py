@@ -160,7 +160,7 @@ def test_known_examples_have_one_planted_explanation_and_different_decoys():
         item = make_known_item(part, 5, "check", parse_protocol(protocol()))
         scores = {each.method: restore_explanation(each).scores for each in item.explanations}
         assert set(scores) == {"planted", "decoy 1", "decoy 2"}
-        assert len({tuple(each) for each in scores.values()}) == 3
+        assert len({tuple(each.ravel()) for each in scores.values()}) == 3
         assert {each.sum() for each in scores.values()} == {1}
         assert scores["planted"].argmax() == (3 if part.text else 1 * 4 + 2)
         assert has_passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 2, "decoy 2": 2}})

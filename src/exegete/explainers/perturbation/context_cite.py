@@ -58,7 +58,7 @@ class ContextCite(OutputExplainer):
     alpha: float = 0.01
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="context_cite", label="ContextCite", family="perturbation", signed=True, cost="n_samples F",
+        name="context_cite", label="ContextCite", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
         paper="Cohen-Wang et al. 2024", unit="weight in a linear model of the {output|log-odds}",
         equation=r"\min_w \frac{1}{2M} \lVert f / R - Z w - b \rVert^2 + \alpha \lVert w \rVert_1",
         use="Use it to cite sources or sentences of a prompt for an answer, when most of them matter little.",
