@@ -43,6 +43,6 @@ for label in ("positive", "negative"):
 #
 # ## Words and tokens
 # Models read tokens, which are often pieces of words. exegete keeps a score per token (`scores`) and adds them up for
-# words (`word_scores`), sentences or sources (`unit`). Special tokens such as `[CLS]` carry no score.
+# words (`scores`), sentences or sources (`unit`). Special tokens such as `[CLS]` carry no score.
 #
 # Next: [every method](../methods/index.md), and [which one to choose](../choose.md).

@@ -22,12 +22,12 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 lessons, exam = train.select(range(30)), test.select(range(200))
-answers = [item.prediction for item in exegete.attribute(model, exam, method="random")]
+answers = [item.prediction.value for item in exegete.attribute(model, exam, method="random")]
 for method in ("occlusion", "random"):
     explained = exegete.attribute(model, lessons, method=method)
-    labels = [item.prediction for item in explained]
+    labels = [item.prediction.value for item in explained]
     for shown in (None, 3):
-        texts = [" ".join(word for word, _ in item.top(shown or len(item.words))) for item in explained]
+        texts = [" ".join(word for word, _ in item.top(shown or len(item.units))) for item in explained]
         student = make_pipeline(CountVectorizer(), MultinomialNB()).fit(texts, labels)
         agreement = (student.predict(exam["text"]) == answers).mean()
         print(method, "3 words" if shown else "all words", agreement)
