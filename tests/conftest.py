@@ -96,6 +96,7 @@ def browser(programs):
 
 def _folder(variable: str, default: str) -> Path:
     folder = Path(os.environ.get(variable, SHARED / default))
+    # Corpora are not a part of the project: without them the tests marked `real` cannot run, and say so.
     if not folder.is_dir():
         pytest.skip(f"{variable} does not point to a folder, and {folder} is absent")
     return folder

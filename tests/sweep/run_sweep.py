@@ -31,7 +31,7 @@ METHODS = {
 
 
 class Finding(NamedTuple):
-    """What became of one method: `state` is exact, refused, disagrees or crashed."""
+    """What became of one method: `state` is exact, refused, disagrees, crashed, or not built (the architecture)."""
 
     method: str
     state: str
@@ -40,7 +40,11 @@ class Finding(NamedTuple):
 
 def sweep_model(model_type: str, head: str, methods: Any = METHODS, **changes: Any) -> list[Finding]:
     """What becomes of each method on this architecture."""
-    raw = build(model_type, head, **changes)
+    try:
+        raw = build(model_type, head, **changes)
+    except Exception as error:
+        # A configuration alone does not build every architecture: some need other packages, or sizes that fit.
+        return [Finding("", "not built", f"{type(error).__name__}: {error}"[:200])]
     generates = head in ("CausalLM", "Seq2SeqLM")
     try:
         processor = None

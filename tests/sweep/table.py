@@ -21,6 +21,8 @@ START, END = "<!-- sweep -->", "<!-- /sweep -->"
 
 def make_table(rows: list[dict[str, str]]) -> str:
     """A line per method, a column per head: exact of all, and the other cases if there are any."""
+    absent = [row for row in rows if row["state"] == "not built"]
+    rows = [row for row in rows if row["state"] != "not built"]
     built = {head: {row["type"] for row in rows if row["head"] == head} for head in HEADS}
     counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for row in rows:
@@ -43,6 +45,9 @@ def make_table(rows: list[dict[str, str]]) -> str:
     if wrong:
         lines += ["", "Neither exact nor refused, so not to be trusted:", ""]
         lines += [f"- `{row['type']}`, {row['head']}, `{row['method']}`: {row['state']}" for row in wrong]
+    if absent:
+        names = sorted({f"`{row['type']}` ({row['head']})" for row in absent})
+        lines += ["", f"Not built from a configuration: {', '.join(names)}."]
     return "\n".join(lines)
 
 

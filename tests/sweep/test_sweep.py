@@ -35,15 +35,11 @@ def every_cell():
 def test_each_method_is_exact_or_refused(head, model_type):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            findings = sweep_model(model_type, head)
-        except Exception as error:
-            # A configuration alone does not build every architecture: some need other packages, or sizes that fit.
-            if not FIGURES:
-                raise
-            pytest.skip(f"not built: {type(error).__name__}: {error}"[:200])
+        findings = sweep_model(model_type, head)
     if FIGURES:
         with Path(FIGURES).open("a") as file:
             for each in findings:
                 file.write(json.dumps({"type": model_type, "head": head, **each._asdict()}) + "\n")
-    assert [each for each in findings if each.state not in ("exact", "refused")] == []
+    # The architectures of the sample are built; a whole sweep lists those that are not.
+    allowed = ("exact", "refused", "not built") if FIGURES else ("exact", "refused")
+    assert [each for each in findings if each.state not in allowed] == []

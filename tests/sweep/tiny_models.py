@@ -72,6 +72,8 @@ SIZES: dict[str, Any] = {
 """Sizes under all the names that configurations use."""
 TAIL = {"pad_token_id": PAD, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
 MLA = {"num_key_value_heads": 4}
+STAGES = {"image_size": 32, "hidden_sizes": [8, 8, 16, 16], "num_attention_heads": [1, 1, 2, 2], "depths": [1] * 4}
+SWIN = {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 2}
 SPECIAL: dict[str, dict[str, Any]] = {
     "axk1": MLA,
     "axk2": MLA,
@@ -132,9 +134,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 130,
     },
     "levit": {"image_size": 32, "hidden_sizes": [16, 24, 32], "num_attention_heads": [2, 2, 2], "depths": [1, 1, 1]},
-    "swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 2},
-    "swinv2": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 2},
-    "donut-swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 2},
+    **dict.fromkeys(("swin", "swinv2", "donut-swin"), SWIN),
     "hiera": {
         "image_size": [16, 16],
         "embed_dim": 16,
@@ -143,28 +143,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "masked_unit_size": [2, 2],
         "num_query_pool": 1,
     },
-    "pvt": {
-        "patch_size": 4,
-        "sequence_reduction_ratios": [1, 1, 1, 1],
-        "image_size": 32,
-        "hidden_sizes": [8, 8, 16, 16],
-        "num_attention_heads": [1, 1, 2, 2],
-        "depths": [1] * 4,
-    },
-    "pvt_v2": {
-        "sr_ratios": [1, 1, 1, 1],
-        "image_size": 32,
-        "hidden_sizes": [8, 8, 16, 16],
-        "num_attention_heads": [1, 1, 2, 2],
-        "depths": [1] * 4,
-    },
-    "segformer": {
-        "sr_ratios": [1, 1, 1, 1],
-        "image_size": 32,
-        "hidden_sizes": [8, 8, 16, 16],
-        "num_attention_heads": [1, 1, 2, 2],
-        "depths": [1] * 4,
-    },
+    "pvt": STAGES | {"patch_size": 4, "sequence_reduction_ratios": [1, 1, 1, 1]},
+    "pvt_v2": STAGES | {"sr_ratios": [1, 1, 1, 1]},
+    "segformer": STAGES | {"sr_ratios": [1, 1, 1, 1]},
     "cvt": {"embed_dim": [8, 16, 16], "num_heads": [1, 2, 2], "depth": [1, 1, 1]},
     "convnext": {"patch_size": 2, "hidden_sizes": [8, 8, 16, 16], "depths": [1] * 4, "image_size": 32},
     "convnextv2": {"patch_size": 2, "hidden_sizes": [8, 8, 16, 16], "depths": [1] * 4, "image_size": 32},

@@ -121,10 +121,10 @@ def attribute(
             config = {"model": explained.config._name_or_path, "model_type": explained.config.model_type}
             config |= {"method": single.name, "params": single.params} | ({} if stride is None else {"stride": stride})
             if isinstance(explained, GeneratingModel):
-                found = _explain_responses(explained, examples, single, target, size, attribute_target)
+                batches = _explain_responses(explained, examples, single, target, size, attribute_target)
             else:
-                found = _explain_batches(explained, examples, single, target, size, batch_size)
-            results.append(Explanations(_collect(found, explained, single, allow_nan, cost, report), config))
+                batches = _explain_batches(explained, examples, single, target, size, batch_size)
+            results.append(Explanations(_collect(batches, explained, single, allow_nan, cost, report), config))
     if not isinstance(method, list):
         return results[0]
     names = [spec if isinstance(spec, str) else spec.name for spec in methods]
@@ -134,12 +134,12 @@ def attribute(
 
 
 def _collect(
-    found: Iterator[list[Explanation]], model: ExplainedModel, method: Explainer, allow_nan: bool, cost: float,
+    batches: Iterator[list[Explanation]], model: ExplainedModel, method: Explainer, allow_nan: bool, cost: float,
     report: Callable[[float], None],
 ) -> list[Explanation]:  # fmt: skip
     """Return the explanations in the order of the examples; `report` is called with the cost of each finished batch."""
     explanations, broken = list[Explanation](), 0
-    for batch in found:
+    for batch in batches:
         rows = [item.scores if item.token_scores is None else item.token_scores for item in batch]
         nonfinite = [number for number, scores in enumerate(rows) if not np.isfinite(scores).all()]
         broken += len(nonfinite)

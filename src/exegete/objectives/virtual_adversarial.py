@@ -35,7 +35,7 @@ class VirtualAdversarialLoss(Objective):
             are over the d dimensions of each position.
         steps: the number of ascent steps; 0 leaves the noise.
         step_size: η.
-        radius: ε; the paper's 1e-5 is a hundredth of a step and moves no answer.
+        radius: ε; the paper's 1e-5 is a hundredth of a step and hardly moves an answer.
         deviation: σ.
         share: see `Objective.share`.
 

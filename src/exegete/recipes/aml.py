@@ -39,8 +39,8 @@ DEPARTURES = (
     "G starts from the fine-tuned F unless --backbone names another encoder; the paper's starts pretrained.",
     "The word embeddings of G are not trained.",
     "Refinement (fAML) may change low-rank parts of the upper layers instead of all weights: rank and refine_layers.",
-    "Masked words get no attention (omit), which trains best here; the paper's main results have [MASK] embeddings.",
-    "λ_a grows from 0 over the first 60 steps, without which masks collapsed.",
+    "Masked words get no attention (omit), which was best in a trial; the paper's main results have [MASK] embeddings.",
+    "λ_a grows from 0 over the first 60 steps, without which masks could stay near 0.",
     "Refinement judges the map after its last step too.",
     "Trials are pruned by the median, in the metric's own direction.",
 )

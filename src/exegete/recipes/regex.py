@@ -59,7 +59,7 @@ def regex(
     guidance_weight: Annotated[float, "λ4, weight of attention against the teacher; 0 leaves it out."] = 1.0,
     form: Annotated[Form, "Perturbations inside a radius (literal), or scaled as in the code of SMART."] = "literal",
     radius: Annotated[
-        float, "ε, the largest perturbation of each dimension (literal); the paper's 1e-5 moves no answer."
+        float, "ε, the largest perturbation of each dimension (literal); the paper's 1e-5 hardly moves an answer."
     ] = 1e-3,
     step_size: Annotated[float, "η, size of an ascent step."] = 1e-3,
     noise: Annotated[float, "σ, standard deviation of the initial noise."] = 1e-5,

@@ -63,7 +63,7 @@ def recipe(spec: str | Recipe, *, preset: str | None = None, **params: Any) -> R
     Args:
         spec: an id, or an id with parameters, as `er_joint?guide=alti&weight=10`; a `Recipe` is returned unchanged.
         preset: `paper`: the paper's values for parameters that are not given, and for the training arguments. Default:
-            values whose effect shows on a thousand examples, in minutes on a CPU.
+            values for short runs on small data.
         params: parameters of the recipe, see the options of `exegete train ID --help`; they override those of the spec.
 
     Raises:

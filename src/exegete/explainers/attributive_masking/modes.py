@@ -124,7 +124,7 @@ def _load_predictor(name: str, device: str) -> _Predictor:
 
 
 def choose_mode(model: ExplainedModel) -> Mode:
-    """Return the mode that trains best: `omit`, or `mask` for models whose attention accepts no weights."""
+    """Return the default mode: `omit`, or `mask` for models whose attention accepts no weights."""
     family = FAMILIES.get(model.config.model_type)
     return "omit" if family is not None and family.accepts_pairwise_mask else "mask"
 

@@ -31,6 +31,7 @@ def get_embedding(model: PreTrainedModel) -> nn.Module:
         ExegeteError: the model has none.
     """
     layer: nn.Module | None = None
+    # transformers raises this where it does not know the layer, and offers no other way to ask.
     with suppress(NotImplementedError):
         layer = model.get_input_embeddings()
     if not isinstance(layer, nn.Module):

@@ -2,6 +2,7 @@
 
 Each row is a figure: the `key` of its cell, the `part` (a file of the cell's folder), the `example`, `method` and
 position `x`, its `name` and `value`. What is not a number (a cell's record, the history of its training) is `text`.
+Predictions of a classifier are 1 for the predicted class and 0 for the others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from exegete.data.atomic_files import atomic_file, atomic_folder
 from exegete.data.provenance import write_json
@@ -127,7 +129,10 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
         yield _make_table(key, HISTORY, text=[_to_json(json.loads((folder / HISTORY).read_text(encoding="utf-8")))])
     if (folder / PREDICTIONS).exists():
         frame = pd.read_parquet(folder / PREDICTIONS)
-        wide = pd.DataFrame(np.stack(frame["predicted"].to_list())).add_prefix(PREDICTED)
+        predicted = np.stack(frame["predicted"].to_list())
+        if is_classification(frame, predicted.shape[1]):
+            predicted = mark_predicted_class(predicted)
+        wide = pd.DataFrame(predicted).add_prefix(PREDICTED)
         yield _to_long_table(key, PREDICTIONS, pd.concat([frame.drop(columns="predicted"), wide], axis=1), ["example"])
     if (folder / RESULTS).exists():
         frame = pd.read_parquet(folder / RESULTS).drop(columns=list(UNUSED), errors="ignore")
@@ -138,6 +143,19 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
             means = pd.read_parquet(folder / part).groupby(["method", "metric", place], sort=False)["value"].mean()
             named = means.reset_index().rename(columns={"metric": "name", place: "x"})
             yield named.assign(key=key, part=part)
+
+
+def is_classification(frame: pd.DataFrame, size: int) -> bool:
+    """Return whether predictions of this size are probabilities of classes, one of which is the label."""
+    return size > 1 and "label" in frame and pd.api.types.is_numeric_dtype(frame["label"])
+
+
+def mark_predicted_class(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return 1 for the likeliest class of each example and 0 for the others [N, C]."""
+    # Tables need only the class, and probabilities were most of the size of a file.
+    marks = np.zeros_like(probabilities)
+    marks[np.arange(len(marks)), probabilities.argmax(1)] = 1
+    return marks
 
 
 def _make_table(key: str, part: str, **columns: list[Any]) -> pd.DataFrame:
