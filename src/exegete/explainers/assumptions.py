@@ -62,9 +62,8 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
     # That module imports the base of explainers, which imports this one.
     from exegete.explainers.decomposition.decompx import DecompXClassifier  # noqa: PLC0415
 
-    # No decomposition of a text's log-probability exists, and none of the head for masked words is complete. Quantized
-    # layers round their inputs, so that outputs of parts do not sum exactly.
-    if model.task.name in ("generation", "masked") or getattr(model.model, "is_quantized", False):
+    # No decomposition of a text's log-probability exists, and none of the head for masked words is complete.
+    if model.task.name in ("generation", "masked"):
         return ""
     try:
         explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))
@@ -73,6 +72,8 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
         return ""
     assert explanation.delta is not None
     missing, size = float(explanation.delta.abs()), max(1.0, float(explanation.scores.abs().max()))
-    if missing <= TOLERANCE[model.dtype.itemsize] * size:
+    # Layers of 8-bit weights round their inputs as well, whatever the model's type.
+    is_rounded = getattr(model.model, "is_loaded_in_8bit", False)
+    if missing <= TOLERANCE[2 if is_rounded else model.dtype.itemsize] * size:
         return ""
     return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
