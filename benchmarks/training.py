@@ -178,7 +178,10 @@ def loop_steps(model: ExplainedModel, objective: Objective) -> dict[str, Callabl
     added = exegete.with_objectives(Trainer, [objective])(
         model.model, arguments, processing_class=model.processing_class
     )
-    recipe.current_gradient_accumulation_steps = added.current_gradient_accumulation_steps = 1
+    for trainer in (recipe, added):
+        trainer.current_gradient_accumulation_steps = 1
+        # Eight steps of a run take the gradient of each term by itself: none of so long a run's first ones.
+        trainer.state.max_steps = 1_000_000
     terms = exegete.ExplanationTerms(model, [objective])
     return {
         "recipe": lambda batch: recipe.training_step(recipe.model, {"batch": batch}),

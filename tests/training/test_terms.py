@@ -309,11 +309,12 @@ def compiled_in_place(model):
 
 def wrapped(model):
     class Engine(torch.nn.Module):
-        """As DeepSpeed's and DistributedDataParallel."""
+        """As DeepSpeed's: it has a `config` of its own, and forwards what else it lacks to the model inside."""
 
         def __init__(self):
             super().__init__()
             self.module = model.model
+            self.config = {"train_batch_size": 4}
 
     return exegete.load((Engine(), model.processing_class))
 

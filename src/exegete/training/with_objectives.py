@@ -99,7 +99,9 @@ class AddedTermsTrainer(TermTrainer):
             raise ExegeteError("terms belong to one model: pass model=, not model_init=")
         if self.args.torch_compile:
             raise ExegeteError("a compiled model hides what explanations look at: set torch_compile=False")
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled or self.args.fsdp:
+        # Without GPUs Accelerate ignores both arguments silently, and each process would train a whole copy.
+        asked = self.args.deepspeed or self.args.fsdp
+        if asked or self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise ExegeteError("terms on sharded weights need exegete.train: start without DeepSpeed and FSDP")
         if self.args.n_gpu > 1:
             raise ExegeteError("one process cannot share a batch among GPUs here: start one for each, by torchrun")

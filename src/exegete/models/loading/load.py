@@ -245,10 +245,10 @@ def _split_pair(model: Any) -> tuple[str | Path | PreTrainedModel, Any]:
         model, processor = model
     if hasattr(model, "_orig_mod"):
         raise ExegeteError("a compiled model hides what explanations look at: give the model, without torch.compile")
+    # A wrapper may forward `config` to the model inside, or have one of its own, as DeepSpeed's engine.
+    if not isinstance(model, PreTrainedModel) and isinstance(getattr(model, "module", None), torch.nn.Module):
+        raise ExegeteError(f"{type(model).__name__} wraps the model: give the model inside, model.module")
     if not isinstance(model, str | Path) and not hasattr(model, "config"):
-        if isinstance(getattr(model, "module", None), torch.nn.Module):
-            # DistributedDataParallel and DeepSpeed's engine
-            raise ExegeteError(f"{type(model).__name__} wraps the model: give the model inside, model.module")
         raise ExegeteError(
             "expected a folder, a hub name, a Hugging Face model, a pipeline or (model, tokenizer), "
             f"got {type(model).__name__}"
