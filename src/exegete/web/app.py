@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
 from exegete.errors import ExegeteError
-from exegete.web import authentication
+from exegete.web import api, authentication
 from exegete.web.browse.routes import router as browse
 from exegete.web.chat.routes import router as chat
 from exegete.web.explore.routes import router as explore
@@ -46,12 +46,15 @@ def create_app(site: Site) -> FastAPI:
         app.include_router(explore, dependencies=admin)
     if site.chats is not None:
         app.include_router(chat, dependencies=admin)
+    if site.api_token:
+        app.include_router(api.router)
     if site.results:
         app.include_router(browse, dependencies=admin)
     if site.storage is not None:
         app.include_router(take)
         app.include_router(annotate)
         app.include_router(manage, dependencies=admin)
+    app.add_exception_handler(api.RequestError, api.handle_request_error)
     app.add_exception_handler(ExegeteError, _handle_invalid_input)
     app.add_exception_handler(StarletteHTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
@@ -176,6 +179,8 @@ def _accepts_html(request: Request) -> bool:
 
 
 def _respond_with_message(request: Request, status: int, message: str) -> Response:
+    if request.url.path.startswith(api.PREFIX):
+        return api.make_error_response(status, message)
     if not _accepts_html(request):
         return JSONResponse({"error": message}, status)
     return render_page(request, "message", message=message, status=status)

@@ -6,9 +6,10 @@ import re
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from exegete.web.api import PREFIX, make_error_response
 from exegete.web.settings import MAX_DIGITS, UPLOAD_PATHS, Limits
 
 # Inline styles are allowed because the patches of a picture have one. Inline scripts are not: injected ones do not run.
@@ -52,25 +53,28 @@ class SecurityMiddleware:
         limit = self.limits.upload_bytes if scope["path"] in UPLOAD_PATHS else self.limits.form_bytes
         refusal = self._check_request(scope, headers, limit)
         if refusal is not None:
-            await refusal(scope, receive, _add_security_headers(send))
+            response: Response = PlainTextResponse(f"{refusal[1]}\n", refusal[0])
+            if scope["path"].startswith(PREFIX):
+                response = make_error_response(*refusal)
+            await response(scope, receive, _add_security_headers(send))
             return
         # FastAPI answers HEAD with 405 unless a route declares it; RFC 9110 wants the headers that GET would have.
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _drop_body(send)
         await self.app(scope, _limit_body(receive, limit), _add_security_headers(send))
 
-    def _check_request(self, scope: Scope, headers: Headers, limit: int) -> PlainTextResponse | None:
-        """Return the response that refuses the request, or None if it is allowed."""
+    def _check_request(self, scope: Scope, headers: Headers, limit: int) -> tuple[int, str] | None:
+        """Return the status and the message that refuse the request, or None if it is allowed."""
         host = headers.get("host", "")
         match = HOST_PATTERN.fullmatch(host.lower())
         # DNS rebinding: another site can let its own name resolve to this machine, and would then have our origin.
         if match is None or match["name"] not in self.hosts or int(match["port"] or 1) not in PORTS:
-            return PlainTextResponse("This server does not have that name. Start it with --name to add one.\n", 421)
+            return 421, "This server does not have that name. Start it with --name to add one."
         if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers, host):
-            return PlainTextResponse("This request comes from another site.\n", 403)
+            return 403, "This request comes from another site."
         size = headers.get("content-length", "0")
         if not size.isdecimal() or len(size) > MAX_DIGITS or int(size) > limit:
-            return PlainTextResponse(f"The body of this request may have at most {limit} bytes.\n", 413)
+            return 413, f"The body of this request may have at most {limit} bytes."
         return None
 
 

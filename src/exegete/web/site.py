@@ -31,6 +31,7 @@ class Site:
         hosts: Host names and addresses by which browsers may ask for the server.
         address: The URL at which browsers reach the server, used in invitations; default: the URL of the request.
         chats: Language models to explain.
+        api_token: The secret of programs that use the API, of at least 20 characters; empty: the API is not served.
     """
 
     # Not in the repr: a traceback or log line that prints the site must not print the secret.
@@ -42,10 +43,15 @@ class Site:
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     address: str = ""
     chats: ChatService | None = None
+    api_token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if len(self.token) < 20:
             raise ExegeteError("expected an admin token of at least 20 characters: a shorter one can be guessed")
+        if self.api_token and len(self.api_token) < 20:
+            raise ExegeteError("expected an API token of at least 20 characters: a shorter one can be guessed")
+        if self.api_token and self.chats is None:
+            raise ExegeteError("the API needs a language model: give one with --model and --task generation")
 
     def address_of(self, request: Request) -> str:
         """Return the URL at which browsers reach the server, without a slash at the end."""

@@ -23,7 +23,7 @@ from exegete.errors import ExegeteError
 if TYPE_CHECKING:
     from exegete.models import ExplainedModel
 
-TOKEN = "EXEGETE_ADMIN_TOKEN"
+TOKEN, API_TOKEN = "EXEGETE_ADMIN_TOKEN", "EXEGETE_API_TOKEN"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # only compared, never bound
 """Wildcard addresses, and the address that reaches them from the machine itself."""
@@ -74,6 +74,12 @@ def serve(
     ] = None,
     methods: options.Methods = None,
     task: options.Task = None,
+    api: Annotated[
+        bool,
+        typer.Option(
+            "--api", help="Also serve the language models by OpenAI's protocol at /v1, with citations of documents."
+        ),
+    ] = False,
     host: Annotated[
         str,
         typer.Option("--host", help="Address to listen on; 0.0.0.0 accepts other machines that use a --name."),
@@ -99,9 +105,15 @@ def serve(
     EXEGETE_ADMIN_TOKEN sets a fixed token. Annotators use invitation links, which the page of a study creates; put an
     HTTPS server in front of it if they connect from outside.
 
+    With --api, programs ask the language models through /v1/chat/completions, for example with the openai package.
+    They send documents along, and the answer's annotations name the sources of each sentence. They need the API token
+    that is printed, or the one in the environment variable EXEGETE_API_TOKEN; it does not open the pages.
+
     Examples: exegete serve --model my-model --data generated --port 8000
 
     exegete serve --model my-chat-model --task generation
+
+    exegete serve --model my-chat-model --api
 
     exegete serve --result comparison --result runs
 
@@ -119,6 +131,7 @@ def serve(
         model, data = model or ([source.model] if source.model and not result else None), data or source.data
         methods, split, seed = methods or ",".join(source.methods) or None, split or source.split, plan.protocol.seed
         limit = limit or source.limit
+    task = _require_language_model(model, task) if api else task
     check(models=model or [], data=data, methods=methods, device=device, dtype=dtype, files=result or [])
     _require_web()
     import uvicorn
@@ -150,7 +163,7 @@ def serve(
     hosts = (*LOOPBACK, *(_url_host(public_name) for public_name in names))
     socket = uvicorn.Config("", host=host, port=port).bind_socket()
     address = _public_address(names[0], socket.getsockname()[1])
-    services = _make_services(explained, sources, specs, rows, seed, task)
+    services = _make_services(explained, sources, specs, rows, seed, task, address if api else None)
     site = Site(token, results=results, storage=studies, hosts=hosts, address=address, **services)
     config = make_server_config(site, host, port)
     if host in EVERYWHERE and not name:
@@ -161,6 +174,23 @@ def serve(
     say(f"open: {address}/sign-in?token={token}")
     set_stop_message("answers of studies are saved: start the server again with the same command")
     uvicorn.Server(config).run(sockets=[socket])
+
+
+def _require_language_model(models: Sequence[str] | None, task: str | None) -> str:
+    """Return the task of the API's models. Raises ExegeteError for another one, or without a model."""
+    if not models or task not in (None, "generation"):
+        raise ExegeteError("--api serves language models: give --model, with --task generation or without --task")
+    return "generation"
+
+
+def _choose_api_token(address: str) -> str:
+    """Print the address of the API; return the token in the environment, else print and return a new one."""
+    say(f"API: {address}/v1")
+    token = os.environ.get(API_TOKEN)
+    if not token:
+        token = secrets.token_urlsafe(32)
+        say(f"API token: {token}")
+    return token
 
 
 def _url_host(name: str) -> str:
@@ -223,8 +253,9 @@ def _make_services(
     rows: Sequence[Mapping[str, Any]],
     seed: int,
     task: str | None,
+    api_address: str | None,
 ) -> dict[str, Any]:
-    """Return the service that explains the models; language models have their own, with trained citations."""
+    """Return the service that explains the models; language models have one with trained citations, and an API."""
     from exegete.web.chat.service import ChatService
     from exegete.web.explore.service import Explorer
 
@@ -232,4 +263,5 @@ def _make_services(
         return {"explorer": Explorer(models, methods, rows, seed=seed) if models else None}
     trained = {name: source for name, source in sources.items() if (Path(source) / "citation").is_dir()}
     own = {name: f"citation:{source}" for name, source in trained.items()}
-    return {"chats": ChatService(cast(Any, models), methods, rows, seed=seed, trained_methods=own)}
+    chats = ChatService(cast(Any, models), methods, rows, seed=seed, trained_methods=own)
+    return {"chats": chats} | ({} if api_address is None else {"api_token": _choose_api_token(api_address)})

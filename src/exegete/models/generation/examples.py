@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from tokenizers import Encoding
 from torch import Tensor
+from transformers import StoppingCriteria
 
 from exegete.data.alignment import Alignment, align
 from exegete.data.exchange import Exchange
@@ -88,6 +89,7 @@ def respond(
     seed: int,
     *,
     allow_empty: bool = False,
+    stopping_criteria: Sequence[StoppingCriteria] = (),
 ) -> list[dict[str, Any]]:
     """Return the examples as rows with responses; see `GeneratingModel.respond`."""
     if max_new_tokens < 1 or temperature < 0:
@@ -100,12 +102,19 @@ def respond(
         if "response" not in row:
             longest = form.max_prompt_length(max_new_tokens)
             prompt, _ = _fit_prompt(form, parse_prompt(row, form.tokenizer), longest, number)
-            ids = generate_response(generator, prompt.ids, model.pad_id, max_new_tokens, temperature, seed, form.start)
+            ids = generate_response(
+                generator, prompt.ids, model.pad_id, max_new_tokens, temperature, seed, form.start, stopping_criteria
+            )
             if not allow_empty and not decode_response(form.tokenizer, ids).text.strip():
                 raise _make_empty_error(form.tokenizer, row, number)
             # The response was generated after the cut prompt, so later the prompt is cut at the same length.
             rows[number] = row | {"response": ids, "prompt_length": longest}
     return rows
+
+
+def count_prompt_tokens(form: ResponseFormat, row: Mapping[str, Any]) -> int:
+    """Return the number of tokens of a row's whole prompt, however many the model reads."""
+    return len(_fit_prompt(form, parse_prompt(row, form.tokenizer), UNLIMITED, 0)[0].ids)
 
 
 def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> ExegeteError:

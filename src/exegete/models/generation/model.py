@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, StoppingCriteria
 
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
@@ -76,8 +76,9 @@ class GeneratingModel(ExplainedModel):
         """Encode prompts or chats with their responses as one left-padded batch; missing responses are generated.
 
         An example is a prompt, or a row: `prompt`, or `messages` for the tokenizer's chat template; `sources`, texts by
-        name, see `parse_prompt` for their places; `response`, a text or token ids. Only visible texts are content. A
-        prompt that is too long is cut at the end of its longest visible text, and a warning says so.
+        name, see `parse_prompt` for their places; `literal`, whether braces are plain text; `response`, a text or token
+        ids. Only visible texts are content. A prompt that is too long is cut at the end of its longest visible text,
+        and a warning says so.
 
         Raises:
             ExegeteError: a source that is empty or has no place, a response that is no continuation, no tokenizer.
@@ -92,17 +93,19 @@ class GeneratingModel(ExplainedModel):
         seed: int = 0,
         *,
         allow_empty: bool = False,
+        stopping_criteria: Sequence[StoppingCriteria] = (),
     ) -> list[dict[str, Any]]:
         """Return the examples as rows with responses: their own, or else the model's, as token ids.
 
         `temperature` 0 takes the likeliest token every time; others are drawn, by `seed` and the prompt alone.
+        `stopping_criteria` are transformers' own: each is called after every token and can end the response.
 
         Raises:
             ExegeteError: a generated response is empty or white space, without `allow_empty`.
         """
         return generation_examples.respond(
             self, self.generator, self.response_format, examples, max_new_tokens, temperature, seed,
-            allow_empty=allow_empty,
+            allow_empty=allow_empty, stopping_criteria=stopping_criteria,
         )  # fmt: skip
 
     def batch(

@@ -116,7 +116,8 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     `sources` (texts by name) go where the text says `{sources}` (all of them, with blank lines between) or `{name}`,
     or where they occur word for word, or where the chat template has a place for documents. Visible are sources,
     the prompt, and of a chat the last message of the user and the tools' answers to it; other messages if they have
-    `"explain": True`.
+    `"explain": True`. If the example has `"literal": True`, braces in its text are plain text: sources without a place
+    in the chat template are put before the user's last message.
 
     Raises:
         ExegeteError: neither or both of prompt and messages, an empty or unknown source, or one without a place.
@@ -128,13 +129,13 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
         blocks = _parse_messages(example["messages"])
     else:
         blocks = [_Block("prompt", _require_text("prompt", example["prompt"]), True)]
-    if not sources and any(ALL_SOURCES in block.text for block in blocks):
-        raise ExegeteError(f"the prompt has a place for {ALL_SOURCES}, but the example has none")
     placeholders = _Placeholders()
-    contents = [_insert_placeholders(block, blocks, sources, placeholders) for block in blocks]
-    missing = [name for name in sources if name not in placeholders.names()]
     takes_documents = is_chat and "documents" in str(tokenizer.chat_template)
-    _check_places(sources, () if takes_documents else missing, blocks)
+    if example.get("literal"):
+        contents = _put_sources_first(blocks, {} if takes_documents else sources, placeholders)
+    else:
+        contents = _put_sources_in_places(blocks, sources, placeholders, takes_documents=takes_documents)
+    missing = [name for name in sources if name not in placeholders.names()]
     if not is_chat:
         return placeholders.parse(contents[0], special=True)
     documents = [{"title": name, "text": placeholders.insert(name, sources[name], True)} for name in missing]
@@ -180,6 +181,8 @@ def name_sources(sources: Any) -> dict[str, str]:
 def _require_text(what: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ExegeteError(f"expected {what} to be a text, got {value!r:.80}")
+    if PLACEHOLDER.search(value):
+        raise ExegeteError(f"{what} has a number between the characters U+E000 and U+E001: they mark places in prompts")
     return value
 
 
@@ -197,6 +200,31 @@ def _parse_messages(messages: Any) -> list[_Block]:
         is_current = number >= last_question and role in ("user", "tool")
         blocks.append(_Block(role, text, bool(row.get("explain", is_current))))
     return blocks
+
+
+def _put_sources_first(blocks: Sequence[_Block], sources: Mapping[str, str], placeholders: _Placeholders) -> list[str]:
+    """Return the contents of the blocks, with all sources before the user's last message, or before the prompt."""
+    question = max((number for number, block in enumerate(blocks) if block.name in ("user", "prompt")), default=0)
+    contents = [placeholders.insert_rest(block, block.text) for block in blocks[:question]]
+    documents = [placeholders.insert(name, text, True) for name, text in sources.items()]
+    contents.append("\n\n".join([*documents, placeholders.insert_rest(blocks[question], blocks[question].text)]))
+    return contents + [placeholders.insert_rest(block, block.text) for block in blocks[question + 1 :]]
+
+
+def _put_sources_in_places(
+    blocks: Sequence[_Block], sources: Mapping[str, str], placeholders: _Placeholders, *, takes_documents: bool
+) -> list[str]:
+    """Return the contents of the blocks, with sources where the texts name or quote them.
+
+    Raises:
+        ExegeteError: a source without a place, unless the chat template takes documents; a place without a source.
+    """
+    if not sources and any(ALL_SOURCES in block.text for block in blocks):
+        raise ExegeteError(f"the prompt has a place for {ALL_SOURCES}, but the example has none")
+    contents = [_insert_placeholders(block, blocks, sources, placeholders) for block in blocks]
+    missing = [name for name in sources if name not in placeholders.names()]
+    _check_places(sources, () if takes_documents else missing, blocks)
+    return contents
 
 
 def _insert_placeholders(

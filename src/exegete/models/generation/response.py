@@ -9,7 +9,7 @@ from os.path import commonprefix
 from typing import Any
 
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from exegete.data.alignment import trim_span
 from exegete.errors import ExegeteError
@@ -86,7 +86,7 @@ def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
 @torch.no_grad()
 def generate_response(
     model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
-    start: Sequence[int] = (),
+    start: Sequence[int] = (), stopping_criteria: Sequence[StoppingCriteria] = (),
 ) -> list[int]:  # fmt: skip
     """Return the tokens that a Hugging Face model generates, with the end-of-text token if it reaches that.
 
@@ -98,6 +98,7 @@ def generate_response(
         temperature: 0 takes the likeliest token; otherwise tokens are drawn.
         seed: of the draws.
         start: ids that a decoder reads first.
+        stopping_criteria: transformers' criteria, called after each token; they can end the response.
     """
     # top_k=0: by default transformers draws from the 50 likeliest tokens only.
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
@@ -114,5 +115,8 @@ def generate_response(
     ids = torch.tensor([list(prompt_ids)], device=model.device)
     with preserve_random_state():
         torch.manual_seed(seed)
-        output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config, **decoder)
+        output = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config,
+            stopping_criteria=StoppingCriteriaList(stopping_criteria), **decoder,
+        )  # fmt: skip
     return [int(token) for token in output[0, len(start or prompt_ids) :]]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from threading import Event
 from typing import Any
 
-from exegete.web.explore.progress import ShareCallback
+from exegete.web.explore.progress import ShareCallback, StoppedError
 from exegete.web.explore.queue import WorkQueue
+from exegete.web.write_limit import BusyError
 
 MAX_PROGRESS_EVENTS = 50
 SendEvent = Callable[[str, Any], None]
 """Sends an event: its name and its data, which must be serialisable as JSON."""
+SendLine = Callable[[str], None]
+"""Sends text of an event stream."""
 
 
 def stream_events(work: WorkQueue, run: Callable[[SendEvent, Event], None]) -> AsyncIterator[str]:
@@ -28,17 +31,42 @@ def stream_events(work: WorkQueue, run: Callable[[SendEvent, Event], None]) -> A
     Raises:
         BusyError: the queue is full. It is raised by the call, so that the response is 503 and not a broken stream.
     """
-    loop, queue = asyncio.get_running_loop(), asyncio.Queue[str]()
 
-    def send(name: str, data: Any) -> None:
-        # The loop is closed when the server has stopped; the work may still send its last event.
+    def run_with_events(send: SendLine, stop: Event) -> None:
+        run(lambda name, data: send(f"event: {name}\ndata: {json.dumps(data)}\n\n"), stop)
+
+    return _end_events(stream_lines(work, run_with_events))
+
+
+async def _end_events(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    # The page's script tells the user which results are missing at the end.
+    with suppress(Exception):
+        async for line in lines:
+            yield line
+    yield "event: end\ndata: {}\n\n"
+
+
+def stream_lines(work: WorkQueue, run: Callable[[SendLine, Event], None]) -> AsyncIterator[str]:
+    """Submit `run` to the queue and return the lines that it sends; at their end, its exception is raised.
+
+    Args:
+        work: The queue.
+        run: The work, called with a function that sends lines and with an event that is set to stop it.
+
+    Raises:
+        BusyError: the queue is full; raised by the call. The iterator raises it when the work's time is up.
+    """
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+    def send(line: str | None) -> None:
+        # The loop is closed when the server has stopped; the work may still send its last line.
         with suppress(RuntimeError):
             # asyncio's queues are not thread-safe, and this runs on the thread of the models.
-            loop.call_soon_threadsafe(queue.put_nowait, f"event: {name}\ndata: {json.dumps(data)}\n\n")
+            loop.call_soon_threadsafe(queue.put_nowait, line)
 
     outcome, stop = work.submit(lambda stop: run(send, stop))
-    outcome.add_done_callback(lambda _: send("end", {}))
-    return _read_events(queue, outcome, stop)
+    outcome.add_done_callback(lambda _: send(None))
+    return _read_lines(queue, outcome, stop)
 
 
 def throttle_progress(send: SendEvent, **data: Any) -> ShareCallback:
@@ -56,12 +84,14 @@ def throttle_progress(send: SendEvent, **data: Any) -> ShareCallback:
     return report
 
 
-async def _read_events(queue: asyncio.Queue[str], outcome: Future[None], stop: Event) -> AsyncIterator[str]:
+async def _read_lines(queue: asyncio.Queue[str | None], outcome: Future[None], stop: Event) -> AsyncIterator[str]:
     try:
-        event = ""
-        while not event.startswith("event: end"):
-            event = await queue.get()
-            yield event
+        while (line := await queue.get()) is not None:
+            yield line
+        try:
+            outcome.result()
+        except (StoppedError, CancelledError):
+            raise BusyError("the work was stopped") from None
     finally:
         # Starlette closes this generator when the client disconnects.
         stop.set()

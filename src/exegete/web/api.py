@@ -1,0 +1,395 @@
+"""An OpenAI-compatible API: chat completions of a local model, with citations of the documents in the request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from threading import Event
+from typing import Annotated, Any, Literal, NamedTuple
+from uuid import uuid4
+
+import torch
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
+from torch import Tensor
+from transformers import StoppingCriteria
+
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers import attribute
+from exegete.models.generation.examples import count_prompt_tokens
+from exegete.models.generation.model import GeneratingModel
+from exegete.models.generation.response import decode_response
+from exegete.web.authentication import is_equal_secret
+from exegete.web.chat.question import MAX_TOKENS, ChatQuestion
+from exegete.web.chat.service import ChatService
+from exegete.web.explore.progress import track_progress
+from exegete.web.explore.queue import POLL_SECONDS
+from exegete.web.explore.stream import SendLine, stream_lines
+from exegete.web.site import get_site
+from exegete.web.write_limit import BusyError
+
+PREFIX = "/v1/"
+IGNORED = frozenset({
+    "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier",
+    "service_tier", "user",
+})  # fmt: skip
+"""Parameters of OpenAI's API that do not change the answer."""
+NEUTRAL: dict[str, Any] = {
+    "frequency_penalty": 0, "logit_bias": {}, "logprobs": False, "modalities": ["text"], "presence_penalty": 0,
+    "response_format": {"type": "text"}, "store": False, "tool_choice": "none", "tools": [], "top_p": 1,
+}  # fmt: skip
+"""Parameters that are accepted with this value, which changes nothing, and refused with any other."""
+SendDelta = Callable[[dict[str, Any]], None]
+"""Receives the parts of the assistant's message as they are known."""
+
+
+class RequestError(ExegeteError):
+    """A request that is refused: its HTTP status, the parameter that is wrong, and OpenAI's code for the error."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.param, self.code, self.status = param, code, status
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Document(_Strict):
+    """A document that the answer may cite; as a part of a message it has the type "document"."""
+
+    type: Literal["document"] = "document"
+    name: str = Field("", validation_alias=AliasChoices("name", "title"))
+    text: str
+    url: str = ""
+
+
+class TextPart(_Strict):
+    """A part of a message's text."""
+
+    type: Literal["text"]
+    text: str
+
+
+Part = Annotated[TextPart | Document, Field(discriminator="type")]
+
+
+class Message(BaseModel):
+    """A message of the chat. Further fields of an assistant's earlier message, such as annotations, are ignored."""
+
+    model_config = ConfigDict(strict=True)
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        list[Part], BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v)
+    ]
+    tool_calls: None = None
+    function_call: None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the message, without documents."""
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+
+
+class CitationSettings(_Strict):
+    """How many sources each sentence gets, and the method that finds them; empty: the default of the pages."""
+
+    method: str = ""
+    k: int = Field(default=2, ge=0)
+
+
+class ChatRequest(BaseModel):
+    """The body of a request for a chat completion. `citations` may also be true, for the defaults, or false."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model: str
+    messages: list[Message] = Field(min_length=1)
+    documents: list[Document] | None = None
+    citations: Annotated[
+        CitationSettings | None, BeforeValidator(lambda v: {"k": 2 * v} if isinstance(v, bool) else v)
+    ] = None
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    temperature: float | None = Field(None, ge=0, le=2)
+    seed: int | None = Field(None, ge=0, lt=1 << 63)
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(lambda v: [v] if isinstance(v, str) else v)
+    ] = None
+    n: Literal[1] | None = None
+    stream: bool | None = None
+    stream_options: dict[str, bool] | None = None
+
+    def list_documents(self) -> list[Document]:
+        """Return the documents of the request, then those of its messages; unnamed ones are called "source N"."""
+        found = [*(self.documents or ())]
+        for message in self.messages:
+            found += [part for part in message.content if isinstance(part, Document)]
+        return [each.model_copy(update={"name": each.name or f"source {n}"}) for n, each in enumerate(found, 1)]
+
+
+class Answer(NamedTuple):
+    """The text of an answer, its annotations (None: not requested), and why and after how many tokens it ended."""
+
+    text: str
+    annotations: list[dict[str, Any]] | None
+    finish_reason: str
+    usage: dict[str, int]
+
+
+def require_token(request: Request) -> None:
+    """Raise RequestError (401) unless the request has the API's token; a dependency of all routes."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not is_equal_secret(token.strip(), get_site(request).api_token):
+        raise RequestError("expected the server's API token as Bearer token", code="invalid_api_key", status=401)
+
+
+router = APIRouter(prefix=PREFIX.rstrip("/"), dependencies=[Depends(require_token)])
+
+
+@router.get("/models")
+def list_models(request: Request) -> Response:
+    """Return the models of the server."""
+    models = [
+        {"id": name, "object": "model", "created": 0, "owned_by": "exegete"} for name in _get_chats(request).models
+    ]
+    return JSONResponse({"object": "list", "data": models})
+
+
+@router.post("/chat/completions")
+async def complete_chat(request: Request) -> Response:
+    """Answer the last message of a chat, as one object or as a stream of server-sent events."""
+    chats = _get_chats(request)
+    asked = parse_request(await request.body(), chats, get_site(request).limits.text_length)
+    head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": asked.model}
+    if not asked.stream:
+        answer = await chats.work.run(request, lambda stop: answer_chat(chats, asked, lambda delta: None, stop))
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        message |= {} if answer.annotations is None else {"annotations": answer.annotations}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
+        return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": answer.usage})
+    lines = stream_lines(chats.work, partial(_send_chunks, chats, asked, head | {"object": "chat.completion.chunk"}))
+    # The first line is awaited, so that a request that fails before it is answered by an error's status.
+    first = asyncio.ensure_future(anext(lines))
+    while not (await asyncio.wait([first], timeout=POLL_SECONDS))[0]:
+        if await request.is_disconnected():
+            first.cancel()
+            raise ClientDisconnect
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(_end_stream(first.result(), lines), media_type="text/event-stream", headers=headers)
+
+
+def _send_chunks(chats: ChatService, asked: ChatRequest, head: dict[str, Any], send: SendLine, stop: Event) -> None:
+    def send_choice(delta: dict[str, Any], finish_reason: str | None = None) -> None:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        send(_format_data(head | {"choices": [choice]}))
+
+    answer = answer_chat(chats, asked, send_choice, stop)
+    send_choice({}, answer.finish_reason)
+    if (asked.stream_options or {}).get("include_usage"):
+        send(_format_data(head | {"choices": [], "usage": answer.usage}))
+
+
+async def _end_stream(first: str, lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    try:
+        async for line in lines:
+            yield line
+    except (ExegeteError, BusyError) as error:
+        # The status has been sent. Other errors break the connection and go to the server's log.
+        yield _format_data({"error": _describe_error(503 if isinstance(error, BusyError) else 400, str(error))})
+    else:
+        yield "data: [DONE]\n\n"
+
+
+def _format_data(value: Any) -> str:
+    return f"data: {json.dumps(value)}\n\n"
+
+
+def parse_request(body: bytes, chats: ChatService, text_length: int) -> ChatRequest:
+    """Return the request in a body of JSON.
+
+    Raises:
+        RequestError: a malformed body, an unknown model or method, a parameter that is not supported, or texts with
+            more than `text_length` characters.
+    """
+    try:
+        asked = ChatRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        param = ".".join(map(str, first["loc"]))
+        raise RequestError(f"{param or 'the body'}: {first['msg']}", param or None) from None
+    for name, value in (asked.model_extra or {}).items():
+        if name not in IGNORED and value is not None and not (name in NEUTRAL and value == NEUTRAL[name]):
+            raise RequestError(f"the parameter {name!r} is not supported", name, "unsupported_parameter")
+    if asked.model not in chats.models:
+        raise RequestError(str(unknown("model", asked.model, chats.models)), "model", "model_not_found", 404)
+    if asked.messages[-1].role != "user":
+        raise RequestError("expected the user's message at the end of the messages", "messages")
+    settings = asked.citations or CitationSettings()
+    if asked.citations and settings.k and not asked.list_documents():
+        raise RequestError("citations need documents: give them as 'documents' or as parts of a message", "citations")
+    if settings.method not in ("", *chats.methods):
+        raise RequestError(str(unknown("method", settings.method, chats.methods)), "citations.method")
+    texts = [message.text for message in asked.messages]
+    for document in asked.list_documents():
+        texts += [document.name, document.text, document.url]
+    size = sum(map(len, texts))
+    if size > text_length:
+        message = f"all texts together may have {text_length:,} characters, these have {size:,}"
+        raise RequestError(message, "messages", "string_above_max_length")
+    return asked
+
+
+def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: Event) -> Answer:
+    """Return the answer to a request, and send the parts of its message: role, pieces of text, annotations.
+
+    Raises:
+        ExegeteError: prompt and answer are too long for the model, or the method does not support it.
+        StoppedError: `stop` was set.
+    """
+    model = chats.models[asked.model]
+    row, documents = _make_row(model, asked), asked.list_documents()
+    form = model.response_format
+    prompt_tokens = count_prompt_tokens(form, row)
+    max_tokens = asked.max_completion_tokens or asked.max_tokens
+    room = form.max_length - (len(form.start) if form.is_encoder_decoder else prompt_tokens)
+    # A longer prompt would be cut, and the answer would silently miss a part of the documents.
+    if prompt_tokens > form.max_prompt_length(max_tokens or 1):
+        message = f"the model reads {form.max_length} tokens: {prompt_tokens} of the prompt leave {max(0, room)}"
+        raise RequestError(message, "messages", "context_length_exceeded")
+    send({"role": "assistant", "content": ""})
+    follower = _TextFollower(model.tokenizer, asked.stop or (), send)
+    seed = secrets.randbits(32) if asked.seed is None else asked.seed
+    with track_progress(model.embedding, lambda n_inputs: None, stop):
+        (row,) = model.respond(
+            [row], max_tokens or min(MAX_TOKENS, room), asked.temperature or 0.0, seed,
+            allow_empty=True, stopping_criteria=[follower],
+        )  # fmt: skip
+    ids = row["response"]
+    text = follower.finish(ids)
+    end_ids = model.generator.generation_config.eos_token_id
+    has_ended = ids[-1] in (end_ids if isinstance(end_ids, list) else [end_ids])
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(ids), "total_tokens": prompt_tokens + len(ids)}
+    annotations = None
+    if documents and (asked.citations is None or asked.citations.k):
+        if follower.is_stopped:
+            # A token that begins in the answer and ends in the stop sequence is left out.
+            spans = decode_response(model.tokenizer, ids).spans
+            row["response"] = [token for token, (_, end) in zip(ids, spans, strict=True) if end <= len(text)]
+        annotations = _annotate(chats, asked, row, documents, stop) if text.strip() and row["response"] else []
+        send({"annotations": annotations})
+    return Answer(text, annotations, "stop" if has_ended or follower.is_stopped else "length", usage)
+
+
+class _TextFollower(StoppingCriteria):
+    """Sends the text of an answer while its tokens are generated, and ends it at one of the texts `stops`."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str], send: SendDelta) -> None:
+        self.tokenizer, self.stops, self.send = tokenizer, stops, send
+        self.n_prompt, self.sent, self.is_stopped = -1, "", False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """Return whether the answer has ended [1], given the tokens [1, L] of the prompt and the answer until now."""
+        if self.n_prompt < 0:
+            self.n_prompt = input_ids.shape[1] - 1
+        text = self._decode(input_ids[0, self.n_prompt :].tolist())
+        if not self.is_stopped:
+            # Not sent yet: what may be the beginning of a stop sequence, and the first bytes of a character.
+            held = max(map(len, self.stops), default=1) - 1
+            self._send_until(text[: max(0, len(text) - held)].rstrip("\ufffd"))
+        return torch.full((len(input_ids),), self.is_stopped, device=input_ids.device)
+
+    def finish(self, ids: Sequence[int]) -> str:
+        """Send the rest of the answer, and return the whole of it.
+
+        Raises:
+            ExegeteError: later tokens have changed text that was sent.
+        """
+        text = self._decode(ids)
+        self._send_until(text)
+        if self.sent != text:
+            raise ExegeteError("the tokenizer changes text before a token that follows: ask without 'stream'")
+        return text
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        places = [text.find(stop) for stop in self.stops if stop in text]
+        self.is_stopped = bool(places)
+        return text[: min(places, default=len(text))]
+
+    def _send_until(self, text: str) -> None:
+        if len(text) > len(self.sent) and text.startswith(self.sent):
+            self.send({"content": text[len(self.sent) :]})
+            self.sent = text
+
+
+def _make_row(model: GeneratingModel, asked: ChatRequest) -> dict[str, Any]:
+    """Return the request as an example of the library. Raises RequestError for a chat that the model cannot read."""
+    # Braces in the texts of a request are not places of documents.
+    row: dict[str, Any] = {"literal": True}
+    row["sources"] = [{"name": document.name, "text": document.text} for document in asked.list_documents()]
+    if getattr(model.tokenizer, "chat_template", None):
+        roles = ["system" if message.role == "developer" else message.role for message in asked.messages]
+        texts = [message.text for message in asked.messages]
+        row["messages"] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        return row
+    if len(asked.messages) > 1:
+        raise RequestError("the model has no chat template: it continues one message of the user", "messages")
+    return row | {"prompt": asked.messages[0].text}
+
+
+def _annotate(
+    chats: ChatService, asked: ChatRequest, row: dict[str, Any], documents: Sequence[Document], stop: Event
+) -> list[dict[str, Any]]:
+    """Return the best sources of each sentence of the answer, in the form of OpenAI's URL citations."""
+    model = chats.models[asked.model]
+    settings = asked.citations or CitationSettings()
+    method = settings.method or chats.get_default_method(asked.model)
+    names = [document.name for document in documents]
+    explainer, unit = chats.resolve_method(
+        ChatQuestion(asked.model, method, sources=tuple((name, "") for name in names))
+    )
+    with track_progress(model.embedding, lambda n_inputs: None, stop):
+        item = attribute(model, [row], explainer, "sentences", unit=unit, show_progress=False)[0]
+    assert item.exchange is not None
+    sentences = item.aggregate("source", "sentences").targets
+    annotations = []
+    for target, citation in zip(sentences, item.citations(settings.k), strict=True):
+        assert isinstance(target.value, tuple)
+        start, end = item.exchange.extent(target.value)
+        for name, score in citation.sources:
+            index = names.index(name)
+            place = {"start_index": start, "end_index": end, "title": name, "url": documents[index].url}
+            facts = {"index": index, "score": score, "method": method, "lower_bound": citation.lower_bounds.get(name)}
+            annotations.append({"type": "url_citation", "url_citation": place} | facts)
+    return annotations
+
+
+def make_error_response(status: int, message: str, param: str | None = None, code: str | None = None) -> JSONResponse:
+    """Return an error in the form of OpenAI's API; an invalid request (422 of the pages) has the status 400."""
+    status = 400 if status == 422 else status
+    headers = {"www-authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": _describe_error(status, message, param, code)}, status, headers)
+
+
+def handle_request_error(request: Request, error: Exception) -> Response:
+    """Return the response to a refused request."""
+    assert isinstance(error, RequestError)
+    return make_error_response(error.status, str(error), error.param, error.code)
+
+
+def _describe_error(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
+def _get_chats(request: Request) -> ChatService:
+    chats = get_site(request).chats
+    assert chats is not None, "the API is served only with language models"
+    return chats
