@@ -93,6 +93,15 @@ def test_a_task_beyond_its_time_limit_is_stopped():
     queue.close()
 
 
+def test_a_task_that_waits_too_long_is_not_started():
+    queue, begun = WorkQueue(2, 0.2), []
+    queue.submit(lambda stop: time.sleep(0.4))
+    with pytest.raises(BusyError, match="others take too long"):
+        queue.submit(begun.append)[0].result(10)
+    assert not begun
+    queue.close()
+
+
 def test_closing_the_queue_stops_running_and_waiting_tasks():
     queue = WorkQueue(3, 60)
 

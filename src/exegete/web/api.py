@@ -24,7 +24,6 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers import attribute
 from exegete.models.generation.examples import count_prompt_tokens
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.generation.response import decode_response
 from exegete.web.authentication import is_equal_secret
 from exegete.web.chat.question import MAX_TOKENS, ChatQuestion
 from exegete.web.chat.service import ChatService
@@ -155,10 +154,8 @@ router = APIRouter(prefix=PREFIX.rstrip("/"), dependencies=[Depends(require_toke
 @router.get("/models")
 def list_models(request: Request) -> Response:
     """Return the models of the server."""
-    models = [
-        {"id": name, "object": "model", "created": 0, "owned_by": "exegete"} for name in _get_chats(request).models
-    ]
-    return JSONResponse({"object": "list", "data": models})
+    constant = {"object": "model", "created": 0, "owned_by": "exegete"}
+    return JSONResponse({"object": "list", "data": [{"id": name} | constant for name in _get_chats(request).models]})
 
 
 @router.post("/chat/completions")
@@ -280,8 +277,7 @@ def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: E
     if documents and (asked.citations is None or asked.citations.k):
         if follower.is_stopped:
             # A token that begins in the answer and ends in the stop sequence is left out.
-            spans = decode_response(model.tokenizer, ids).spans
-            row["response"] = [token for token, (_, end) in zip(ids, spans, strict=True) if end <= len(text)]
+            row["response"] = [ids[n] for n in range(len(ids)) if len(follower.decode(ids[: n + 1])) <= len(text)]
         annotations = _annotate(chats, asked, row, documents, stop) if text.strip() and row["response"] else []
         send({"annotations": annotations})
     return Answer(text, annotations, "stop" if has_ended or follower.is_stopped else "length", usage)
@@ -298,7 +294,7 @@ class _TextFollower(StoppingCriteria):
         """Return whether the answer has ended [1], given the tokens [1, L] of the prompt and the answer until now."""
         if self.n_prompt < 0:
             self.n_prompt = input_ids.shape[1] - 1
-        text = self._decode(input_ids[0, self.n_prompt :].tolist())
+        text = self._cut(self.decode(input_ids[0, self.n_prompt :].tolist()))
         if not self.is_stopped:
             # Not sent yet: what may be the beginning of a stop sequence, and the first bytes of a character.
             held = max(map(len, self.stops), default=1) - 1
@@ -311,14 +307,17 @@ class _TextFollower(StoppingCriteria):
         Raises:
             ExegeteError: later tokens have changed text that was sent.
         """
-        text = self._decode(ids)
+        text = self._cut(self.decode(ids))
         self._send_until(text)
         if self.sent != text:
             raise ExegeteError("the tokenizer changes text before a token that follows: ask without 'stream'")
         return text
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _cut(self, text: str) -> str:
         places = [text.find(stop) for stop in self.stops if stop in text]
         self.is_stopped = bool(places)
         return text[: min(places, default=len(text))]
@@ -352,9 +351,8 @@ def _annotate(
     settings = asked.citations or CitationSettings()
     method = settings.method or chats.get_default_method(asked.model)
     names = [document.name for document in documents]
-    explainer, unit = chats.resolve_method(
-        ChatQuestion(asked.model, method, sources=tuple((name, "") for name in names))
-    )
+    question = ChatQuestion(asked.model, method, sources=tuple((name, "") for name in names))
+    explainer, unit = chats.resolve_method(question)
     with track_progress(model.embedding, lambda n_inputs: None, stop):
         item = attribute(model, [row], explainer, "sentences", unit=unit, show_progress=False)[0]
     assert item.exchange is not None

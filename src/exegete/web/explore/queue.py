@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import BoundedSemaphore, Event, Timer
@@ -17,6 +18,7 @@ from exegete.web.write_limit import BusyError
 T = TypeVar("T")
 Work = Callable[[Event], T]
 """Work that must stop when the event is set."""
+TOO_LATE = "the explanations of others take too long"
 POLL_SECONDS = 0.1
 """Time between two checks whether the client is still connected."""
 
@@ -40,7 +42,7 @@ class WorkQueue:
         if not self._free.acquire(blocking=False):
             raise BusyError(f"{self.size} explanations are waiting")
         stop = Event()
-        outcome = self._thread.submit(self._run, work, stop)
+        outcome = self._thread.submit(self._run, work, stop, time.monotonic() + self.seconds)
         self._stop_events.add(stop)
         outcome.add_done_callback(lambda _: self._release(stop))
         return outcome, stop
@@ -49,9 +51,12 @@ class WorkQueue:
         self._stop_events.discard(stop)
         self._free.release()
 
-    def _run(self, work: Work[T], stop: Event) -> T:
+    def _run(self, work: Work[T], stop: Event, latest_start: float) -> T:
         if stop.is_set():
             raise StoppedError
+        # `run` refuses work that waits too long before this; streams do not watch the time.
+        if time.monotonic() > latest_start:
+            raise BusyError(TOO_LATE)
         is_late = Event()
 
         def expire() -> None:
@@ -89,7 +94,7 @@ class WorkQueue:
                 if await request.is_disconnected():
                     raise ClientDisconnect
                 if not outcome.running() and asyncio.get_running_loop().time() > deadline:
-                    raise BusyError("the explanations of others take too long")
+                    raise BusyError(TOO_LATE)
             return future.result()
         except StoppedError:
             raise BusyError("the work was stopped") from None

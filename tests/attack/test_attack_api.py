@@ -1,0 +1,138 @@
+"""Fifty programs ask the API at once, and some leave: every answer is the right one, and memory does not grow."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import torch
+
+import exegete
+from attacked import LONG, noted
+from chats import chatting
+
+CLIENTS = 50
+SECONDS = 120 if LONG else 6
+API_TOKEN = "the-api-token-of-the-attack-0123456789"
+DOCUMENTS = {"town": "a moving film about a small town", "packages": "two women are holding packages ."}
+QUESTIONS = [f"{word} film about {n} towns" for n in range(8) for word in ("a", "dull", "moving", "small")]
+MAX_TOKENS = 12
+GROWTH = 1.02
+"""The memory at the end, at most, relative to that after the first half of the time."""
+
+
+def start(folder, port_file):
+    """The server as a process of its own, and the address of its API."""
+    command = [
+        sys.executable,
+        "-m",
+        "exegete",
+        "serve",
+        "--api",
+        "--model",
+        str(folder),
+        "--port",
+        "0",
+        "--threads",
+        "1",
+    ]
+    log = port_file.open("w")
+    environment = os.environ | {"EXEGETE_API_TOKEN": API_TOKEN}
+    server = subprocess.Popen(command, env=environment, stderr=log, stdout=log, cwd=folder)
+    for _ in range(1200):
+        found = re.search(r"API: (\S+)", port_file.read_text())
+        if found and "open:" in port_file.read_text():
+            return server, found[1]
+        assert server.poll() is None, port_file.read_text()
+        time.sleep(0.05)
+    raise AssertionError("the server does not start")
+
+
+def resident(server):
+    """The server's memory in MiB."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+
+def expect(model):
+    """The answer to each question, with the scores of its citations."""
+    answers = {}
+    for question in QUESTIONS:
+        message = {"role": "user", "content": f"{{sources}}\n\n{question}"}
+        (row,) = model.respond([{"messages": [message], "sources": DOCUMENTS}], MAX_TOKENS)
+        item = exegete.attribute(model, [row], "occlusion", "sentences", unit="source")[0]
+        scores = [score for citation in item.citations() for _, score in citation.sources]
+        answers[question] = item.response, scores
+    return answers
+
+
+def ask(address, number, end, answers):
+    """One client's work until the end; what came of it."""
+    chance, outcomes = random.Random(number), Counter()
+    documents = [{"title": name, "text": text} for name, text in DOCUMENTS.items()]
+    with openai.OpenAI(base_url=address, api_key=API_TOKEN, max_retries=0, timeout=60) as client:
+        while time.monotonic() < end:
+            question, kind = chance.choice(QUESTIONS), chance.choice(("whole", "whole", "stream", "stream", "left"))
+            stream = kind != "whole"
+            answer = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": question}], max_tokens=MAX_TOKENS, stream=stream,
+                extra_body={"documents": documents},
+            )  # fmt: skip
+            if kind == "left":
+                next(answer)
+                answer.close()
+            else:
+                text, scores = read_stream(answer) if stream else read_whole(answer)
+                expected_text, expected = answers[question]
+                assert text == expected_text
+                torch.testing.assert_close(torch.tensor(scores), torch.tensor(expected), atol=1e-5, rtol=0)
+            outcomes[kind] += 1
+    return outcomes
+
+
+def read_whole(answer):
+    message = answer.choices[0].message
+    return message.content, [each.score for each in message.annotations]
+
+
+def read_stream(answer):
+    text, scores = "", None
+    for chunk in answer:
+        delta = chunk.choices[0].delta
+        text += delta.content or ""
+        if getattr(delta, "annotations", None) is not None:
+            scores = [each["score"] for each in delta.annotations]
+    return text, scores
+
+
+def test_fifty_programs_at_once_get_their_own_answers(tmp_path):
+    made = chatting(dtype=torch.float32)
+    made.model.save_pretrained(tmp_path / "tiny")
+    made.tokenizer.save_pretrained(tmp_path / "tiny")
+    answers = expect(exegete.load(tmp_path / "tiny", task="generation"))
+    assert len({(text, *scores) for text, scores in answers.values()}) == len(QUESTIONS)
+    server, address = start(tmp_path / "tiny", tmp_path / "log")
+    try:
+        with noted("fifty programs at once", "the API") as seen, ThreadPoolExecutor(CLIENTS) as crowd:
+            end, memory = time.monotonic() + SECONDS, []
+            clients = [crowd.submit(ask, address, number, end, answers) for number in range(CLIENTS)]
+            while time.monotonic() < end:
+                time.sleep(SECONDS / 12)
+                memory.append(round(resident(server)))
+            outcomes = [client.result() for client in clients]
+            seen.update(sum(outcomes, Counter()))
+        assert all(each["whole"] + each["stream"] for each in outcomes)
+        assert memory[-1] < GROWTH * memory[len(memory) // 2], memory
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) in (0, 130, -signal.SIGINT)
+    finally:
+        server.kill()
