@@ -109,4 +109,36 @@ exegete.compare(model, examples, methods, ["recall_at_k", "topk_drop?k=1"], unit
 #   --source report.txt --source mail=inbox/7.txt
 # ```
 #
+# `exegete serve --api` gives the same citations to programs, as annotations of OpenAI's protocol
+# ([Serve answers with citations](../serving.md)). Here the server runs in a thread, and the `openai` package asks it:
+
+# %%
+import threading
+import time
+
+import uvicorn
+from openai import OpenAI
+
+from exegete.web import Site, create_app
+from exegete.web.chat.service import ChatService
+
+token = "a-token-that-only-this-tutorial-uses"
+site = Site(token=token, chats=ChatService({"orders": model}), api_token=token)
+server = uvicorn.Server(uvicorn.Config(create_app(site), port=8765, log_level="warning"))
+thread = threading.Thread(target=server.run)
+thread.start()
+while not server.started:
+    time.sleep(0.1)
+client = OpenAI(base_url="http://127.0.0.1:8765/v1", api_key=token)
+question = {"role": "user", "content": example["prompt"].removeprefix("{sources}\n\n")}
+documents = [{"title": name, "text": text} for name, text in example["sources"].items()]
+answer = client.chat.completions.create(
+    model="orders", messages=[question], max_tokens=1, extra_body={"documents": documents, "citations": {"k": 1}}
+)
+for annotation in answer.choices[0].message.annotations:
+    print(answer.choices[0].message.content, annotation.url_citation.title, round(annotation.score, 2))
+server.should_exit = True
+thread.join()
+
+# %% [markdown]
 # [Your own data](../data.md#chats) describes the format for many chats in one file.

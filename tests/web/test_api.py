@@ -21,6 +21,7 @@ from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.web import Limits, Site
 from exegete.web.chat.service import ChatService
+from readme_blocks import ROOT, blocks
 from serving import listening
 from sites import TOKEN, admin
 from test_work_queue import until
@@ -427,6 +428,17 @@ def test_parallel_clients_get_their_own_answers(address, model):
     with ThreadPoolExecutor(len(texts)) as crowd:
         for _ in range(2):
             assert list(crowd.map(answer, range(len(texts)))) == expected
+
+
+def test_the_page_on_serving_runs_as_it_stands(model, monkeypatch, capsys):
+    (block,) = [block.text for block in blocks(ROOT / "docs" / "serving.md") if block.language == "python"]
+    monkeypatch.setenv("EXEGETE_API_TOKEN", API_TOKEN)
+    made = Site(TOKEN, chats=ChatService({"my-chat-model": model}), api_token=API_TOKEN)
+    with listening(made) as address:
+        exec(block.replace("http://127.0.0.1:8000", address), {})
+    printed = capsys.readouterr().out
+    assert "letter" in printed
+    assert "memo" in printed
 
 
 def test_a_server_without_a_token_has_no_api(model):
