@@ -73,6 +73,26 @@ def test_a_chat_template_with_a_place_for_documents():
     assert prompt.template.fill(prompt.texts)[0].startswith("[doc 1] a moving film about a small town\n[doc 2]")
 
 
+def test_literal_text_may_have_braces_and_quote_sources():
+    text = "is {doc 1} or {x} in {sources} a moving film about a small town ?"
+    prompt = parse_prompt({"prompt": text, "sources": SOURCES, "literal": True}, tokenizer())
+    assert prompt.names == ("doc 1", "doc 2", "prompt")
+    assert prompt.template.fill(prompt.texts)[0] == "\n\n".join([*SOURCES.values(), text])
+    chat = [{"role": "user", "content": "{x}"}, {"role": "assistant", "content": "{doc 2}"}]
+    chat.append({"role": "user", "content": text})
+    found = parse_prompt({"messages": chat, "sources": SOURCES, "literal": True}, tokenizer())
+    assert (found.names, found.texts[-1]) == (("doc 1", "doc 2", "user"), text)
+    placed = [{"role": "user", "content": "{sources}\n\nwhy"}]
+    first = [{"role": "user", "content": "why"}]
+    assert parse_prompt({"messages": placed, "sources": SOURCES}, tokenizer()) == parse_prompt(
+        {"messages": first, "sources": SOURCES, "literal": True}, tokenizer()
+    )
+    template = "{% for d in documents %}[{{ d.title }}] {{ d.text }}\n{% endfor %}" + TEMPLATE
+    found = parse_prompt({"messages": chat, "sources": SOURCES, "literal": True}, tokenizer(template))
+    assert found.template.fill(found.texts)[0].startswith("[doc 1] a moving film about a small town\n[doc 2]")
+    assert found.texts[-1] == text
+
+
 def test_sources_in_other_forms():
     assert name_sources(["a", "b"]) == {"source 1": "a", "source 2": "b"}
     assert name_sources([{"title": "x", "text": "a"}, {"text": "b"}]) == {"x": "a", "source 2": "b"}

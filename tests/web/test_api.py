@@ -25,6 +25,7 @@ from readme_blocks import ROOT, blocks
 from serving import listening
 from sites import TOKEN, admin
 from test_work_queue import until
+from two_sided import two_sided
 
 API_TOKEN = "the-api-token-of-the-tests-0123456789"
 DOCUMENTS = [
@@ -253,6 +254,27 @@ def test_draws_follow_temperature_and_seed(client, model):
     assert len(unseeded) > 1
 
 
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_models_without_a_chat_template_continue_one_message(family):
+    made = two_sided(family) if family == "t5" else tiny(template=None)
+    row = {"prompt": "{sources}\n\nwhat is small ?", "sources": {"source 1": DOCUMENTS[0]["text"], "b": "two women"}}
+    (row,) = made.respond([row], 6, allow_empty=True)
+    (item,) = exegete.attribute(made, [row], "occlusion", "sentences", unit="source")
+    site = Site(TOKEN, chats=ChatService({"tiny": made}), api_token=API_TOKEN)
+    with listening(site) as address, connect(address) as client:
+        documents = [{"text": DOCUMENTS[0]["text"]}, {"name": "b", "text": "two women"}]
+        question = {"role": "user", "content": "what is small ?"}
+        answer = ask(client, [question], documents, max_tokens=6)
+        assert answer.choices[0].message.content == item.response
+        scores = [each.score for each in answer.choices[0].message.annotations]
+        assert scores == pytest.approx([s for c in item.citations() for _, s in c.sources], abs=1e-5)
+        batch = made.encode([row])
+        n_prompt = int((batch.attended & ~batch.response).sum()) - len(made.decoder_start_ids)
+        assert answer.usage.prompt_tokens == n_prompt
+        with pytest.raises(openai.BadRequestError, match="no chat template"):
+            ask(client)
+
+
 def test_models_are_listed(client):
     assert [each.id for each in client.models.list()] == ["tiny", "trained", "random"]
 
@@ -278,6 +300,10 @@ def test_models_are_listed(client):
         ({"max_completion_tokens": 250}, "the model reads 260 tokens", "messages"),
         ({"temperature": 2.5}, "less than or equal to 2", "temperature"),
         ({"stop": ""}, "at least 1 character", "stop.0"),
+        ({"stop": list("abcde")}, "at most 4 items", "stop"),
+        ({"temperature": 1e-300}, "expected 0, or 0.01 to 2", "temperature"),
+        ({"documents": [{"text": "a"}] * 257}, "may have 256 documents", "documents"),
+        ({"documents": [{"name": "\ue0009\ue001", "text": "a"}]}, "the name of a source has a number", None),
         ({"n": 2}, "Input should be 1", "n"),
         ({"top_p": 0.5}, "'top_p' is not supported", "top_p"),
         ({"logprobs": True}, "'logprobs' is not supported", "logprobs"),

@@ -15,7 +15,7 @@ from uuid import uuid4
 import torch
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 from starlette.requests import ClientDisconnect
 from torch import Tensor
 from transformers import StoppingCriteria
@@ -34,10 +34,9 @@ from exegete.web.site import get_site
 from exegete.web.write_limit import BusyError
 
 PREFIX = "/v1/"
-IGNORED = frozenset({
-    "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier",
-    "service_tier", "user",
-})  # fmt: skip
+MAX_DOCUMENTS, MIN_TEMPERATURE = 256, 0.01
+"""Most documents of a request; temperatures between 0 and the smallest one would overflow."""
+IGNORED = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "user"})
 """Parameters of OpenAI's API that do not change the answer."""
 NEUTRAL: dict[str, Any] = {
     "frequency_penalty": 0, "logit_bias": {}, "logprobs": False, "modalities": ["text"], "presence_penalty": 0,
@@ -56,11 +55,7 @@ class RequestError(ExegeteError):
         self.param, self.code, self.status = param, code, status
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Document(_Strict):
+class Document(BaseModel, extra="forbid", strict=True):
     """A document that the answer may cite; as a part of a message it has the type "document"."""
 
     type: Literal["document"] = "document"
@@ -69,7 +64,7 @@ class Document(_Strict):
     url: str = ""
 
 
-class TextPart(_Strict):
+class TextPart(BaseModel, extra="forbid", strict=True):
     """A part of a message's text."""
 
     type: Literal["text"]
@@ -79,10 +74,9 @@ class TextPart(_Strict):
 Part = Annotated[TextPart | Document, Field(discriminator="type")]
 
 
-class Message(BaseModel):
+class Message(BaseModel, strict=True):
     """A message of the chat. Further fields of an assistant's earlier message, such as annotations, are ignored."""
 
-    model_config = ConfigDict(strict=True)
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
         list[Part], BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v)
@@ -96,17 +90,16 @@ class Message(BaseModel):
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
 
-class CitationSettings(_Strict):
+class CitationSettings(BaseModel, extra="forbid", strict=True):
     """How many sources each sentence gets, and the method that finds them; empty: the default of the pages."""
 
     method: str = ""
     k: int = Field(default=2, ge=0)
 
 
-class ChatRequest(BaseModel):
+class ChatRequest(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
     """The body of a request for a chat completion. `citations` may also be true, for the defaults, or false."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
     model: str
     messages: list[Message] = Field(min_length=1)
     documents: list[Document] | None = None
@@ -119,7 +112,7 @@ class ChatRequest(BaseModel):
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     stop: Annotated[
         list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(lambda v: [v] if isinstance(v, str) else v)
-    ] = None
+    ] = Field(None, max_length=4)
     n: Literal[1] | None = None
     stream: bool | None = None
     stream_options: dict[str, bool] | None = None
@@ -209,11 +202,10 @@ def _format_data(value: Any) -> str:
 
 
 def parse_request(body: bytes, chats: ChatService, text_length: int) -> ChatRequest:
-    """Return the request in a body of JSON.
+    """Return the request in a body of JSON, whose texts may have `text_length` characters together.
 
     Raises:
-        RequestError: a malformed body, an unknown model or method, a parameter that is not supported, or texts with
-            more than `text_length` characters.
+        RequestError: a malformed body, an unknown model or method, a parameter or a chat that is not supported.
     """
     try:
         asked = ChatRequest.model_validate_json(body)
@@ -226,21 +218,31 @@ def parse_request(body: bytes, chats: ChatService, text_length: int) -> ChatRequ
             raise RequestError(f"the parameter {name!r} is not supported", name, "unsupported_parameter")
     if asked.model not in chats.models:
         raise RequestError(str(unknown("model", asked.model, chats.models)), "model", "model_not_found", 404)
-    if asked.messages[-1].role != "user":
-        raise RequestError("expected the user's message at the end of the messages", "messages")
     settings = asked.citations or CitationSettings()
-    if asked.citations and settings.k and not asked.list_documents():
-        raise RequestError("citations need documents: give them as 'documents' or as parts of a message", "citations")
     if settings.method not in ("", *chats.methods):
         raise RequestError(str(unknown("method", settings.method, chats.methods)), "citations.method")
+    if 0 < (asked.temperature or 0) < MIN_TEMPERATURE:
+        raise RequestError(f"temperature: expected 0, or {MIN_TEMPERATURE} to 2", "temperature")
+    _check_texts(asked, text_length)
+    return asked
+
+
+def _check_texts(asked: ChatRequest, text_length: int) -> None:
+    """Raise RequestError for too many or too long texts, for citations without documents, and without a question."""
+    documents = asked.list_documents()
+    if asked.messages[-1].role != "user":
+        raise RequestError("expected the user's message at the end of the messages", "messages")
+    if asked.citations and asked.citations.k and not documents:
+        raise RequestError("citations need documents: give them as 'documents' or as parts of a message", "citations")
+    if len(documents) > MAX_DOCUMENTS:
+        raise RequestError(f"a request may have {MAX_DOCUMENTS} documents, this one has {len(documents)}", "documents")
     texts = [message.text for message in asked.messages]
-    for document in asked.list_documents():
+    for document in documents:
         texts += [document.name, document.text, document.url]
     size = sum(map(len, texts))
     if size > text_length:
         message = f"all texts together may have {text_length:,} characters, these have {size:,}"
         raise RequestError(message, "messages", "string_above_max_length")
-    return asked
 
 
 def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: Event) -> Answer:

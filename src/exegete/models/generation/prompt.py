@@ -135,7 +135,8 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
         contents = _put_sources_first(blocks, {} if takes_documents else sources, placeholders)
     else:
         contents = _put_sources_in_places(blocks, sources, placeholders, takes_documents=takes_documents)
-    missing = [name for name in sources if name not in placeholders.names()]
+    placed = placeholders.names()
+    missing = [name for name in sources if name not in placed]
     if not is_chat:
         return placeholders.parse(contents[0], special=True)
     documents = [{"title": name, "text": placeholders.insert(name, sources[name], True)} for name in missing]
@@ -171,7 +172,7 @@ def name_sources(sources: Any) -> dict[str, str]:
         raise ExegeteError(f"expected sources as texts by name, got {sources!r:.80}")
     by_name: dict[str, str] = {}
     for name, text in pairs:
-        if not _require_text(f"source {name!r}", text).strip():
+        if not _require_text(f"source {_require_text('the name of a source', name)!r}", text).strip():
             raise ExegeteError(f"the source {name!r} is empty")
         if by_name.setdefault(name, text) is not text:
             raise ExegeteError(f"two sources are called {name!r}")
@@ -222,7 +223,8 @@ def _put_sources_in_places(
     if not sources and any(ALL_SOURCES in block.text for block in blocks):
         raise ExegeteError(f"the prompt has a place for {ALL_SOURCES}, but the example has none")
     contents = [_insert_placeholders(block, blocks, sources, placeholders) for block in blocks]
-    missing = [name for name in sources if name not in placeholders.names()]
+    placed = placeholders.names()
+    missing = [name for name in sources if name not in placed]
     _check_places(sources, () if takes_documents else missing, blocks)
     return contents
 
