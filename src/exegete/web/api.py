@@ -104,7 +104,7 @@ class ChatRequest(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
     messages: list[Message] = Field(min_length=1)
     documents: list[Document] | None = None
     citations: Annotated[
-        CitationSettings | None, BeforeValidator(lambda v: {"k": 2 * v} if isinstance(v, bool) else v)
+        CitationSettings | None, BeforeValidator(lambda v: ({} if v else {"k": 0}) if isinstance(v, bool) else v)
     ] = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
