@@ -14,10 +14,10 @@ from sweep.tiny_models import HEADS, list_types
 
 SAMPLE = {
     "SequenceClassification": ("bert", "fnet", "eurobert", "doge", "ibert", "mobilebert", "qwen3_next"),
-    "CausalLM": ("llama", "lfm2", "minimax", "roberta", "diffllama"),
+    "CausalLM": ("llama", "lfm2", "minimax", "roberta", "diffllama", "git", "hrm_text"),
     "Seq2SeqLM": ("t5", "bart"),
     "TokenClassification": ("convbert",),
-    "MaskedLM": ("roberta",),
+    "MaskedLM": ("roberta", "funnel", "electra"),
     "ImageClassification": ("beit", "dinov2", "ijepa", "data2vec-vision", "swin", "siglip"),
 }
 """Architectures of `make test`: one per way in which an assumption is broken, and a few that break none."""

@@ -99,6 +99,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "esmc": {"num_key_value_heads": 4},
     "funnel": {"num_hidden_layers": ..., "num_layers": ..., "block_sizes": [1, 1], "d_inner": 48},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
+    # The stacks of layers are run in cycles; each run counts as a layer.
+    "hrm_text": {"num_hidden_layers": 1, "H_cycles": 1, "L_cycles": 1},
+    # At a baseline of zeros all positions have equal index scores, and which of them are taken would be left to chance.
+    "hy_v4": {"index_topk": 64},
     "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2, "num_hidden_layers": 4},
     "layoutlmv3": {"visual_embed": False, "coordinate_size": 5, "shape_size": 6},
     "lilt": {"hidden_size": 24, "channel_shrink_ratio": 2},

@@ -87,14 +87,17 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
             raise
         except MODEL_ERRORS as error:
             # Raised, not remembered: the next call may succeed.
-            reason = (str(error).strip() or "no message").splitlines()[0]
-            raise ModelFailedError(
-                f"{type(unwrap_adapter(model.model)).__name__} fails when its {assumption} are checked "
-                f"({type(error).__name__}: {reason:.120}): take another method, or leave the checks out (check=False)"
-            ) from error
+            advice = "take another method, or leave the checks out (check=False)"
+            raise describe_failure(model, f"when its {assumption} are checked", error, advice) from error
 
     reason: str = remember(model, assumption, measure)
     return reason
+
+
+def describe_failure(model: Any, when: str, error: Exception, advice: str) -> ModelFailedError:
+    """Return an error that says when a model failed, the first line of its own error, and what to do."""
+    name, reason = type(unwrap_adapter(model.model)).__name__, (str(error).strip() or "no message").splitlines()[0]
+    return ModelFailedError(f"{name} fails {when} ({type(error).__name__}: {reason:.120}): {advice}")
 
 
 def can_be_checked(model: Any) -> bool:

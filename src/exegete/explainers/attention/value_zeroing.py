@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError
 from exegete.explainers.assumptions import OF_ATTENTION
 from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
@@ -67,6 +68,9 @@ def _compute_layer_rows(model: ExplainedModel, alone: Batch, target: Tensor) -> 
 
 def compute_contributions(call: LayerCall) -> Tensor:
     """Return C [L, L] of one layer, in float64; the row of a position that never changes is zero."""
+    if call.output.ndim != 3:
+        shape = list(call.output.shape)
+        raise ExegeteError(f"value_zeroing needs one hidden state per position, not states of shape {shape}")
     length = call.output.shape[1]
     budget = TOKENS_PER_PASS.get(call.output.device.type, TOKENS_PER_PASS["cuda"])
     masks = torch.eye(length, dtype=torch.bool, device=call.output.device)

@@ -12,10 +12,11 @@ from captum.attr import DeepLift as CaptumDeepLift
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import unknown
+from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, constant_target
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.checks import TOLERANCE, can_be_checked
 from exegete.models.hugging_face import Reference
 from exegete.models.layers.rescale_rule import RescaleRule
 from exegete.models.passes.last_layer import skip_unread_positions
@@ -23,6 +24,8 @@ from exegete.models.state import PROCESS_LOCK
 
 CAPTURE = Capture(differentiable_twice=True)
 Rule = Literal["rescale", "captum"]
+ALLOWED_ROUNDING = 5
+"""Rounding errors of one answer that the sum of the scores may miss."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class DeepLift(DimensionwiseExplainer):
             (slopes,) = torch.autograd.grad(total, embeddings, retain_graph=number < len(selectors))
             contributions = slopes * (embeddings.detach() - baseline)
             delta = contributions.sum((1, 2)) - (end.detach() - start)
+            _require_complete(model, delta, torch.maximum(end.detach().abs(), start.abs()))
             scores = self.aggregate_dimensions(contributions)
             explanations.append(TokenScores(scores, delta, logits=outputs.logits.detach()))
         return explanations
@@ -114,3 +118,16 @@ class DeepLift(DimensionwiseExplainer):
             explainer = CaptumDeepLift(ScoreOfEmbeddings(model, batch, target))
             contributions: Tensor = explainer.attribute(embeddings, reference)
         return contributions.detach()
+
+
+def _require_complete(model: ExplainedModel, delta: Tensor, size: Tensor) -> None:
+    """Raise ExegeteError if scores miss more of the output's change than rounding, as where a function has no rule."""
+    if not can_be_checked(model):
+        return
+    tolerance = ALLOWED_ROUNDING * TOLERANCE[model.dtype.itemsize] * size.clamp(min=1)
+    if not bool((delta.abs() <= tolerance).all()):
+        raise ExegeteError(
+            f"deep_lift is refused for model type {model.config.model_type!r}: the scores' sum misses the change of the "
+            f"output by {float(delta.abs().max()):.2g}: the rescale rule does not reach all functions of this model, or "
+            "slopes at this baseline are too steep; use integrated_gradients, or another baseline"
+        )

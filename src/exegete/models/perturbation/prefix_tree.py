@@ -19,6 +19,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from exegete.models.batch import Batch
+from exegete.models.checks import MODEL_ERRORS, are_close, can_be_checked, remember
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.layers.architecture import unwrap_adapter
 from exegete.models.perturbation.packing import pack_by_padding
@@ -29,6 +30,9 @@ TEXTS_PER_TREE = 512
 """Texts per tree; keys and values are kept until their tree is done."""
 PASS_COSTS = {"cpu": 24, "cuda": 4096}
 """The number of tokens that cost as much as one more pass."""
+
+CHECKED_TOKENS = 9
+"""Tokens of the prompt on which the cache is checked."""
 
 PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 """Layers of a cache that hold keys and values and nothing else; classes derived from them hold more."""
@@ -72,6 +76,32 @@ def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
     is_stateful = getattr(unwrap_adapter(model.model), "_is_stateful", False)
     layers = DynamicCache(config=model.config).layers
     return not is_stateful and all(type(layer) in PLAIN_LAYERS for layer in layers)
+
+
+def shares_prefixes(model: Any, text: PerturbedText) -> bool:
+    """Return whether a pass on cached keys and values gives a text the model's own answer, measured once per model."""
+    if not can_be_checked(model) or text.shareable_tokens < 2:
+        return True
+
+    def measure() -> bool:
+        try:
+            return _is_cache_exact(model, text)
+        except MODEL_ERRORS:
+            return False
+
+    found: bool = remember(model, "prefix sharing", measure)
+    return found
+
+
+def _is_cache_exact(model: Any, text: PerturbedText) -> bool:
+    """Compare the end of a text, read on a cached beginning beside a text without one, with a pass over all of it."""
+    short = PerturbedText(text.ids[-(text.response + CHECKED_TOKENS) :], text.response, text.foil)
+    expected, new = _continue(model, [short], [[]])
+    half = short.shareable_tokens // 2
+    beginning = [(keys[:, :half], values[:, :half]) for keys, values in new.copy(0)]
+    # Beside each other, so that the cache has padding: GIT extends a mask that is as wide as its cache.
+    found, _ = _continue(model, [short, short], [[beginning], []])
+    return are_close(found, expected.expand_as(found), model.dtype)
 
 
 def build_tree(texts: Sequence[PerturbedText]) -> list[Branch]:

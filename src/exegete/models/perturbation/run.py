@@ -16,12 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
-from exegete.models.checks import Probe, find_failure
+from exegete.models.checks import MODEL_ERRORS, Probe, describe_failure, find_failure
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.perturbation.inputs import Deletion, Masking, PerturbedInputs, Replacement
 from exegete.models.perturbation.packing import pack_by_tokens
-from exegete.models.perturbation.prefix_tree import run_prefix_tree, supports_prefix_sharing
+from exegete.models.perturbation.prefix_tree import run_prefix_tree, shares_prefixes, supports_prefix_sharing
 
 RemovalMethod = Literal["remove", "mask", "pad", "zero", "attend"]
 # A GPU needs many more tokens per pass than a CPU to be busy.
@@ -105,14 +105,23 @@ def _run_rows(model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor) ->
     budget = TOKENS_PER_PASS.get(model.device.type, TOKENS_PER_PASS["cuda"])
     if len(rows) > 1 and supports_prefix_sharing(model):
         texts = inputs.get_texts(rows)
-        answers = run_prefix_tree(model, texts, budget) if texts else None
-        if answers is not None:
-            return answers
+        if texts and shares_prefixes(model, texts[0]):
+            answers = run_prefix_tree(model, texts, budget)
+            if answers is not None:
+                return answers
     sizes = inputs.lengths[rows].tolist()
     answers = []
     # Patches have no attention mask, so images of different lengths cannot share a pass.
     for part in pack_by_tokens(sizes, budget, uniform=model.modality == "image"):
-        answers += inputs.run(rows[part])
+        try:
+            answers += inputs.run(rows[part])
+        except (ExegeteError, torch.cuda.OutOfMemoryError):
+            raise
+        except MODEL_ERRORS as error:
+            # Some models take no text below a length (Funnel's pooling), which removal can reach.
+            when = f"on perturbed inputs of {int(inputs.lengths[rows[part]].min())} positions"
+            advice = "take perturbation='mask', or a method that removes nothing"
+            raise describe_failure(model, when, error, advice) from error
     return answers
 
 
