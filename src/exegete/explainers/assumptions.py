@@ -9,7 +9,7 @@ import torch
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
-from exegete.models.checks import TOLERANCE, Probe, can_be_checked, find_failure, remember
+from exegete.models.checks import Probe, can_be_checked, find_failure, get_tolerance, remember
 
 if TYPE_CHECKING:
     from exegete.explainers.base import Explainer
@@ -72,8 +72,6 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
         return ""
     assert explanation.delta is not None
     missing, size = float(explanation.delta.abs()), max(1.0, float(explanation.scores.abs().max()))
-    # Layers of 8-bit weights round their inputs as well, whatever the model's type.
-    is_rounded = getattr(model.model, "is_loaded_in_8bit", False)
-    if missing <= TOLERANCE[2 if is_rounded else model.dtype.itemsize] * size:
+    if missing <= get_tolerance(model) * size:
         return ""
     return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"

@@ -16,7 +16,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, constant_target
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.checks import TOLERANCE, can_be_checked
+from exegete.models.checks import can_be_checked, get_tolerance
 from exegete.models.hugging_face import Reference
 from exegete.models.layers.rescale_rule import RescaleRule
 from exegete.models.passes.last_layer import skip_unread_positions
@@ -124,10 +124,10 @@ def _require_complete(model: ExplainedModel, delta: Tensor, size: Tensor) -> Non
     """Raise ExegeteError if scores miss more of the output's change than rounding, as where a function has no rule."""
     if not can_be_checked(model):
         return
-    tolerance = ALLOWED_ROUNDING * TOLERANCE[model.dtype.itemsize] * size.clamp(min=1)
+    tolerance = ALLOWED_ROUNDING * get_tolerance(model) * size.clamp(min=1)
     if not bool((delta.abs() <= tolerance).all()):
         raise ExegeteError(
-            f"deep_lift is refused for model type {model.config.model_type!r}: the scores' sum misses the change of the "
-            f"output by {float(delta.abs().max()):.2g}: the rescale rule does not reach all functions of this model, or "
-            "slopes at this baseline are too steep; use integrated_gradients, or another baseline"
+            f"deep_lift is refused for model type {model.config.model_type!r}: the sum of the scores misses the change "
+            f"of the output by {float(delta.abs().max()):.2g}, since the rescale rule does not reach every function of "
+            "this model, or slopes at this baseline are too steep; use integrated_gradients, or another baseline"
         )
