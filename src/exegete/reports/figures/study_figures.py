@@ -14,7 +14,7 @@ from exegete.reports.figures.figure import escape_mathtext, make_panels
 from exegete.reports.highlighted.colors import LIGHT
 from exegete.reports.tables.leaderboard import Floats
 
-MARKERS = "osD^vP*X"
+MARKERS = "osD^vP*X<"
 
 
 class Panel(NamedTuple):

@@ -275,11 +275,12 @@ class FigurePart(Part):
     """A figure; its kind decides which fields are used.
 
     `seeds`: a dot per run, of `metrics` by recipe. `scatter`: a dot per run at `x` and `y`; with `average`, the mean
-    and deviation of each recipe. `curves`: `metrics` over budgets. `layers`: plausibility by layer. `sweep`: `metrics`
-    by a parameter or argument of the recipes, named by `over` as `parameters.weight`. `history`: `metrics` logged in
-    training. `heat`: a `table` of this file as a heat map. `coefficients`: the head coefficients of learned explainers.
-    `agreement`: a `measure` of the similarity of attributions: of one explainer between recipes or seeds; with
-    `between: explainers` of pairs of explainers; with `between: metrics`, how similarly `metrics` rank explainers.
+    and deviation of each recipe, or of each explainer with `between: explainers`. `curves`: `metrics` over budgets.
+    `layers`: plausibility by layer. `sweep`: `metrics` by a parameter or argument of the recipes, named by `over` as
+    `parameters.weight`. `history`: `metrics` logged in training. `heat`: a `table` of this file as a heat map.
+    `coefficients`: the head coefficients of learned explainers. `agreement`: a `measure` of the similarity of
+    attributions: of one explainer between recipes or seeds; with `between: explainers` of pairs of explainers; with
+    `between: metrics`, how similarly `metrics` rank explainers.
     """
 
     kind: Literal["seeds", "scatter", "curves", "layers", "sweep", "history", "heat", "coefficients", "agreement"]

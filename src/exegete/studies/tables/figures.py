@@ -60,7 +60,11 @@ def make_strips(results: Results, part: FigurePart) -> list[Panel]:
 
 
 def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
-    """Return one panel per pair of x and y: one dot per run, or each recipe's mean with its standard deviation."""
+    """Return one panel per pair of x and y: one dot per run, or each recipe's mean with its standard deviation.
+
+    With `between: explainers`, dots are grouped by explainer instead of by recipe.
+    """
+    group_by = "explainer" if part.between == "explainers" else "recipe"
     panels = []
     for y in part.y:
         for x in part.x:
@@ -68,8 +72,8 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
             rho = spearmanr(frame["x"], frame["y"]).statistic if frame["x"].nunique() > 1 else np.nan
             title = "" if part.average or np.isnan(rho) else f"Spearman ρ = {rho:.2f}"
             series = [
-                _make_dots(str(recipe), group, x, y, title, average=part.average)
-                for recipe, group in frame.groupby("recipe", sort=False)
+                _make_dots(str(name), group, x, y, title, average=part.average)
+                for name, group in frame.groupby(group_by, sort=False)
             ]
             panels.append(series)
     return panels
@@ -130,25 +134,26 @@ def make_table_matrix(results: Results, part: FigurePart) -> Matrix:
 
 
 def _join_measurements(results: Results, part: FigurePart, x: Axis, y: Axis) -> pd.DataFrame:
-    """Return the runs that have both measurements, in columns `x` and `y`."""
+    """Return the runs (with `between: explainers`, their explainers) that have both measurements, `x` and `y`."""
+    keys = [*RUN, "explainer"] if part.between == "explainers" else list(RUN)
     sides = []
     for name, axis in (("x", x), ("y", y)):
         where = dict(part.where)
         for field, value in (("dataset", axis.dataset), ("explainer", axis.explainer)):
             if value is not None:
                 where[field] = [value]
-        chosen = select_figures(results, [axis.metric], where).drop_duplicates(list(RUN))
-        sides.append(chosen[list(RUN)].assign(**{name: chosen["value"] * axis.scale}))
-    return sides[0].merge(sides[1], on=list(RUN)).dropna()
+        chosen = select_figures(results, [axis.metric], where).drop_duplicates(keys)
+        sides.append(chosen[keys].assign(**{name: chosen["value"] * axis.scale}))
+    return sides[0].merge(sides[1], on=keys).dropna()
 
 
-def _make_dots(recipe: str, group: pd.DataFrame, x: Axis, y: Axis, title: str, *, average: bool) -> Dots:
-    across, up = (group[name].to_numpy(dtype=np.float64) for name in ("x", "y"))
+def _make_dots(name: str, group: pd.DataFrame, x: Axis, y: Axis, title: str, *, average: bool) -> Dots:
+    across, up = (group[side].to_numpy(dtype=np.float64) for side in ("x", "y"))
     if not average:
-        return Dots(recipe, across, up, None, None, _axis_label(x), _axis_label(y), title)
+        return Dots(name, across, up, None, None, _axis_label(x), _axis_label(y), title)
     errors = [np.array([side.std(ddof=1) if len(side) > 1 else 0.0]) for side in (across, up)]
     means = [np.array([side.mean()]) for side in (across, up)]
-    return Dots(recipe, means[0], means[1], errors[0], errors[1], _axis_label(x), _axis_label(y), title)
+    return Dots(name, means[0], means[1], errors[0], errors[1], _axis_label(x), _axis_label(y), title)
 
 
 def _axis_label(axis: Axis) -> str:
