@@ -152,7 +152,8 @@ class Reference:
         if method == "attention_last":
             return readout @ maps[-1].mean(0)
         if method == "attention_all":
-            return readout @ torch.stack(maps).mean((0, 1))
+            # Layers may have different numbers of heads.
+            return readout @ torch.stack([layer.mean(0) for layer in maps]).mean(0)
         if method == "scaled_attention":
             return (readout @ maps[-1].mean(0)) * (readout @ slopes[-1][0].mean(0))
         one = torch.eye(len(readout), dtype=torch.float64)

@@ -82,12 +82,24 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "minicpm3": MLA,
     "mistral4": MLA,
     **dict.fromkeys(("bailing_hybrid", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_linear", "youtu"), MLA),
-    "longcat_flash": MLA,
+    **dict.fromkeys(("longcat_flash", "dots3_note_text"), MLA),
     "zaya": {"num_experts_per_tok": 1, "moe_topk": 1, "top_k_experts": 1},
     "openai_privacy_filter": {"id2label": {0: "A", 1: "B", 2: "C"}},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "layers_block_type": ["mamba", "attention"]},
+    "bamba": {"layer_types": ..., "attn_layer_indices": [1]},
+    "falcon_h1": {"layer_types": ...},
+    "recurrent_gemma": {"layer_types": ..., "num_hidden_layers": 3},
+    "mamba2": {"num_heads": 8},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "zamba": {
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "mamba_expand": 2,
+        "layer_types": ["linear_attention", "hybrid"] * 2,
+        "num_hidden_layers": 4,
+    },
     "bart": TAIL,
     "bigbird_pegasus": TAIL,
     "mbart": TAIL,
@@ -125,7 +137,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "xlnet": {"d_inner": 48, "d_head": 8, "mem_len": None},
     "xmod": {"default_language": "en_XX"},
-    "zamba": {"attention_hidden_size": 64, "attention_head_dim": 16, "mamba_expand": 2},
     "zamba2": {"attention_hidden_size": 64, "attention_head_dim": 16, "num_mem_blocks": 1},
     "perceiver": {
         "num_latents": 8,
@@ -178,6 +189,8 @@ def list_types(head: str) -> list[str]:
 def shrink(model_type: str, cls: Any, **changes: Any) -> dict[str, Any]:
     """The arguments of a tiny configuration of this class."""
     default = cls()
+    # Some configurations hold a value per layer; here all layers get the same.
+    default.allow_global_per_layer_attribute_access = True
     values = {}
     for name, size in SIZES.items():
         # Where a number per stage is expected, one size says nothing; properties follow from other entries.
