@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,7 @@ def test_notes_are_cited_and_what_was_needed_is_told_by_kind(tmp_path, capsys, m
     assert main([*words, "occlusion,random"]) == 0
     shown = capsys.readouterr()
     assert "questions are answered exactly right" in shown.err
+    assert re.fullmatch(r"the demo took \d+ (s|min)", shown.err.splitlines()[-1])
     assert all(kind in shown.out for kind in ("one hop", "redundant", "two hops"))
     assert "needed: note " in shown.err
     assert "train_runtime" not in shown.out

@@ -79,6 +79,15 @@ def test_the_report_fits_and_breaks_no_word(report, pictures, size):
     assert report.evaluate(CUT) == 0
 
 
+def test_the_report_is_short_and_its_examples_unfold(report, size):
+    assert report.evaluate("document.documentElement.scrollHeight") < {"desktop": 9_000, "phone": 12_000}[size]
+    shown = report.locator("#examples .views")
+    assert shown.count() > 1
+    assert sum(each.is_visible() for each in shown.all()) == (size == "desktop")
+    report.locator("#examples summary").nth(1).click()
+    assert shown.nth(1).is_visible()
+
+
 def test_the_reports_numbers_are_there_on_a_phone(report, size):
     row = report.locator("table.sortable tbody tr").first
     assert row.locator("td").first.is_visible()

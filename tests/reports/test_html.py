@@ -172,6 +172,26 @@ def test_the_filter_knows_every_method():
     assert filtered == {"one", "two", "three"}
 
 
+def test_what_was_explained_comes_first_and_metrics_are_grouped():
+    page = _report(subject={"model": "a/model", "data": "csv:reviews.csv", "split": "test", "accuracy": "0.910"})
+    parsed = Page(page)
+    assert parsed.tags("title")[0][2] == "A comparison – a/model, csv:reviews.csv, test, 0.910"
+    first = page.index('class="facts subject"')
+    assert page.index("<h1>") < first < page.index('class="lead"') < page.index("<table")
+    (groups,) = parsed.tags("tr", class_="groups")
+    spans = [(head[2], head[1]["colspan"]) for head in parsed.tags("th", scope="colgroup")]
+    assert spans == [("Faithfulness", "2"), ("Cost", "1")]
+    assert groups[2].split() == ["FaithfulnessCost"]
+
+
+def test_examples_after_the_first_are_folded():
+    text = "The tea was warm."
+    views = [ExampleView(index, (text,), "positive", "positive", [None], {}) for index in range(3)]
+    folds = [element for element in Page(_report(examples=views)).tags("details") if element[1].get("class") == "card"]
+    assert ["open" in attributes for _, attributes, _ in folds] == [True, False, False]
+    assert all(text in content for _, _, content in folds)
+
+
 def test_curves_say_their_values():
     page = Page(_report(("occlusion",)))
     titles = [one[2] for one in page.tags("title")][1:]

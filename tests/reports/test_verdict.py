@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from exegete.reports.tables.leaderboard import make_leaderboard
+from exegete.reports.tables.leaderboard import count_separating_examples, make_leaderboard
 from exegete.reports.tables.verdict import format_disagreements, format_verdict
 from reports.boards import CARDS, results
 
@@ -31,8 +31,25 @@ def test_ties_and_what_they_cost():
     board = _board(_others(fast=NOISE + 0.4 - NOISE.mean(), slow=NOISE[::-1] + 0.39 - NOISE.mean()), COSTS)
     assert format_verdict(board) == (
         "On 50 examples, fast and slow are tied best by Comprehensiveness (0.400, 0.390); "
-        "fast costs a sixth of slow, 0.02 s per example. saliency is no better than random."
+        "fast costs a sixth of slow, 0.02 s per example. More than 100,000 examples would be needed to separate the "
+        "first two. saliency is no better than random."
     )
+
+
+def test_the_examples_that_would_separate_the_first_two_are_those_of_a_paired_test():
+    differences = 0.3 + 1.5 * (NOISE - NOISE.mean()) / NOISE.std(ddof=1)
+    need = count_separating_examples(differences)
+    assert need == pytest.approx(((1.959964 + 0.841621) * 1.5 / 0.3) ** 2)
+    noise = np.random.default_rng(1).normal(0.3, 1.5, size=(4000, round(need)))
+    found = np.abs(noise.mean(1)) > 1.96 * noise.std(1, ddof=1) / np.sqrt(round(need))
+    assert found.mean() == pytest.approx(0.8, abs=0.02)
+    slow = np.roll(NOISE, 7)
+    board = _board(_others(fast=slow + differences, slow=slow), COSTS)
+    assert f"About {float(f'{need:.2g}'):.0f} examples would separate the first two." in format_verdict(board)
+    sure = _board(_others(fast=slow + 9, slow=slow), COSTS)
+    assert "separate" not in format_verdict(sure)
+    same = _board(_others(fast=NOISE, slow=NOISE), COSTS)
+    assert same.separating == np.inf
 
 
 def test_one_is_best():

@@ -55,6 +55,25 @@ def test_one_row_an_example_and_method_with_a_column_a_metric(saved, data, tmp_p
     pd.testing.assert_frame_equal(stored, found.results)
 
 
+def test_the_report_names_model_data_split_and_accuracy(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(8))
+    found = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path)
+    predicted = [item.prediction.value for item in found.attributions]
+    right = sum(one == other for one, other in zip(predicted, few["label"], strict=True))
+    top = (tmp_path / "report.html").read_text().split('class="facts subject"')[1].split("</p>")[0]
+    shown = dict(re.findall(r"<span>(\w+) <strong>(.*?)</strong>", top))
+    assert shown == {
+        "model": str(saved),
+        "data": "generated",
+        "split": "dev",
+        "accuracy": f"{right / 8:.3f} ({right} of 8 examples)",
+    }
+    # Where the same rows were read from does not make them other rows.
+    few.info.description = "elsewhere"
+    again = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path)
+    pd.testing.assert_frame_equal(again.results, found.results)
+
+
 def test_a_checkpoint_folder_keeps_batches_and_gets_no_report(saved, data, tmp_path):
     model, few = exegete.load(saved), data.select(range(8))
     first = exegete.compare(model, few, METHODS, METRICS, checkpoint_dir=tmp_path)

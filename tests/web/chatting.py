@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import asdict
 
 import torch
 
@@ -31,3 +32,16 @@ def chats(**options):
 def site(room=None, limits=Limits()):  # noqa: B008  (frozen)
     """A site where only the chat is open."""
     return Site(TOKEN, chats=room or chats(limits=limits), limits=limits)
+
+
+def page_of(room, question=ASKED):
+    """The address of a question that the server stores."""
+    room.questions.add(question.key, question)
+    return f"/chat/{question.key}"
+
+
+def form_of(question=ASKED):
+    """The fields of the form of a question."""
+    names, texts = zip(*question.sources, strict=True) if question.sources else ((), ())
+    fields = {name: value for name, value in asdict(question).items() if name != "sources"}
+    return fields | {"name": list(names), "text": list(texts)}

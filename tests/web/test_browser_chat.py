@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from playwright.sync_api import expect
 
-from browsing import fits, served, tab_to, visitor
+from browsing import PATIENCE, fits, served, tab_to, visitor
 from chats import SOURCES
-from chatting import ASKED, chats, site
+from chatting import ASKED, chats, page_of, site
+from exegete.web import Limits
 from exegete.web.chat.answer_view import build_answer_view
 from exegete.web.chat.question import ChatQuestion
+from exegete.web.explore.progress import StoppedError
+from sites import TOKEN
 from test_browser_access import both
 
 pytestmark = pytest.mark.browser
@@ -56,6 +60,7 @@ def shades(page):
 def test_documents_are_added_and_removed_and_the_models_answer_is_explained(opened, room):
     page = opened("/chat", admin=True, size=SMALL)
     expect(page.get_by_label("Text")).to_have_count(2)
+    expect(page.locator("#method option[value=decompx_classifier]")).to_have_count(0)
     page.get_by_role("button", name="Add a document").click()
     for number, (name, text) in enumerate([("doc 1", SOURCES["doc 1"]), ("wrong", "x"), ("doc 2", "two women")]):
         page.get_by_label("Name").nth(number).fill(name)
@@ -65,9 +70,12 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
     page.get_by_label("Question", exact=True).fill("what is small ?")
     page.locator("summary", has_text="Instructions, and an answer to explain").click()
     page.get_by_label("Maximum number of generated tokens").fill("6")
+    expect(page.locator("#cost")).to_contain_text("At most 4 forward passes, about")
+    expect(page.locator("#method option:checked")).to_have_text(re.compile(r"Occlusion – \d+ s"))
     with page.expect_navigation():
         page.get_by_role("button", name="Explain").click()
     there(page)
+    assert re.fullmatch(r".*/chat/\w{32}#answer", page.url)
     asked = ChatQuestion(
         "tiny", "occlusion", "what is small ?", (("doc 1", SOURCES["doc 1"]), ("doc 2", "two women")), tokens=6
     )
@@ -81,7 +89,7 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
 
 def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
     drawn = build_answer_view(room.explain(WORDS).attribution)
-    page = opened(f"/chat?{WORDS.query}", admin=True)
+    page = opened(page_of(room, WORDS), admin=True)
     there(page)
     assert shades(page) == drawn.highlighted.levels[0]
     word = page.locator("[data-row]").get_by_text("town", exact=True)
@@ -105,7 +113,7 @@ def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
 
 
 def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows(opened, room):
-    page = opened(f"/chat?{WORDS.query}", admin=True)
+    page = opened(page_of(room, WORDS), admin=True)
     there(page)
     clean = room.score_without(WORDS, [])
     without = room.score_without(replace(WORDS, unit="source", method="occlusion"), [0])
@@ -131,8 +139,8 @@ def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows
     expect(page.locator(".gone")).to_have_count(0)
 
 
-def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened):
-    page = opened(f"/chat?{WORDS.query}", admin=True)
+def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened, room):
+    page = opened(page_of(room, WORDS), admin=True)
     there(page)
     press, focused = page.keyboard.press, "document.activeElement"
     tab_to(page, "dataset.row", "1")
@@ -150,8 +158,8 @@ def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened):
 
 
 @pytest.mark.parametrize("asked", [None, WORDS, replace(WORDS, unit="source"), replace(ASKED, method="globenc")])
-def test_the_page_is_open_to_everybody(opened, asked):
-    page = opened(f"/chat?{asked.query}" if asked else "/chat", admin=True, reduced_motion="reduce", size=SMALL)
+def test_the_page_is_open_to_everybody(opened, room, asked):
+    page = opened(page_of(room, asked) if asked else "/chat", admin=True, reduced_motion="reduce", size=SMALL)
     if asked is not None:
         there(page)
     if page.locator("[data-unit]").count():
@@ -166,9 +174,94 @@ def test_the_page_is_open_to_everybody(opened, asked):
     assert fits(page)
 
 
-def test_an_answer_that_does_not_come_is_said_not_to(opened):
-    page = opened(f"/chat?{ASKED.query}", admin=True)
+def test_an_answer_that_does_not_come_is_said_not_to(opened, room):
+    page = opened(page_of(room), admin=True)
     there(page)
     page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
     page.get_by_role("button", name="Remove doc 1").click()
     expect(page.locator("#effect")).to_have_text("No answer from the server: the bars are unchanged.")
+
+
+def test_texts_that_are_too_long_are_counted_while_typing_and_kept(browser):
+    with served(site(limits=Limits(text_length=100))) as address, visitor(browser, address) as opened:
+        page = opened("/chat", admin=True, size=SMALL)
+        page.get_by_label("Text").first.fill("ü" * 90)
+        page.get_by_label("Question", exact=True).fill("why ?")
+        expect(page.locator("[data-limit]")).to_have_text("95 of 100 characters in all texts")
+        page.get_by_label("Text").first.fill("ü" * 120)
+        expect(page.locator("[data-limit]")).to_have_class("hint over")
+        page.get_by_role("button", name="Explain").click()
+        name = page.get_by_label("Name").first
+        assert name.evaluate("field => field.validationMessage") == "Shorten the texts by 25 characters."
+        assert page.url.endswith("/chat")
+        assert len(page.get_by_label("Text").first.input_value()) == 120
+        page.get_by_label("Text").first.fill("a town")
+        page.get_by_label("Question", exact=True).fill("{b} ?")
+        expect(page.locator("#cost")).to_contain_text("unknown source 'b'")
+
+
+def test_without_scripts_a_form_with_a_problem_keeps_its_texts(browser):
+    with served(site(limits=Limits(text_length=100))) as address:
+        # Not by `visitor`: Chromium logs the status 422 as an error.
+        page = browser.new_page(base_url=address, java_script_enabled=False)
+        page.goto(f"/sign-in?token={TOKEN}&next=/chat")
+        page.get_by_label("Text").first.fill("y" * 120)
+        page.get_by_label("Question", exact=True).fill("why ?")
+        with page.expect_navigation():
+            page.get_by_role("button", name="Explain").click()
+        expect(page.get_by_role("alert")).to_contain_text("Shorten them by 25.")
+        assert len(page.get_by_label("Text").first.input_value()) == 120
+        page.get_by_label("Text").first.fill("a town")
+        with page.expect_navigation():
+            page.get_by_role("button", name="Show costs").click()
+        expect(page.locator("#cost")).to_contain_text("At most")
+        with page.expect_navigation():
+            page.get_by_role("button", name="Explain").click()
+        page.get_by_role("link", name="Show the answer without scripts").click()
+        expect(page.get_by_role("heading", name="The model answers")).to_be_visible()
+        page.close()
+
+
+def test_text_files_become_documents(opened):
+    page = opened("/chat", admin=True)
+    files = [("letter.txt", "a town"), ("memo.md", "it rains"), ("third.txt", "x"), ("picture.png", b"\x00\xff")]
+    page.locator("#files input").set_input_files(
+        [
+            {"name": name, "mimeType": "text/plain", "buffer": text if isinstance(text, bytes) else text.encode()}
+            for name, text in files
+        ]
+    )
+    expect(page.get_by_label("Text")).to_have_count(3)
+    assert [field.input_value() for field in page.get_by_label("Name").all()] == ["letter", "memo", "third"]
+    expect(page.locator("#dropped")).to_have_text("picture.png is no text in UTF-8")
+    page.locator("#documents").evaluate(
+        """(box) => {
+            const files = new DataTransfer();
+            files.items.add(new File(["dropped text"], "fourth.txt"));
+            box.dispatchEvent(new DragEvent("drop", {dataTransfer: files, bubbles: true, cancelable: true}));
+        }"""
+    )
+    expect(page.get_by_label("Name").nth(3)).to_have_value("fourth")
+    expect(page.get_by_label("Text").nth(3)).to_have_value("dropped text")
+
+
+def test_an_answer_is_written_word_by_word_and_can_be_stopped(browser, monkeypatch):
+    room = chats()
+    begun, stopped = [], []
+
+    def write_slowly(question, report=None, stop=None, write=None):
+        begun.append(question)
+        write("the first words ")
+        stop.wait(PATIENCE / 1000)
+        stopped.append(stop.is_set())
+        raise StoppedError
+
+    monkeypatch.setattr(room, "explain", write_slowly)
+    with served(site(room)) as address, visitor(browser, address) as opened:
+        page = opened(page_of(room), admin=True)
+        expect(page.locator("#written")).to_have_text("the first words ")
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator("#answer")).to_contain_text("Stopped: press Explain to ask again.")
+        expect(page.locator("#cost")).to_contain_text("At most")
+        assert stopped == [True]
+        assert len(begun) == 1

@@ -6,19 +6,19 @@ import json
 import re
 from dataclasses import replace
 from threading import Event
-from urllib.parse import parse_qs
 
 import pytest
 import torch
 
 import exegete
 from chats import SOURCES
-from chatting import ANSWER, ASKED, chats, model, site
+from chatting import ANSWER, ASKED, chats, form_of, model, page_of, site
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.learned.trained_citation import TrainedCitation
+from exegete.explainers.plan import plan_work
 from exegete.web import Limits
-from exegete.web.chat.question import parse_chat_question
+from exegete.web.chat.question import read_chat_question
 from exegete.web.chat.service import ChatService
 from exegete.web.explore.progress import StoppedError
 from sites import admin, csrf
@@ -36,10 +36,9 @@ def target_log_probs(item):
     return [target.log_prob for target in item.targets]
 
 
-def read(text, limits=Limits()):  # noqa: B008  (frozen)
-    return parse_chat_question(
-        parse_qs(text, keep_blank_values=True), ["tiny"], METHODS, lambda name: "occlusion", limits
-    )
+def read(**fields):
+    form = {name: value if isinstance(value, list) else [str(value)] for name, value in fields.items()}
+    return read_chat_question(form, ["tiny"], METHODS, lambda name: "occlusion")
 
 
 def log_probs(ids, said):
@@ -130,30 +129,101 @@ def test_a_method_that_does_not_support_the_model_reports_why(room):
     assert room.score_without(replace(ASKED, method="decompx_classifier"), [0]) == []
 
 
-def test_a_question_survives_the_round_trip_through_its_address():
+def test_a_form_is_read_as_the_question_that_it_shows(room):
     asked = replace(
         ASKED, system="be brief", unit="word", rows="tokens", tokens=9, sources=(("a & b", "x\ny"), ("", "z"))
     )
-    assert read(asked.query) == asked
-    assert read("question=q&name=&text=&name=one&text=x%0D%0Ay").sources == (("one", "x\ny"),)
-    assert read("question=q").method == "occlusion"
+    assert read(**form_of(asked)) == asked
+    assert read(question="q", name=["", "one"], text=["", "x\r\ny"]).sources == (("one", "x\ny"),)
+    assert read(question="q").method == "occlusion"
+    chief = admin(site(room))
+    page = chief.post("/chat", data=form_of(asked) | {"csrf": csrf(chief.get("/chat"))})
+    assert page.url.path == f"/chat/{asked.key}"
+    assert "x\ny</textarea>" in page.text
+
+
+@pytest.mark.parametrize("fields", [{"method": "nonsense"}, {"unit": "chapter"}, {"rows": "pages"}, {"model": "other"}])
+def test_unknown_names_in_a_form_are_refused(fields):
+    with pytest.raises(ExegeteError, match=next(iter(fields.values()))):
+        read(question="q", **fields)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("fields", "field", "told"),
     [
-        ("question=q&method=nonsense", "nonsense"),
-        ("question=q&unit=chapter", "chapter"),
-        ("question=q&rows=pages", "pages"),
-        ("question=q&model=other", "other"),
-        ("question=q&tokens=0", "1 to 512 tokens"),
-        ("question=q&tokens=99999999999999999999", "1 to 512 tokens"),
-        ("question=abc&name=abc&text=abcde", "may have 10 characters, these have 11"),
+        ({"text": ["x" * 50, "y"]}, "documents", "may have 60 characters; these have 77. Shorten them by 17."),
+        ({"tokens": 0}, "tokens", "1 to 512 tokens"),
+        ({"tokens": "9" * 20}, "tokens", "1 to 512 tokens"),
+        ({"question": " "}, "question", "Ask a question."),
     ],
 )
-def test_invalid_settings_in_an_address_are_refused(text, told):
-    with pytest.raises(ExegeteError, match=told):
-        read(text, Limits(text_length=10))
+def test_a_form_with_a_problem_comes_back_with_its_texts(fields, field, told):
+    chief = admin(site(limits=Limits(text_length=60)))
+    sent = form_of(replace(ASKED, sources=(("one", "x"), ("two", "y")), response="it is")) | fields
+    page = chief.post("/chat", data=sent | {"csrf": csrf(chief.get("/chat"))})
+    assert page.status_code == 422
+    assert re.findall(r'role="alert" id="(\w+)-problem">([^<]*)<', page.text) == [(field, page_problem(page))]
+    assert told in page_problem(page)
+    assert f'aria-describedby="{field}-problem"' in page.text
+    texts = re.findall(r"<textarea[^>]*>([^<]*)</textarea>", page.text)
+    assert {*sent["text"], sent["question"], sent["response"]} <= set(texts)
+
+
+def page_problem(page):
+    return re.search(r'role="alert"[^>]*>([^<]*)<', page.text).group(1)
+
+
+def test_no_text_is_cut_by_the_browser_or_sent_in_an_address(room):
+    page = admin(site(room)).get(page_of(room)).text
+    assert "maxlength" not in page
+    assert '<form id="ask" method="post"' in page
+    addresses = re.findall(r'(?:href|action|data-address)="([^"]*)"', page)
+    assert [found for found in addresses if "small" in found or "?" in found] == [f"/chat/{ASKED.key}?whole=1"]
+
+
+def test_a_question_that_is_no_longer_stored_is_said_to_be():
+    page = admin(site()).get(f"/chat/{ASKED.key}")
+    assert page.status_code == 404
+    assert "no longer stored (the last 256 are)" in page.text
+
+
+def test_only_methods_that_apply_are_offered_and_the_others_would_fail():
+    room = chats()
+    chief = admin(site(room))
+    found = chief.post(
+        "/chat/costs", data={"csrf": csrf(chief.get("/chat"))}, headers={"accept": "application/json"}
+    ).json()
+    page = chief.get("/chat").text
+    assert [method["name"] for method in found["methods"]] == room.list_methods("tiny")
+    offered = re.findall(r'<option value="(\w+)"', page[page.index('id="method"') : page.index('id="unit"')])
+    refused = set(room.methods) - set(offered)
+    assert refused == {"decompx_classifier"}
+    assert "occlusion" in offered
+    assert room.explain(replace(ASKED, method="decompx_classifier")).problem
+
+
+def test_a_baseline_of_a_single_token_counts_as_one_input(room):
+    asked = replace(ASKED, method="integrated_gradients")
+    item = room.explain(asked).attribution
+    assert (
+        item
+        == exegete.attribute(model(), [room.make_example(ASKED)], "integrated_gradients", "sentences", unit="source")[0]
+    )
+
+
+def test_the_cost_of_each_method_is_said_before_it_runs(room):
+    chief = admin(site(room))
+    sent = form_of(replace(ASKED, unit="word")) | {"csrf": csrf(chief.get("/chat"))}
+    told = chief.post("/chat/costs", data=sent, headers={"accept": "application/json"}).json()
+    found = {method["name"]: method["passes"] for method in told["methods"]}
+    example = room.make_example(ASKED)
+    for name in ("occlusion", "saliency", "random"):
+        assert found[name] == plan_work(model(), example, name, "sentences", "word", 64).passes
+    assert all(re.fullmatch(r"\d+ (s|min)", method["time"]) for method in told["methods"])
+    page = chief.post("/chat/costs", data=sent).text
+    assert f"At most {found['occlusion']}, about" in page
+    lost = chief.post("/chat/costs", data=sent | {"question": "{doc 1} ?"}, headers={"accept": "application/json"})
+    assert "no place for the source" in lost.json()["problem"]
 
 
 def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bounds(tmp_path):
@@ -163,22 +233,24 @@ def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bo
     )
     own = f"citation:{tmp_path}"
     room = ChatService({"tiny": model()}, ["saliency"], trained_methods={"tiny": own})
-    asked = parse_chat_question(
-        {"question": [ASKED.question]}, ["tiny"], list(room.methods), room.get_default_method, Limits()
-    )
+    asked = read_chat_question({"question": [ASKED.question]}, ["tiny"], list(room.methods), room.get_default_method)
     assert room.methods[asked.method] == own
     item = room.explain(replace(asked, sources=ASKED.sources, response=ANSWER)).attribution
     assert item.unit == "source"
     assert item == exegete.attribute(model(), [room.make_example(ASKED)], own, "sentences", unit="source")[0]
-    page = admin(site(room)).get(f"/chat?{replace(ASKED, method=asked.method).query}&whole=1").text
+    page = admin(site(room)).get(f"{page_of(room, replace(ASKED, method=asked.method))}?whole=1").text
     assert "[≥ x]: without this unit the log-probability falls by at least x in 80% of cases" in page
     assert "doc 1 +0.109 [\\u2265 0.5]" in page
 
 
-def test_the_stream_sends_progress_then_the_card_then_end(room):
-    lines = admin(site(room)).get("/chat/stream", params=parse_qs(replace(ASKED, method="lime").query)).text
+def test_the_stream_sends_words_and_progress_then_the_card_then_end():
+    room = chats()
+    asked = replace(ASKED, method="lime", response="", tokens=6)
+    lines = admin(site(room)).get(f"{page_of(room, asked)}/stream").text
     events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
     assert [kind for kind, _ in events][-2:] == ["card", "end"]
+    words = [json.loads(data)["text"] for kind, data in events if kind == "text"]
+    assert "".join(words).strip() == room.explain(asked).attribution.response.strip()
     shares = [json.loads(data)["share"] for kind, data in events if kind == "progress"]
     assert shares == sorted(shares)
     assert 0 < shares[-1] <= 1
@@ -186,18 +258,18 @@ def test_the_stream_sends_progress_then_the_card_then_end(room):
 
 def test_scoring_without_units_needs_the_csrf_token(room):
     chief = admin(site(room))
-    form = parse_qs(ASKED.query) | {"removed": "0"}
-    assert chief.post("/chat/without", data=form).status_code == 403
+    address = f"{page_of(room)}/without"
+    assert chief.post(address, data={"removed": "0"}).status_code == 403
     headers = {"x-csrf-token": csrf(chief.get("/chat")), "accept": "application/json"}
-    assert chief.post("/chat/without", data=form, headers=headers).json() == pytest.approx(
+    assert chief.post(address, data={"removed": "0"}, headers=headers).json() == pytest.approx(
         room.score_without(ASKED, [0])
     )
-    assert chief.post("/chat/without", data=form | {"removed": "x"}, headers=headers).status_code == 422
+    assert chief.post(address, data={"removed": "x"}, headers=headers).status_code == 422
 
 
 def test_markup_in_documents_and_answers_is_escaped(room):
     marked = replace(ASKED, sources=(("<b>x</b>", "<i>film</i>"),), question="<u>what</u>", response=" <s>town</s>")
-    page = admin(site(room)).get(f"/chat?{marked.query}&whole=1").text
+    page = admin(site(room)).get(f"{page_of(room, marked)}?whole=1").text
     assert "&lt;i&gt;" in page
     for tag in ("b", "i", "u", "s"):
         assert f"<{tag}>" not in page
@@ -212,14 +284,15 @@ def test_examples_are_single_turn_rows():
     room = chats(examples=rows)
     assert [found.question for found in room.examples] == ["{sources} who ?", "why ?"]
     assert room.examples[0].sources == (("a", "x"),)
-    reply = admin(site(room)).get("/chat/example", follow_redirects=False)
-    assert reply.status_code == 303
-    assert "question=" in reply.headers["location"]
+    chief = admin(site(room))
+    page = chief.post("/chat/example", data={"csrf": csrf(chief.get("/chat"))}).text
+    assert any(f">{found.question}</textarea>" in page for found in room.examples)
+    assert "waiting" not in page, "the user starts it"
 
 
 def test_exports_contain_the_attribution(room):
     chief = admin(site(room))
-    (found,) = json.loads(chief.get(f"/chat/export/json?{ASKED.query}").text)
+    (found,) = json.loads(chief.get(f"{page_of(room)}/export/json").text)
     assert [unit["text"] for unit in found["units"]] == list(SOURCES)
-    assert "data-levels" in chief.get(f"/chat/export/html?{ASKED.query}").text
-    assert chief.get(f"/chat/export/png?{ASKED.query}").status_code == 404
+    assert "data-levels" in chief.get(f"{page_of(room)}/export/html").text
+    assert chief.get(f"{page_of(room)}/export/png").status_code == 404

@@ -74,7 +74,7 @@ def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation
     rows = ("--data", "generated?task=retrieval", "--limit", "3")
     client = pages(started(*options, *rows))
     assert '<option value="occlusion" selected>' in client.get("/").text
-    assert "name=note+1" in client.get("/chat/example", follow_redirects=False).headers["location"]
+    assert 'value="note 1"' in client.post("/chat/example", data={"csrf": csrf(client.get("/chat"))}).text
     assert client.get("/explore").status_code == 404
     TrainedCitation(explainer("input_x_gradient")).save_pretrained(tmp_path / "tiny", "input_x_gradient")
     assert '<option value="citation:tiny" selected>' in pages(started(*options)).get("/chat").text
@@ -91,6 +91,18 @@ def test_a_study_of_changed_examples_needs_the_model_that_answers_them(started, 
     assert "3 examples, explained by saliency" in pages(started(*made, *options)).get("/studies/changed").text
     with pytest.raises(ExegeteError, match="needs the --model whose answers"):
         started("--result", str(comparison), "--study", "others", "--kind", "counterfactual")
+
+
+def test_the_admin_lands_on_the_study_for_which_the_server_was_started(started, folder, comparison):
+    options = ("--model", folder, "--result", str(comparison), "--study", "two words")
+    start = started(*options)
+    signed_in = TestClient(start["config"].app, base_url=HERE, headers={"accept": "text/html"})
+    token = re.search(r"sign-in\?token=(\S+)", start["printed"])[1]
+    by_address = signed_in.get("/sign-in", params={"token": token})
+    by_form = signed_in.post("/sign-in", data={"token": token})
+    for page in (by_address, by_form):
+        assert (page.status_code, page.url.path) == (200, "/studies/two words")
+    assert pages(started(*options[:4])).get("/").url.path == "/explore"
 
 
 def test_an_address_of_ipv6_has_brackets(started):

@@ -106,7 +106,7 @@ def _load(spec: str, split: str | None, limit: int | None, seed: int | None, opt
         # the first of one permutation, so that a smaller sample is part of a larger one
         sample = np.random.default_rng(reader.seed).permutation(len(data))[:limit]
         data = [data[i] for i in sorted(sample)]
-    return make_dataset(data, features, format_spec(reader))
+    return make_dataset(data, features, format_spec(reader), split)
 
 
 def open_reader(spec: str, **options: Any) -> Reader:
@@ -153,9 +153,10 @@ def _split_address(address: str) -> tuple[str, str]:
     raise unknown("kind of data", name, READERS)
 
 
-def make_dataset(rows: list[dict[str, Any]], features: Features, spec: str) -> Dataset:
+def make_dataset(rows: list[dict[str, Any]], features: Features, spec: str, split: str | None = None) -> Dataset:
     """Return rows as a dataset with these column types; the spec that they were read from becomes its description."""
-    from datasets import Dataset, DatasetInfo
+    from datasets import Dataset, DatasetInfo, NamedSplit
 
     columns = {name: [row[name] for row in rows] for name in features}
-    return Dataset.from_dict(columns, features=features, info=DatasetInfo(description=spec, features=features))
+    info = DatasetInfo(description=spec, features=features)
+    return Dataset.from_dict(columns, features=features, info=info, split=split and NamedSplit(split))

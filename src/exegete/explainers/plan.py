@@ -52,13 +52,16 @@ class Plan:
     way: str
     cost: float
 
+    @property
+    def passes(self) -> str:
+        """The forward and backward passes, in words."""
+        backward = f" and {self.backward} backward" if self.backward else ""
+        return f"{self.forward} forward{backward} pass{'es' if self.forward + self.backward > 1 else ''}"
+
     def __str__(self) -> str:
-        passes = f"{self.forward} forward"
-        if self.backward:
-            passes += f" and {self.backward} backward"
         return (
             f"{self.method}: {self.prompt_tokens} + {self.response_tokens} tokens, {self.rows} rows × {self.units} "
-            f"units ({self.unit}): at most {passes} passes ({self.way})"
+            f"units ({self.unit}): at most {self.passes} ({self.way})"
         )
 
 

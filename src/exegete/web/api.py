@@ -12,13 +12,10 @@ from threading import Event
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import uuid4
 
-import torch
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 from starlette.requests import ClientDisconnect
-from torch import Tensor
-from transformers import StoppingCriteria
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import attribute
@@ -27,6 +24,7 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.web.authentication import is_equal_secret
 from exegete.web.chat.question import MAX_TOKENS, ChatQuestion
 from exegete.web.chat.service import ChatService
+from exegete.web.chat.text_follower import TextFollower
 from exegete.web.explore.progress import track_progress
 from exegete.web.explore.queue import POLL_SECONDS
 from exegete.web.explore.stream import SendLine, stream_lines
@@ -263,7 +261,7 @@ def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: E
         message = f"the model reads {form.max_length} tokens: {prompt_tokens} of the prompt leave {max(0, room)}"
         raise RequestError(message, "messages", "context_length_exceeded")
     send({"role": "assistant", "content": ""})
-    follower = _TextFollower(model.tokenizer, asked.stop or (), send)
+    follower = TextFollower(model.tokenizer, lambda text: send({"content": text}), asked.stop or ())
     seed = secrets.randbits(32) if asked.seed is None else asked.seed
     with track_progress(model.embedding, lambda n_inputs: None, stop):
         (row,) = model.respond(
@@ -283,51 +281,6 @@ def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: E
         annotations = _annotate(chats, asked, row, documents, stop) if text.strip() and row["response"] else []
         send({"annotations": annotations})
     return Answer(text, annotations, "stop" if has_ended or follower.is_stopped else "length", usage)
-
-
-class _TextFollower(StoppingCriteria):
-    """Sends the text of an answer while its tokens are generated, and ends it at one of the texts `stops`."""
-
-    def __init__(self, tokenizer: Any, stops: Sequence[str], send: SendDelta) -> None:
-        self.tokenizer, self.stops, self.send = tokenizer, stops, send
-        self.n_prompt, self.sent, self.is_stopped = -1, "", False
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-        """Return whether the answer has ended [1], given the tokens [1, L] of the prompt and the answer until now."""
-        if self.n_prompt < 0:
-            self.n_prompt = input_ids.shape[1] - 1
-        text = self._cut(self.decode(input_ids[0, self.n_prompt :].tolist()))
-        if not self.is_stopped:
-            # Not sent yet: what may be the beginning of a stop sequence, and the first bytes of a character.
-            held = max(map(len, self.stops), default=1) - 1
-            self._send_until(text[: max(0, len(text) - held)].rstrip("\ufffd"))
-        return torch.full((len(input_ids),), self.is_stopped, device=input_ids.device)
-
-    def finish(self, ids: Sequence[int]) -> str:
-        """Send the rest of the answer, and return the whole of it.
-
-        Raises:
-            ExegeteError: later tokens have changed text that was sent.
-        """
-        text = self._cut(self.decode(ids))
-        self._send_until(text)
-        if self.sent != text:
-            raise ExegeteError("the tokenizer changes text before a token that follows: ask without 'stream'")
-        return text
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, without special ones."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    def _cut(self, text: str) -> str:
-        places = [text.find(stop) for stop in self.stops if stop in text]
-        self.is_stopped = bool(places)
-        return text[: min(places, default=len(text))]
-
-    def _send_until(self, text: str) -> None:
-        if len(text) > len(self.sent) and text.startswith(self.sent):
-            self.send({"content": text[len(self.sent) :]})
-            self.sent = text
 
 
 def _make_row(model: GeneratingModel, asked: ChatRequest) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -117,8 +118,10 @@ def sign_in(request: Request, form: authentication.UncheckedForm) -> Response:
 
 @public.get("/", dependencies=[Depends(authentication.require_admin)])
 def redirect_home(request: Request) -> Response:
-    """Redirect to the first page that the site offers."""
+    """Redirect to the study for which the server was started, else to the first page that the site offers."""
     site = get_site(request)
+    if site.study is not None:
+        return RedirectResponse(f"/studies/{quote(site.study)}", 303)
     pages = {"/explore": site.explorer, "/chat": site.chats, "/browse": site.results, "/studies": site.storage}
     return RedirectResponse(next(address for address, service in pages.items() if service), 303)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from hashlib import sha256
 from io import BytesIO
-from threading import Lock
 from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
 from exegete.errors import ExegeteError
+from exegete.web.recent import RecentItems
 from exegete.web.settings import Limits
 
 # Pillow reads dozens of formats; the fewer decoders see foreign bytes, the smaller the attack surface.
@@ -23,28 +22,22 @@ class PictureStore:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._pictures: OrderedDict[str, bytes] = OrderedDict()
-        # Handlers that are no coroutines run on several threads.
-        self._lock = Lock()
+        self._pictures = RecentItems[str, bytes](MAX_PICTURES)
 
     def add(self, content: bytes) -> str:
         """Store a picture and return its digest. Raises ExegeteError if it cannot be read or is too large."""
         picture = encode_png(open_picture(content, self.limits))
         # Of the re-encoded pixels: metadata of the upload is dropped, and equal pictures are stored once.
         digest = sha256(picture).hexdigest()[:32]
-        with self._lock:
-            self._pictures[digest] = picture
-            self._pictures.move_to_end(digest)
-            while len(self._pictures) > MAX_PICTURES:
-                self._pictures.popitem(last=False)
+        self._pictures.add(digest, picture)
         return digest
 
     def get(self, digest: str) -> bytes:
         """Return a picture as PNG. Raises ExegeteError if it is no longer stored."""
-        with self._lock:
-            if digest not in self._pictures:
-                raise ExegeteError(f"this picture is no longer stored (the last {MAX_PICTURES} are): upload it again")
-            return self._pictures[digest]
+        picture = self._pictures.get(digest)
+        if picture is None:
+            raise ExegeteError(f"this picture is no longer stored (the last {MAX_PICTURES} are): upload it again")
+        return picture
 
 
 def open_picture(content: bytes, limits: Limits) -> Image.Image:

@@ -31,6 +31,7 @@ class Site:
         hosts: Host names and addresses by which browsers may ask for the server.
         address: The URL at which browsers reach the server, used in invitations; default: the URL of the request.
         chats: Language models to explain.
+        study: Name of the study for which the server was started: the admin's first page.
         api_token: The secret of programs that use the API, of at least 20 characters; empty: the API is not served.
     """
 
@@ -43,6 +44,7 @@ class Site:
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     address: str = ""
     chats: ChatService | None = None
+    study: str | None = None
     api_token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from exegete.cli.demo import chat, citing
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check
-from exegete.cli.shared.console import show_leaderboard, silence_libraries
+from exegete.cli.shared.console import say, show_leaderboard, silence_libraries
 from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 from exegete.cli.train.options import require_finished
@@ -62,20 +63,29 @@ def demo(
     check(methods=methods, device=device)
     if task not in (None, "generation"):
         raise unknown("task of the demo", task, ("generation",))
-    import exegete
     from exegete.cli.shared.options import split_ids
-    from exegete.training import train_baseline
+    from exegete.studies.runs.estimate import format_duration
 
     silence_libraries()
-    scale = _scale()
+    scale, begun = _scale(), time.perf_counter()
     set_threads(threads, hidden_size("tiny" if model is None else model), device)
     set_stop_message(f"finished steps are saved in {output_dir}: resume with the same command")
     if model is not None:
         chat.run(output_dir, model, device)
-        return
-    if task is not None:
+    elif task is not None:
         citing.run(output_dir, split_ids(methods), limit, seed, device, scale, quiet)
-        return
+    else:
+        _run_reviews(output_dir, split_ids(methods), limit, seed, device, scale, quiet)
+    say(f"the demo took {format_duration(time.perf_counter() - begun)}")
+
+
+def _run_reviews(
+    output_dir: Path, methods: list[str] | None, limit: int, seed: int, device: str | None, scale: float, quiet: bool
+) -> None:
+    """Train a classifier of generated reviews unless it exists, and compare methods on it."""
+    import exegete
+    from exegete.training import train_baseline
+
     size = max(100, round(scale * SIZE))
     train = exegete.load_data("generated", "train", seed=seed, size=size)
     dev = exegete.load_data("generated", "dev", seed=seed, size=size)
@@ -92,7 +102,7 @@ def demo(
     comparison = exegete.compare(
         exegete.load(output_dir / "model", device=device),
         exegete.load_data("generated", "test", limit=limit, seed=seed),
-        split_ids(methods),
+        methods,
         seed=seed,
         output_dir=output_dir / "comparison",
         show_progress=False if quiet else None,

@@ -164,7 +164,7 @@ def serve(
     socket = uvicorn.Config("", host=host, port=port).bind_socket()
     address = _public_address(names[0], socket.getsockname()[1])
     services = _make_services(explained, sources, specs, rows, seed, task, address if api else None)
-    site = Site(token, results=results, storage=studies, hosts=hosts, address=address, **services)
+    site = Site(token, results=results, storage=studies, hosts=hosts, address=address, study=study, **services)
     config = make_server_config(site, host, port)
     if host in EVERYWHERE and not name:
         say("other machines are refused: give the host name or address that their browsers use with --name")

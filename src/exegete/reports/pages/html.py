@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,11 @@ def render_report(
     curves: Sequence[Curve] = (),
     examples: Sequence[ExampleView] = (),
     meta: Mapping[str, Any] | None = None,
+    subject: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page; `meta` (configuration, versions, …) holds JSON-like values.
+
+    `subject` says what was explained, by name: the model, its data, its accuracy.
 
     It works offline, and without its script, which only sorts and filters. All values are escaped.
     """
@@ -62,7 +66,9 @@ def render_report(
         .get_template("report.html.j2")
         .render(
             title=title,
+            subject=subject or {},
             board=leaderboard,
+            groups=[(family, len(list(group))) for family, group in groupby(card.family for card in leaderboard.cards)],
             cells=make_cells(leaderboard),
             verdict=format_verdict(leaderboard),
             BEST=BEST,

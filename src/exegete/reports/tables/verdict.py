@@ -9,7 +9,7 @@ import numpy as np
 from exegete.reports.tables.cells import CHANCE
 from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
 
-NAMED = 4
+NAMED, MOST_EXAMPLES = 4, 100_000
 SHARES = ("", "", "half", "a third", "a quarter", "a fifth", "a sixth", "a seventh", "an eighth", "a ninth", "a tenth")
 
 
@@ -28,15 +28,16 @@ def format_verdict(board: Leaderboard) -> str:
         return f"{examples}, {board.titles[0]} has {title} {board.mean[0, 0]:.3g}; there is no other method to compare."
     first = f"{board.titles[0]} has {board.mean[0, 0]:.3f}"
     if not leaders:
-        return f"{examples}, no method is significantly worse than the best by {title}; {first}."
+        return f"{examples}, no method is significantly worse than the best by {title}; {first}.{_format_need(board)}"
     if _is_control_leading(board, leaders):
         return f"{examples}, no method is better than random by {title}; {first}."
     means = _join_names([f"{board.mean[row, 0]:.3f}" for row in leaders], ", ")
     sentence = f"{examples}, {_are_best(board, leaders)} by {title} ({means}){_format_cost(board, leaders)}."
+    need = _format_need(board) if len(leaders) > 1 else ""
     at_chance = [name for name, chance in zip(board.titles, board.chance, strict=True) if chance]
     if not at_chance:
-        return sentence
-    return f"{sentence} {_join_names(at_chance)} {'is' if len(at_chance) == 1 else 'are'} {CHANCE}."
+        return f"{sentence}{need}"
+    return f"{sentence}{need} {_join_names(at_chance)} {'is' if len(at_chance) == 1 else 'are'} {CHANCE}."
 
 
 def find_leaders(board: Leaderboard) -> list[int]:
@@ -62,6 +63,18 @@ def _are_best(board: Leaderboard, rows: Sequence[int]) -> str:
 
 def _is_control_leading(board: Leaderboard, leaders: Sequence[int]) -> bool:
     return any(board.rows[row].partition("?")[0] == CONTROL for row in leaders)
+
+
+def _format_need(board: Leaderboard) -> str:
+    """Return a sentence that says how many examples would separate the first two methods; empty if these could."""
+    need = board.separating
+    if not need > board.count[:, 0].max():
+        return ""
+    if need > MOST_EXAMPLES:
+        return f" More than {MOST_EXAMPLES:,} examples would be needed to separate the first two."
+    # Two digits: the estimate of a difference this uncertain has no more.
+    rounded = float(f"{need:.2g}")
+    return f" About {rounded:,.0f} examples would separate the first two."
 
 
 def _seconds(board: Leaderboard) -> list[float]:

@@ -1,6 +1,6 @@
 "use strict";
 for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells];
+  const heads = [...[...table.tHead.rows].at(-1).cells];
   heads.forEach((head, column) => {
     const button = head.querySelector("button");
     button.disabled = false;
@@ -23,6 +23,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// What is folded on a screen is printed.
+const folds = [...document.querySelectorAll("#examples details, #glossary details, #meta details")];
+if (matchMedia("(max-width: 40rem)").matches) folds.forEach((fold) => { fold.open = false; });
+addEventListener("beforeprint", () => folds.forEach((fold) => { fold.open = true; }));
 const filter = document.getElementById("filter");
 if (filter) {
   filter.hidden = false;

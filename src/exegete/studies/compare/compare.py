@@ -137,6 +137,7 @@ def compare(
     if not allow_missing_rationales and not _has_rationales(rows):
         _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
     config = _resolve_config(explained, rows, explainers, judges) | {"target": str(target), "seed": seed}
+    config |= _name_dataset(data)
     if special_tokens:
         config["special_tokens"] = True
     if unit is not None:
@@ -342,6 +343,15 @@ def _resolve_config(
         "methods": {name: describe_explainer(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
+
+
+def _name_dataset(data: Any) -> dict[str, Any]:
+    """Return the name and split of a dataset as an entry of the configuration; empty for other examples."""
+    if not hasattr(data, "features"):
+        return {}
+    # Of datasets from the hub, the description is a text; its first line names them.
+    names = {"spec": data.info.description.partition("\n")[0], "split": "" if data.split is None else str(data.split)}
+    return {"dataset": {name: value for name, value in names.items() if value}}
 
 
 def _digest_rows(rows: Sequence[dict[str, Any]]) -> str:

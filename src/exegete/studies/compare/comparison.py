@@ -119,7 +119,9 @@ class Comparison:
 
     def to_html(self, title: str = "Comparison of explanations") -> str:
         """Return one self-contained page: sortable table, curves, and the same examples explained by every method."""
-        return render_report(title, self.leaderboard, self._mean_curves(), self._example_views(), self.config)
+        return render_report(
+            title, self.leaderboard, self._mean_curves(), self._example_views(), self.config, self._subject()
+        )
 
     def save(self, directory: str | Path) -> Path:
         """Write `results`, `curves`, `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`.
@@ -155,6 +157,21 @@ class Comparison:
         examples = read_examples(folder / EXAMPLES, results["example"].nunique())
         attributions = Explanations.load(folder / "attributions")
         return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
+
+    def _subject(self) -> dict[str, str]:
+        """Return what was explained, by name: the model, its data, and how often its predictions are right."""
+        subject = {"model": str(self.config.get("model") or self.config.get("model_type", ""))}
+        dataset = self.config.get("dataset", {})
+        subject |= {"data": dataset.get("spec", ""), "split": dataset.get("split", "")}
+        first = self.results["method"].iloc[:1].tolist()
+        right = [
+            item.prediction.text == self.examples[item.index]["label_name"]
+            for method, item in zip(self.results["method"], self.attributions, strict=False)
+            if [method] == first and item.prediction and "label_name" in self.examples[item.index]
+        ]
+        if right:
+            subject["accuracy"] = f"{sum(right) / len(right):.3f} ({sum(right)} of {len(right)} examples)"
+        return {name: value for name, value in subject.items() if value}
 
     def _mean_curves(self) -> list[Curve]:
         """Return the curves' means over examples with 95 % intervals."""

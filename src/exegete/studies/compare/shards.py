@@ -20,6 +20,8 @@ from exegete.studies.compare.judge import JudgedExamples
 
 RUN = "exegete_run.json"
 HIDDEN = ".parts"
+NAMES = ("dataset",)
+"""Entries of a configuration that only name what another entry is a digest of."""
 TABLES = ("table.csv", "table.tex", "difference.csv")
 
 
@@ -45,7 +47,7 @@ class ComparisonParts:
         if run.exists():
             _check_same_config(run, config)
         else:
-            write_json(run, {"digest": digest(config), "config": config, "versions": get_versions()})
+            write_json(run, {"digest": _digest_config(config), "config": config, "versions": get_versions()})
         for part in map(_read_results, self.hidden.glob("[0-9]*")):
             self.done[tuple(part.results["example"].unique())] = part
 
@@ -127,10 +129,14 @@ def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return results, curves
 
 
+def _digest_config(config: dict[str, Any]) -> str:
+    return digest({name: value for name, value in config.items() if name not in NAMES})
+
+
 def _check_same_config(path: Path, config: dict[str, Any]) -> None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        same, there = found["digest"] == digest(config), found["config"]
+        same, there = found["digest"] == _digest_config(config), found["config"]
     except (OSError, ValueError, KeyError) as error:
         raise ExegeteError(f"{path} is damaged: choose another output directory or remove this one") from error
     if not same:

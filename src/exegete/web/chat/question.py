@@ -1,17 +1,17 @@
-"""The documents, question and settings of a chat page, as read from its address."""
+"""The documents, question and settings of a chat page, as read from its form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from itertools import zip_longest
-from typing import Any, get_args
-from urllib.parse import urlencode
+from typing import get_args
 
 from exegete.data.granularity import Granularity
-from exegete.errors import ExegeteError
+from exegete.web.authentication import Form
 from exegete.web.choice import validate_choice
-from exegete.web.settings import Limits
+from exegete.web.settings import MAX_DIGITS, Limits
 
 ROWS = ("sentences", "words", "tokens")
 UNITS = get_args(Granularity)
@@ -46,55 +46,57 @@ class ChatQuestion:
     tokens: int = DEFAULT_TOKENS
 
     @property
-    def query(self) -> str:
-        """The question as the query of an address."""
-        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sources"}
-        pairs = [(name, value) for name, value in settings.items() if value]
-        # Empty names and texts are kept: documents are read as the n-th name with the n-th text.
-        for name, text in self.sources:
-            pairs += [("name", name), ("text", text)]
-        return urlencode(pairs)
+    def key(self) -> str:
+        """The id under which the server stores the question: a digest, so that equal questions are stored once."""
+        return sha256(repr(self).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def build_query(self, **changes: Any) -> str:
-        """Return the query of this question with some fields changed."""
-        return replace(self, **changes).query
+    @property
+    def size(self) -> int:
+        """Characters of all texts together."""
+        texts = (self.question, self.system, self.response, *(text for source in self.sources for text in source))
+        return sum(map(len, texts))
+
+    def find_problems(self, limits: Limits) -> dict[str, str]:
+        """Return by field of the form why the question cannot be answered; empty if it can."""
+        problems = {}
+        if not self.question.strip():
+            problems["question"] = "Ask a question."
+        # One bound on the sum: the model reads all texts at once.
+        if self.size > limits.text_length:
+            problems["documents"] = (
+                f"All texts together may have {limits.text_length:,} characters; these have {self.size:,}. "
+                f"Shorten them by {self.size - limits.text_length:,}."
+            )
+        if not 1 <= self.tokens <= MAX_TOKENS:
+            problems["tokens"] = f"An answer may have 1 to {MAX_TOKENS} tokens."
+        return problems
 
 
-def parse_chat_question(
-    query: Mapping[str, Sequence[str]],
-    models: Sequence[str],
-    methods: Sequence[str],
-    default_method: Callable[[str], str],
-    limits: Limits,
+def read_chat_question(
+    form: Form, models: Sequence[str], methods: Sequence[str], default_method: Callable[[str], str]
 ) -> ChatQuestion:
-    """Return the question in an address or form, given the names of the server's models and methods.
+    """Return the question in a form, given the names of the server's models and methods.
 
-    The first model is the default; `default_method` returns the default method of a model.
+    The first model is the default; `default_method` returns the default method of a model. Texts of any length are
+    read, and a number of tokens that is none as 0, see `ChatQuestion.find_problems`.
 
     Raises:
-        ExegeteError: the texts are too long, a name is unknown, or the number of tokens is invalid.
+        ExegeteError: a name is unknown.
     """
-    # Browsers send line ends of a textarea as CRLF; the spans of units would then differ from those of a link.
-    first = {name: values[0].replace("\r\n", "\n") for name, values in query.items() if values}
-    pairs = zip_longest(query.get("name", ()), query.get("text", ()), fillvalue="")
+    # Browsers send line ends of a textarea as CRLF; the spans of units would then differ from those of a file.
+    first = {name: values[0].replace("\r\n", "\n") for name, values in form.items() if values}
+    pairs = zip_longest(form.get("name", ()), form.get("text", ()), fillvalue="")
     sources = [(name.strip(), text.replace("\r\n", "\n")) for name, text in pairs if name.strip() or text.strip()]
-    texts = [first.get(name, "") for name in ("question", "system", "response")]
-    # One bound on the sum: the model reads all texts at once.
-    size = sum(map(len, texts)) + sum(len(name) + len(text) for name, text in sources)
-    if size > limits.text_length:
-        raise ExegeteError(f"all texts together may have {limits.text_length:,} characters, these have {size:,}")
     tokens = first.get("tokens", str(DEFAULT_TOKENS))
-    if not (tokens.isdecimal() and len(tokens) < 5 and 1 <= int(tokens) <= MAX_TOKENS):
-        raise ExegeteError(f"an answer may have 1 to {MAX_TOKENS} tokens, not {tokens[:20]!r}")
     model = validate_choice("model", first.get("model", ""), models)
     return ChatQuestion(
         model=model,
         method=validate_choice("method", first.get("method", "") or default_method(model), methods),
-        question=texts[0],
+        question=first.get("question", ""),
         sources=tuple(sources),
-        system=texts[1],
-        response=texts[2],
+        system=first.get("system", ""),
+        response=first.get("response", ""),
         unit=validate_choice("unit", first.get("unit", ""), ("", *UNITS)),
         rows=validate_choice("rows of a response", first.get("rows", ""), ROWS),
-        tokens=int(tokens),
+        tokens=int(tokens) if tokens.isdecimal() and len(tokens) <= MAX_DIGITS else 0,
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,24 +15,39 @@ from torch import Tensor
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute
-from exegete.explainers.plan import plan_work
-from exegete.explainers.registry import default_method, explainer, make_titles, resolve_unit, seed_params
+from exegete.explainers.assumptions import require_assumptions
+from exegete.explainers.batches import measure_pass
+from exegete.explainers.plan import add_placeholder_response, plan_work
+from exegete.explainers.registry import (
+    default_method,
+    explainer,
+    is_removal_method,
+    make_titles,
+    resolve_unit,
+    seed_params,
+)
 from exegete.explainers.units import list_units
 from exegete.models import Batch
+from exegete.models.checks import MODEL_ERRORS
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.reports.explanations import Explanation
 from exegete.studies.compare.compare import list_native_methods
+from exegete.studies.runs.estimate import format_duration
 from exegete.web.chat.question import ROWS, ChatQuestion
+from exegete.web.chat.text_follower import SendText, TextFollower
 from exegete.web.explore.progress import ShareCallback, track_progress
 from exegete.web.explore.queue import WorkQueue
 from exegete.web.method_names import make_display_names
+from exegete.web.recent import RecentItems
 from exegete.web.settings import Limits
 
+logger = logging.getLogger(__name__)
 CACHE_SIZE = 256
 RESPONSE_SHARE = 0.3
 """Share of the progress bar for the generation of the answer; the rest is for its explanation."""
-V = TypeVar("V")
+PROBE_SECONDS = 10.0
+"""Time after which trying methods pauses, so that questions do not wait long behind it."""
 
 
 class AnswerExplanation(NamedTuple):
@@ -42,6 +57,10 @@ class AnswerExplanation(NamedTuple):
     problem: str = ""
     is_generated: bool = True
     seconds: float = 0.0
+
+
+class _EnoughError(Exception):
+    """A method has begun to explain the model, which is enough to know that it can."""
 
 
 class ChatService:
@@ -83,8 +102,11 @@ class ChatService:
         self.examples = [question for question in questions if question is not None]
         self.work = WorkQueue(limits.queue_size, limits.work_seconds)
         self._explainers = dict[tuple[str, str], tuple[Explainer, Granularity]]()
-        self._responses = OrderedDict[ChatQuestion, dict[str, Any]]()
-        self._explanations = OrderedDict[ChatQuestion, AnswerExplanation]()
+        self._applies = dict[tuple[str, str], bool]()
+        self._pass_seconds = dict[tuple[str, int], float]()
+        self.questions = RecentItems[str, ChatQuestion](CACHE_SIZE)
+        self._responses = RecentItems[ChatQuestion, dict[str, Any]](CACHE_SIZE)
+        self._explanations = RecentItems[ChatQuestion, AnswerExplanation](CACHE_SIZE)
 
     def get_default_method(self, model: str) -> str:
         """Return the method the model was trained for, else the first one chosen for the server, else the best."""
@@ -136,18 +158,91 @@ class ChatService:
             example["response"] = answer
         return example
 
-    def explain(
-        self, question: ChatQuestion, report: ShareCallback | None = None, stop: Event | None = None
-    ) -> AnswerExplanation:
-        """Return the explanation of the answer; the last results are cached.
+    def list_methods(self, model: str) -> list[str]:
+        """Return the methods that apply to a model; those that have not been tried are among them."""
+        return [name for name in self.methods if self._applies.get((model, name), True)]
+
+    def try_methods(self, model: str, stop: Event | None = None) -> None:
+        """Find out which methods apply to a model; each is tried once, on a prompt of a few tokens.
+
+        A call ends after about `PROBE_SECONDS`; the next one goes on.
 
         Raises:
             StoppedError: `stop` was set.
         """
-        if question not in self._explanations:
-            result = self._explain(question, report or (lambda share: None), stop or Event())
-            _cache_result(self._explanations, question, result)
-        return self._explanations[question]
+        end = time.perf_counter() + PROBE_SECONDS
+        for name in self.methods:
+            if (model, name) not in self._applies and time.perf_counter() < end:
+                self._applies[model, name] = self._can_explain(model, name, stop or Event())
+
+    def _can_explain(self, model: str, name: str, stop: Event) -> bool:
+        if is_removal_method(type(explainer(self.methods[name]))):
+            # They only run the model, and their first pass tells no more than that.
+            return True
+        question = ChatQuestion(model, name, "a", (("a", "a"),), response="a")
+        explained, example = self.models[model], self.make_example(question)
+
+        def stop_after_first_pass(n_inputs: int) -> None:
+            # One pass for the answer's own probability, one for the method.
+            if n_inputs > 1:
+                raise _EnoughError
+
+        try:
+            method, unit = self.resolve_method(question)
+            with track_progress(explained.embedding, lambda n_inputs: None, stop):
+                require_assumptions(method, explained, explained.encode([example]))
+            with track_progress(explained.embedding, stop_after_first_pass, stop):
+                attribute(explained, [example], method, "response", unit=unit, show_progress=False)
+        except _EnoughError:
+            return True
+        except (ExegeteError, *MODEL_ERRORS) as error:
+            logger.info("%s is not offered for %s: %s", name, model, error)
+            return False
+        return True
+
+    def describe_costs(self, question: ChatQuestion, stop: Event | None = None) -> dict[str, tuple[str, str]]:
+        """Return the passes and the time of each method that applies for the question, as `--dry-run` tells them.
+
+        Raises:
+            ExegeteError: the question cannot be encoded, for example because a document has no place in it.
+            StoppedError: `stop` was set.
+        """
+        stop, model = stop or Event(), self.models[question.model]
+        example = self._responses.get(_without_method(question)) or self.make_example(question)
+        costs = {}
+        for name in self.list_methods(question.model):
+            method, unit = self.resolve_method(replace(question, method=name))
+            plan = plan_work(model, example, method, question.rows, unit, question.tokens)
+            tokens = plan.prompt_tokens + plan.response_tokens
+            # Lengths within a factor of 2 share a measurement: typing a word must not run the model again.
+            measured = (question.model, tokens.bit_length())
+            if measured not in self._pass_seconds:
+                with track_progress(model.embedding, lambda n_inputs: None, stop):
+                    seconds = measure_pass(model, [add_placeholder_response(model, example, question.tokens)])
+                self._pass_seconds[measured] = seconds / tokens
+            seconds = self._pass_seconds[measured] * tokens * plan.cost
+            costs[name] = plan.passes, format_duration(seconds)
+        return costs
+
+    def explain(
+        self,
+        question: ChatQuestion,
+        report: ShareCallback | None = None,
+        stop: Event | None = None,
+        write: SendText | None = None,
+    ) -> AnswerExplanation:
+        """Return the explanation of the answer; the last results are cached.
+
+        `report` receives the share of the work that is done, `write` the words of the answer as they are generated.
+
+        Raises:
+            StoppedError: `stop` was set.
+        """
+        nothing: Callable[[Any], None] = lambda _: None  # noqa: E731
+        cached = self._explanations.get(question)
+        return cached or self._explanations.add(
+            question, self._explain(question, report or nothing, stop or Event(), write or nothing)
+        )
 
     def score_without(self, question: ChatQuestion, removed: Iterable[int], stop: Event | None = None) -> list[float]:
         """Return the log-probabilities [T + 1] of the answer and its T explained parts without the removed units.
@@ -157,7 +252,7 @@ class ChatService:
         item, model = self.explain(question, stop=stop).attribution, self.models[question.model]
         if item is None or item.exchange is None:
             return []
-        example = self._add_response(question, lambda share: None, stop or Event())
+        example = self._add_response(question, lambda share: None, stop or Event(), lambda text: None)
         with track_progress(model.embedding, lambda n_inputs: None, stop or Event()):
             batch = model.encode([example])
             keep = ~_find_removed_positions(batch, item, set(removed))
@@ -167,12 +262,14 @@ class ChatService:
         )[:, None]
         return [float(model.task.log_probability(table, span)) for span in spans]
 
-    def _explain(self, question: ChatQuestion, report: ShareCallback, stop: Event) -> AnswerExplanation:
+    def _explain(
+        self, question: ChatQuestion, report: ShareCallback, stop: Event, write: SendText
+    ) -> AnswerExplanation:
         start, model = time.perf_counter(), self.models[question.model]
         try:
             is_generated = "response" not in self.make_example(question)
             method, unit = self.resolve_method(question)
-            example = self._add_response(question, lambda share: report(RESPONSE_SHARE * share), stop)
+            example = self._add_response(question, lambda share: report(RESPONSE_SHARE * share), stop, write)
             total = plan_work(model, example, method, question.rows, unit, question.tokens).forward
 
             def report_inputs(n_inputs: int) -> None:
@@ -187,15 +284,22 @@ class ChatService:
         except ExegeteError as error:
             return AnswerExplanation(problem=str(error))
 
-    def _add_response(self, question: ChatQuestion, report: ShareCallback, stop: Event) -> dict[str, Any]:
+    def _add_response(
+        self, question: ChatQuestion, report: ShareCallback, stop: Event, write: SendText
+    ) -> dict[str, Any]:
         """Return the question's example with the answer, which the model generates if the question has no answer."""
-        model, example = self.models[question.model], self.make_example(question)
-        # The answer does not depend on the method, unit and rows: changing them must not generate it again.
-        key = replace(question, method="", unit="", rows=ROWS[0])
-        if key not in self._responses:
-            with track_progress(model.embedding, lambda n_inputs: report(min(1.0, n_inputs / question.tokens)), stop):
-                _cache_result(self._responses, key, model.respond([example], question.tokens)[0])
-        return self._responses[key]
+        model, example, key = self.models[question.model], self.make_example(question), _without_method(question)
+        cached = self._responses.get(key)
+        if cached is not None:
+            return cached
+        with track_progress(model.embedding, lambda n_inputs: report(min(1.0, n_inputs / question.tokens)), stop):
+            follower = TextFollower(model.tokenizer, write)
+            return self._responses.add(key, model.respond([example], question.tokens, stopping_criteria=[follower])[0])
+
+
+def _without_method(question: ChatQuestion) -> ChatQuestion:
+    """Return the question without its method, unit and rows, on which the answer does not depend."""
+    return replace(question, method="", unit="", rows=ROWS[0])
 
 
 def _find_removed_positions(batch: Batch, item: Explanation, removed: set[int]) -> Tensor:
@@ -234,9 +338,3 @@ def _make_question(row: Mapping[str, Any]) -> ChatQuestion | None:
         system=str(system[0]["content"]) if system else "",
         response=answer if isinstance(answer, str) else "",
     )
-
-
-def _cache_result(cache: OrderedDict[ChatQuestion, V], question: ChatQuestion, result: V) -> None:
-    cache[question] = result
-    while len(cache) > CACHE_SIZE:
-        cache.popitem(last=False)

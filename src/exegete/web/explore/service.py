@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -25,6 +24,7 @@ from exegete.web.explore.question import PREDICTED, TextQuestion
 from exegete.web.explore.queue import WorkQueue
 from exegete.web.method_names import make_display_names
 from exegete.web.pictures import PictureStore, encode_png
+from exegete.web.recent import RecentItems
 from exegete.web.settings import Limits
 
 SECOND_METHOD = "occlusion"
@@ -83,7 +83,7 @@ class Explorer:
         self.metrics = [metric(name) for name in METRICS]
         self.pictures = PictureStore(limits)
         self.work = WorkQueue(limits.queue_size, limits.work_seconds)
-        self._cache = OrderedDict[tuple[str, ...], MethodResult]()
+        self._cache = RecentItems[tuple[str, ...], MethodResult](CACHE_SIZE)
 
     def get_default_methods(self, model: str) -> list[str]:
         """Return the methods chosen for this server, else the model's best method and occlusion."""
@@ -175,13 +175,10 @@ class Explorer:
         """
         # The level only changes how a result is shown, so it is not part of the key.
         key = (question.model, question.text, question.pair, question.picture, question.target, name)
-        if key in self._cache:
-            return self._cache[key]
-        result = self._explain(question, name, report or (lambda _: None), stop or Event())
-        self._cache[key] = result
-        while len(self._cache) > CACHE_SIZE:
-            self._cache.popitem(last=False)
-        return result
+        cached = self._cache.get(key)
+        return cached or self._cache.add(
+            key, self._explain(question, name, report or (lambda _: None), stop or Event())
+        )
 
     def _explain(self, question: TextQuestion, name: str, report: CountCallback, stop: Event) -> MethodResult:
         model, method = self.models[question.model], self.methods[name]

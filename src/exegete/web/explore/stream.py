@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -14,6 +15,7 @@ from exegete.web.explore.progress import ShareCallback, StoppedError
 from exegete.web.explore.queue import WorkQueue
 from exegete.web.write_limit import BusyError
 
+logger = logging.getLogger(__name__)
 MAX_PROGRESS_EVENTS = 50
 SendEvent = Callable[[str, Any], None]
 """Sends an event: its name and its data, which must be serialisable as JSON."""
@@ -39,11 +41,18 @@ def stream_events(work: WorkQueue, run: Callable[[SendEvent, Event], None]) -> A
 
 
 async def _end_events(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    # The page's script tells the user which results are missing at the end.
-    with suppress(Exception):
+    # The page's script tells the user which results are missing at the end, and the problem.
+    end = {}
+    try:
         async for line in lines:
             yield line
-    yield "event: end\ndata: {}\n\n"
+    except BusyError as error:
+        end = {"problem": f"The server is busy: {error}."}
+    except Exception:
+        # The message can hold texts or paths, so that only the server's log gets it.
+        logger.exception("an explanation failed")
+        end = {"problem": "Something went wrong in the server; its log has the details."}
+    yield f"event: end\ndata: {json.dumps(end)}\n\n"
 
 
 def stream_lines(work: WorkQueue, run: Callable[[SendLine, Event], None]) -> AsyncIterator[str]:

@@ -5,23 +5,98 @@
 const documents = document.getElementById("documents");
 const answer = document.getElementById("answer");
 
+const ask = document.getElementById("ask");
+const add = document.getElementById("add"), files = document.getElementById("files");
+const method = document.getElementById("method"), cost = document.getElementById("cost");
+const COST_DELAY = 700;
+let stream = null, costTimer = 0, costRequest = null;
+
 function addRemoveButton(box) {
   const drop = box.querySelector("[data-drop]");
   drop.hidden = false;
   drop.addEventListener("click", () => {
     box.remove();
-    document.getElementById("add").focus();
+    add.focus();
+    noticeChange();
   });
 }
 
-document.querySelectorAll("#documents .document").forEach(addRemoveButton);
-const add = document.getElementById("add");
-add.hidden = false;
-add.addEventListener("click", () => {
+function addDocument() {
   documents.append(document.getElementById("blank").content.cloneNode(true));
   addRemoveButton(documents.lastElementChild);
-  documents.lastElementChild.querySelector("input").focus();
+  return documents.lastElementChild;
+}
+
+async function addFiles(chosen) {
+  const refused = [];
+  for (const file of chosen) {
+    // A character has at most four bytes: a larger file is refused without reading it.
+    const isLarge = file.size > 4 * Number(document.querySelector("[data-limit]").dataset.limit);
+    const text = isLarge ? "" : await file.text();
+    if (isLarge || /[\0\ufffd]/.test(text)) {
+      refused.push(`${file.name} is ${isLarge ? "too long" : "no text in UTF-8"}`);
+      continue;
+    }
+    const fields = (box) => [...box.querySelectorAll("input, textarea")];
+    const box = [...documents.children].find((each) => fields(each).every((field) => !field.value)) || addDocument();
+    [fields(box)[0].value, fields(box)[1].value] = [file.name.replace(/\.[^.]*$/, ""), text];
+  }
+  document.getElementById("dropped").textContent = refused.join("; ");
+  noticeChange();
+}
+
+function showCost() {
+  const { passes, time } = method.selectedOptions[0]?.dataset || {};
+  cost.textContent = passes ? `At most ${passes}, about ${time}, after the answer is written.` : "";
+}
+
+async function askForCosts() {
+  // While an answer is written, the only thread for models is busy.
+  if (stream) return;
+  const isComplete = ask.checkValidity();
+  costRequest?.abort();
+  costRequest = new AbortController();
+  const { signal } = costRequest;
+  // Of a form that is not complete, the model alone: it decides which methods there are.
+  const fields = isComplete ? new FormData(ask) : ["model", "method"].filter((name) => ask[name]?.value).map((name) => [name, ask[name].value]);
+  const reply = await postForm("/chat/costs", new URLSearchParams(fields), { signal });
+  if (signal.aborted || !reply?.ok) return;
+  const { methods, problem } = reply.content;
+  const chosen = methods.some(({ name }) => name === method.value) ? method.value : reply.content.default;
+  method.replaceChildren(...methods.map(({ name, title, passes, time }) => {
+    const option = new Option(time ? `${title} – ${time}` : title, name, false, name === chosen);
+    Object.assign(option.dataset, { passes, time });
+    return option;
+  }));
+  showCost();
+  if (problem && isComplete) cost.textContent = problem;
+}
+
+function noticeChange() {
+  showSizes();
+  clearTimeout(costTimer);
+  costTimer = setTimeout(askForCosts, COST_DELAY);
+}
+
+document.querySelectorAll("#documents .document").forEach(addRemoveButton);
+add.hidden = files.hidden = false;
+document.getElementById("costs").hidden = true;
+add.addEventListener("click", () => addDocument().querySelector("input").focus());
+files.querySelector("input").addEventListener("change", async (event) => {
+  await addFiles(event.target.files);
+  event.target.value = "";
 });
+for (const name of ["dragenter", "dragover"]) {
+  documents.addEventListener(name, (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
+}
+documents.addEventListener("drop", (event) => {
+  if (!event.dataTransfer.files.length) return;
+  event.preventDefault();
+  addFiles(event.dataTransfer.files);
+});
+ask.addEventListener("input", (event) => (event.target === method ? showCost() : noticeChange()));
+// The browser keeps this page, and its stream, until the next page answers.
+ask.addEventListener("submit", () => stream?.close());
 
 function activateExchange(box) {
   const { levels, best, sums, logProbs, tokens } = JSON.parse(box.dataset.values);
@@ -81,19 +156,16 @@ function activateExchange(box) {
     }
     const request = ++latest;
     bars[0].parentElement.setAttribute("aria-busy", "true");
-    const form = new URLSearchParams(answer.dataset.query);
-    form.set("removed", [...gone].join(","));
-    const headers = { "x-csrf-token": document.querySelector("meta[name=csrf]").content, accept: "application/json" };
-    const reply = await fetch("/chat/without", { method: "POST", body: form, headers }).catch(() => null);
-    const scores = await reply?.json().catch(() => null);
+    const form = new URLSearchParams({ removed: [...gone].join(",") });
+    const reply = await postForm(`${answer.dataset.address}/without`, form);
     // Replies can overtake each other: only the one to the latest request is shown.
     if (request !== latest) return;
     bars[0].parentElement.removeAttribute("aria-busy");
-    if (!reply?.ok || !scores?.length) {
-      effect.textContent = scores?.error || "No answer from the server: the bars are unchanged.";
+    if (!reply?.ok || !reply.content.length) {
+      effect.textContent = reply?.content.error || "No answer from the server: the bars are unchanged.";
       return;
     }
-    current = scores;
+    current = reply.content;
     drawBars();
     describeEffect();
   }
@@ -111,16 +183,6 @@ function activateExchange(box) {
     describeEffect();
   }
 
-  function moveFocus(group, at, event) {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const next = step && group[at + step];
-    if (!next) return;
-    event.preventDefault();
-    group[at].tabIndex = -1;
-    next.tabIndex = 0;
-    next.focus();
-  }
-
   function makeButtons(group, press) {
     group.forEach((each, at) => {
       each.setAttribute("role", "button");
@@ -131,7 +193,7 @@ function activateExchange(box) {
         if (event.key === "Enter" || event.key === " ") {
           event.preventDefault();
           press(each);
-        } else moveFocus(group, at, event);
+        } else moveFocus(group, each, event);
       });
     });
   }
@@ -154,19 +216,35 @@ function activateExchange(box) {
   });
 }
 
-if (answer?.querySelector(".waiting")) {
-  const source = new EventSource(`/chat/stream?${answer.dataset.query}`);
-  const bar = answer.querySelector("progress");
-  source.addEventListener("progress", (event) => (bar.value = JSON.parse(event.data).share));
-  source.addEventListener("card", (event) => {
-    answer.innerHTML = JSON.parse(event.data).html;
-    answer.querySelectorAll(".exchange").forEach(activateExchange);
-    document.getElementById("arrived").textContent = "The answer has arrived";
-  });
-  const end = () => {
-    source.close();
-    if (bar.isConnected) bar.replaceWith("No answer from the server: reload the page.");
+function readAnswer() {
+  const bar = answer.querySelector("progress"), written = document.getElementById("written");
+  const stop = document.getElementById("stop"), arrived = document.getElementById("arrived");
+  const finish = (message) => {
+    stream = null;
+    stop.remove();
+    if (bar.isConnected) bar.replaceWith(message);
+    noticeChange();
   };
-  source.addEventListener("end", end);
-  source.addEventListener("error", () => source.readyState === EventSource.CLOSED && end());
-} else answer?.querySelectorAll(".exchange").forEach(activateExchange);
+  stream = openStream(`${answer.dataset.address}/stream`, {
+    progress: ({ share }) => (bar.value = share),
+    text: ({ text }) => (written.textContent += text),
+    card: ({ html }) => {
+      answer.innerHTML = html;
+      answer.querySelectorAll(".exchange").forEach(activateExchange);
+      arrived.textContent = "The answer has arrived";
+    },
+  }, finish);
+  stop.hidden = false;
+  stop.addEventListener("click", () => {
+    stream.close();
+    finish("Stopped: press Explain to ask again.");
+    arrived.textContent = "Stopped";
+    document.querySelector("#ask .main").focus();
+  });
+}
+
+if (answer?.querySelector(".waiting")) readAnswer();
+else {
+  answer?.querySelectorAll(".exchange").forEach(activateExchange);
+  noticeChange();
+}

@@ -50,17 +50,15 @@ async function predictWithout() {
   const request = ++latest;
   const form = new URLSearchParams(answers.dataset.query);
   form.set("removed", [...gone].join(","));
-  const csrf = document.querySelector("meta[name=csrf]").content;
-  const headers = { "x-csrf-token": csrf, accept: "application/json" };
-  const reply = await fetch("/explore/without", { method: "POST", body: form, headers }).catch(() => null);
-  const labels = await reply?.json().catch(() => null);
+  const reply = await postForm("/explore/without", form);
   // Replies can overtake each other: only the one to the latest request is shown.
   if (request !== latest) return;
   list.removeAttribute("aria-busy");
-  if (!reply?.ok || !labels) {
-    document.getElementById("removed").textContent = labels?.error || "No answer from the server: the bars are unchanged.";
+  if (!reply?.ok) {
+    document.getElementById("removed").textContent = reply?.content.error || "No answer from the server: the bars are unchanged.";
     return;
   }
+  const labels = reply.content;
   const bars = new Map([...list.children].map((bar) => [bar.dataset.label, bar]));
   labels.forEach(({ label, value }, place) => {
     const bar = bars.get(label) || [...bars.values()][place];
@@ -96,18 +94,6 @@ function showScore(part) {
   document.getElementById("pointed").textContent = `${text.trim()}: ${Number(part.dataset.score).toPrecision(3)}`;
 }
 
-function moveFocus(part, event) {
-  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-  if (!step) return;
-  const parts = [...part.closest("article").querySelectorAll("[data-unit]")];
-  const next = parts[parts.indexOf(part) + step];
-  if (!next) return;
-  event.preventDefault();
-  part.tabIndex = -1;
-  next.tabIndex = 0;
-  next.focus();
-}
-
 if (answers) {
   const partOf = (event) => event.target.closest("[data-unit]");
   answers.addEventListener("click", (event) => partOf(event) && toggle(partOf(event)));
@@ -119,7 +105,7 @@ if (answers) {
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       toggle(part);
-    } else moveFocus(part, event);
+    } else moveFocus([...part.closest("article").querySelectorAll("[data-unit]")], part, event);
   });
   answers.addEventListener("input", (event) => {
     if (!event.target.matches("[data-strongest]")) return;
@@ -144,30 +130,24 @@ if (answers) {
   const waiting = new Map([...answers.querySelectorAll(".waiting")].map((card) => [card.dataset.method, card]));
   answers.querySelectorAll("article:not(.waiting)").forEach(activateCard);
   if (waiting.size) {
-    const source = new EventSource(`/explore/stream?${answers.dataset.query}`);
-    source.addEventListener("progress", (event) => {
-      const { method, share } = JSON.parse(event.data);
-      const card = waiting.get(method);
-      if (card) card.querySelector("progress").value = share;
-    });
     const count = waiting.size;
-    // Without `close`, EventSource would connect again and repeat the explanations.
-    const end = () => {
-      source.close();
-      for (const card of waiting.values()) card.querySelector("progress").replaceWith("No answer from the server: reload the page.");
-    };
-    source.addEventListener("card", (event) => {
-      const { method, html } = JSON.parse(event.data);
-      if (!waiting.has(method)) return;
-      const template = document.createElement("template");
-      template.innerHTML = html;
-      const card = template.content.firstElementChild;
-      waiting.get(method).replaceWith(card);
-      waiting.delete(method);
-      activateCard(card);
-      document.getElementById("arrived").textContent = `${count - waiting.size} of ${count} explanations have arrived`;
+    openStream(`/explore/stream?${answers.dataset.query}`, {
+      progress: ({ method, share }) => {
+        const card = waiting.get(method);
+        if (card) card.querySelector("progress").value = share;
+      },
+      card: ({ method, html }) => {
+        if (!waiting.has(method)) return;
+        const template = document.createElement("template");
+        template.innerHTML = html;
+        const card = template.content.firstElementChild;
+        waiting.get(method).replaceWith(card);
+        waiting.delete(method);
+        activateCard(card);
+        document.getElementById("arrived").textContent = `${count - waiting.size} of ${count} explanations have arrived`;
+      },
+    }, (message) => {
+      for (const card of waiting.values()) card.querySelector("progress").replaceWith(message);
     });
-    source.addEventListener("end", end);
-    source.addEventListener("error", () => source.readyState === EventSource.CLOSED && end());
   }
 }
