@@ -15,6 +15,6 @@ def looks_local(name: str) -> bool:
 
 
 def require_local_model(name: str) -> None:
-    """Raise ExegeteError if the name is a local path that does not exist."""
-    if looks_local(name) and not Path(os.path.expanduser(name)).exists():
+    """Raise ExegeteError if the name is a local path that does not exist; addresses of servers are no paths."""
+    if "://" not in name and looks_local(name) and not Path(os.path.expanduser(name)).exists():
         raise ExegeteError(f"there is no model at {name}")

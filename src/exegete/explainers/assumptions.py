@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from exegete.errors import ExegeteError
+from exegete.explainers.registry import is_removal_method
 from exegete.models import Batch, ExplainedModel
 from exegete.models.checks import Probe, can_be_checked, find_failure, get_tolerance, remember
+from exegete.models.generation.completions import make_weights_error
 
 if TYPE_CHECKING:
     from exegete.explainers.base import Explainer
@@ -32,6 +34,7 @@ INSTEAD = {
 
 def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) -> None:
     """Raise ExegeteError if the model breaks one of the method's assumptions."""
+    require_removal(method, model)
     # Checked now, because later passes run inside hooks of the method, which would see the passes of the check.
     probe = Probe(model, batch)
     find_failure(model, "padding", probe)
@@ -45,6 +48,12 @@ def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) 
         if reason:
             name = model.config.model_type
             raise ExegeteError(f"{method.name} is refused for model type {name!r}: {reason}; {INSTEAD[assumption]}")
+
+
+def require_removal(method: Explainer, model: ExplainedModel) -> None:
+    """Raise ExegeteError if the model is behind a server and the method does not only remove input."""
+    if model.is_remote and not is_removal_method(type(method)):
+        raise ExegeteError(f"{method.name} is refused: {make_weights_error()}")
 
 
 def find_broken_assumption(model: ExplainedModel, assumption: str, probe: Probe) -> str:

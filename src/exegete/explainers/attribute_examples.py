@@ -115,8 +115,15 @@ def attribute(
     total = sum(costs) * len(examples)
     is_measured = total >= MEASURED_PASSES and not is_generating
     estimate = (lambda: total * measure_pass(explained, examples)) if is_measured else None
+    description = "explaining"
+    if explained.is_remote:
+        # That module imports this one.
+        from exegete.explainers.plan import forecast_requests  # noqa: PLC0415
+
+        description = f"explaining ({forecast_requests(explained, examples, explainers, target)})"
+        logger.info("%s", description)
     results = []
-    with progress_bar("explaining", total, show_progress, estimate) as report:
+    with progress_bar(description, total, show_progress, estimate) as report:
         for (single, size), cost in zip(explainers, costs, strict=True):
             config = {"model": explained.config._name_or_path, "model_type": explained.config.model_type}
             config |= {"method": single.name, "params": single.params} | ({} if stride is None else {"stride": stride})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
+from exegete.explainers.assumptions import require_removal
 from exegete.explainers.attribute_examples import require_token_scores
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
@@ -22,6 +24,9 @@ from exegete.models import ExplainedModel
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.passes.forward_mode import PASSES_PER_PART
+
+DEFAULT_NEW_TOKENS = 64
+"""Tokens that a response without a limit of the user's may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,11 @@ class Plan:
         backward = f" and {self.backward} backward" if self.backward else ""
         return f"{self.forward} forward{backward} pass{'es' if self.forward + self.backward > 1 else ''}"
 
+    @property
+    def tokens(self) -> int:
+        """Return about how many tokens the passes read."""
+        return round(self.cost * (self.prompt_tokens + self.response_tokens))
+
     def __str__(self) -> str:
         return (
             f"{self.method}: {self.prompt_tokens} + {self.response_tokens} tokens, {self.rows} rows × {self.units} "
@@ -77,6 +87,7 @@ def plan_work(
         ExegeteError: as explaining raises, for an example, a target, or a method without scores of response tokens.
     """
     method, unit = resolve_unit(method, unit, {})
+    require_removal(method, model)
     if attribute_target:
         require_token_scores(method)
     has_response = "response" in prompt_to_row(row)
@@ -97,6 +108,29 @@ def plan_work(
     cost = method.cost(length) * repeats + 1
     sizes = (batch.length - count, count, units, rows)
     return Plan(method.name, unit, *sizes, int(forward) + 1, int(backward), way, cost)
+
+
+def describe_requests(plans: Sequence[Plan], responses: int = 0) -> str:
+    """Return how many requests and tokens all plans need of a server, with those of `responses` to be generated."""
+    requests = sum(plan.forward for plan in plans) + responses
+    longest = max(plan.prompt_tokens + plan.response_tokens for plan in plans)
+    tokens = sum(plan.tokens for plan in plans) + responses * longest
+    return f"at most {requests:,} requests, about {tokens:,} tokens"
+
+
+def forecast_requests(
+    model: ExplainedModel, examples: Iterable[Any], methods: Sequence[tuple[Explainer, Granularity]], target: Any
+) -> str:
+    """Return how many requests and tokens it takes to explain examples by methods, with the units of their scores."""
+    plans, responses = list[Plan](), 0
+    for example in examples:
+        row = prompt_to_row(example)
+        # A foil is explained like a response.
+        repeats = 2 if row.get("foil") is not None else 1
+        for method, unit in methods:
+            plans += [plan_work(model, row, method, target, unit, DEFAULT_NEW_TOKENS)] * repeats
+        responses += "response" not in row
+    return describe_requests(plans, responses)
 
 
 def count_saved_bytes(model: ExplainedModel, row: Any) -> int:

@@ -35,6 +35,8 @@ class HuggingFaceModel(nn.Module):
     """Whether the model is checked against what methods assume before a method is first used."""
     is_encoder_decoder: ClassVar[bool] = False
     """Whether an encoder and a decoder share the row of a batch."""
+    is_remote: ClassVar[bool] = False
+    """Whether the weights are behind a server, see `CompletionsModel`."""
 
     def __init__(
         self,

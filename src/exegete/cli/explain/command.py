@@ -107,7 +107,12 @@ def explain(
         bool, typer.Option("--attribute-target", help="Generation: also score the response's own earlier tokens.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Generation: print passes and time of each method instead of running it.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Generation: print passes and time of each method, or requests and tokens of a server, instead of "
+            "running it.",
+        ),
     ] = False,
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,

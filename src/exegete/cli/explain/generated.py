@@ -81,11 +81,17 @@ def parse_target(text: str) -> Any:
 def describe_costs(
     model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan], max_new_tokens: int
 ) -> list[str]:
-    """Return one line per method with lengths, units, passes and seconds, and one with the memory of a pass."""
+    """Return one line per method with lengths, units, passes and seconds, and one with the memory of a pass.
+
+    Of a server that is one line per method with requests and tokens, and one with their sum.
+    """
     from exegete.explainers.batches import measure_pass
-    from exegete.explainers.plan import add_placeholder_response, count_saved_bytes
+    from exegete.explainers.plan import add_placeholder_response, count_saved_bytes, describe_requests
     from exegete.studies.runs.estimate import format_duration
 
+    if model.is_remote:
+        lines = [f"{plan}: {describe_requests([plan])}" for plan in plans]
+        return [*lines, f"in all, with the response: {describe_requests(plans, 'response' not in example)}"]
     example = add_placeholder_response(model, example, max_new_tokens)
     seconds = measure_pass(model, [example])
     lines = [f"{plan}, about {format_duration(seconds * plan.cost)}" for plan in plans]
@@ -96,11 +102,15 @@ def describe_costs(
 
 
 def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan]) -> None:
-    """Say which methods will take over a minute."""
+    """Say which methods will take over a minute, or how many requests a server gets."""
     from exegete.explainers.attribute_examples import MEASURED_PASSES
     from exegete.explainers.batches import measure_pass
+    from exegete.explainers.plan import describe_requests
     from exegete.studies.runs.estimate import format_duration
 
+    if model.is_remote:
+        say(describe_requests(plans))
+        return
     # Measuring takes two passes itself.
     if sum(plan.cost for plan in plans) < MEASURED_PASSES:
         return

@@ -45,6 +45,7 @@ from exegete.models.loading.checkpoint import (
 )
 from exegete.models.loading.gguf import find_gguf, load_gguf
 from exegete.models.loading.quantized import BITS, keep_weight_order, quantization_options
+from exegete.models.loading.remote import is_address, load_remote
 from exegete.models.loading.vocabulary import check_vocabulary
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
@@ -107,7 +108,8 @@ def load(
     Args:
         model: a folder, a hub name, a GGUF file of a language model, or a Hugging Face model, alone, in a pipeline or
             with its tokenizer as a pair; a loaded model is not moved or changed. A folder or name of a LoRA adapter
-            loads the model that it was trained on, with the adapter in it.
+            loads the model that it was trained on, with the adapter in it. For `generation` also the address of a
+            server, "http://127.0.0.1:8000/v1?model=NAME&tokenizer=FOLDER&concurrency=8", see `CompletionsModel`.
         processing_class: its tokenizer or image processor; default: the one saved beside the model.
         device: where to put a model loaded by name; default: the GPU if there is one; "auto": see `device_map`.
         dtype: the floating point type to load it in, such as "bfloat16"; "8bit" and "4bit" store the weights of linear
@@ -136,6 +138,9 @@ def load(
     if isinstance(model, ExplainedModel):
         return model if check else model.without_checks()
     _check_task(task, template, labels)
+    if is_address(model):
+        _require_no_place(device, dtype, device_map)
+        return load_remote(model, _choose_one(processing_class, tokenizer, image_processor), task, max_length)
     model, own_processor = _split_pair(model)
     processing_class = _choose_one(processing_class, tokenizer, image_processor) or own_processor
     names: tuple[str, ...]
@@ -157,20 +162,14 @@ def load(
         else:
             loaded = _load_by_name(names, dtype, place, options, task, trust_remote_code, incomplete)
     else:
-        if device is not None or dtype is not None or device_map is not None:
-            raise ExegeteError(
-                "a model that is already loaded stays where it is: move it yourself, without device=, dtype= and "
-                "device_map="
-            )
+        _require_no_place(device, dtype, device_map)
         loaded, names = model, (str(model.config._name_or_path),)
         check_finite(names[0], model)
     # An adapter's folder often has a tokenizer of its own, which goes first.
     for name in names:
         processing_class = processing_class or load_processor(name, loaded, trust_remote_code)
-    rows = getattr(get_embedding(loaded), "num_embeddings", None)
-    if rows is not None:
-        with describe_load_errors(names[0], "tokenizer"):
-            check_vocabulary(names[0], processing_class, rows)
+    with describe_load_errors(names[0], "tokenizer"):
+        check_vocabulary(names[0], processing_class, getattr(get_embedding(loaded), "num_embeddings", None))
     explained: ExplainedModel
     if template is not None and labels is not None:
         explained = PromptedModel(loaded, processing_class, template, labels, max_length)
@@ -179,6 +178,14 @@ def load(
     else:
         explained = _wrap_by_task(loaded, processing_class, task, max_length)
     return explained if check else explained.without_checks()
+
+
+def _require_no_place(device: Any, dtype: Any, device_map: Any) -> None:
+    if device is not None or dtype is not None or device_map is not None:
+        raise ExegeteError(
+            "a model that is already loaded, or behind a server, stays where it is: leave out device=, dtype= and "
+            "device_map="
+        )
 
 
 def _load_by_name(

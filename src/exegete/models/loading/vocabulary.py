@@ -23,7 +23,7 @@ WORDS = (
 """The most frequent words of some languages, one of which any usable vocabulary knows."""
 
 
-def check_vocabulary(name: str, tokenizer: Any, rows: int) -> None:
+def check_vocabulary(name: str, tokenizer: Any, rows: int | None) -> None:
     """Raise ExegeteError for a tokenizer that would give the model other tokens than it was trained on.
 
     transformers loads a damaged or missing vocabulary without an error, and most words become the unknown token.
@@ -31,9 +31,9 @@ def check_vocabulary(name: str, tokenizer: Any, rows: int) -> None:
     Args:
         name: the checkpoint.
         tokenizer: the tokenizer; image processors, which have no vocabulary, pass.
-        rows: the number of the model's embeddings.
+        rows: the number of the model's embeddings; None for models that look up none, which pass.
     """
-    if not hasattr(tokenizer, "get_vocab"):
+    if rows is None or not hasattr(tokenizer, "get_vocab"):
         return
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     word, highest = max(vocabulary.items(), key=itemgetter(1), default=("", -1))

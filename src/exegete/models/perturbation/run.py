@@ -6,7 +6,7 @@ and packed into passes of a limited number of tokens.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ def _run_distinct(
     lengths = inputs.lengths.cpu().numpy()[first[new]]
     new = new[np.argsort(-lengths, kind="stable")]
     rows = torch.as_tensor(first[new], device=model.device)
-    for index, answer in zip(new, _run_rows(model, inputs, rows), strict=True):
+    for index, answer in zip(new, _run_rows(model, inputs, rows, how), strict=True):
         cache[names[index]] = answer
     answers = [cache[name] for name in names]
     if model.task.name == "span":
@@ -100,8 +100,18 @@ def _run_distinct(
     return torch.stack(answers)[torch.as_tensor(number, device=model.device)]
 
 
-def _run_rows(model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor) -> list[Tensor]:
-    """Return the logits of these inputs, longest first; texts share their beginnings if that saves much."""
+def _run_rows(model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor, how: RemovalMethod) -> list[Tensor]:
+    """Return the logits of these inputs, longest first; texts share their beginnings if that saves much.
+
+    Raises:
+        ExegeteError: a server is asked for inputs that token ids do not describe.
+    """
+    if model.is_remote:
+        texts = inputs.get_texts(rows)
+        if texts is None:
+            raise ExegeteError(f"a server reads token ids: choose perturbation='remove', 'mask' or 'pad', not {how!r}")
+        remote: Any = model
+        return list(remote.score_texts(texts))
     budget = TOKENS_PER_PASS.get(model.device.type, TOKENS_PER_PASS["cuda"])
     if len(rows) > 1 and supports_prefix_sharing(model):
         texts = inputs.get_texts(rows)

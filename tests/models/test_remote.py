@@ -1,0 +1,443 @@
+"""A model behind a server: the same explanations as from its weights, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+
+import chats
+import exegete
+from exegete import ExegeteError
+from exegete.cli import main
+from exegete.explainers import EXPLAINERS
+from exegete.explainers.assumptions import require_removal
+from exegete.explainers.registry import is_removal_method
+from exegete.models.generation import server as client
+
+REMOVAL = ["occlusion", "lime?n_samples=24", "kernel_shap?n_samples=24", "context_cite?n_samples=24&alpha=0.0001",
+           "shapley_sampling?n_samples=24"]  # fmt: skip
+
+
+class Served:
+    """An HTTP server of a model by OpenAI's protocol for completions.
+
+    `forms`: the ways in which it returns log-probabilities of prompts. `faults`: what happens to requests, in their
+    order; later ones are answered. It counts requests, the answers to each prompt, and requests at a time.
+    """
+
+    def __init__(self, model, forms=("max_tokens 0",), faults=(), delay=0.0, spell=None):
+        self.model, self.tokenizer, self.forms, self.delay = model.model, model.tokenizer, forms, delay
+        self.spell = spell or (lambda token: self.tokenizer.decode([token]))
+        self.faults = list(faults)
+        self.requests, self.answered = [], Counter()
+        self.active = self.most_active = 0
+        self.lock = threading.Lock()
+
+    def reply(self, request):
+        """Return status and answer."""
+        extra = set(request) - {"model", "prompt", "max_tokens", "temperature", "top_p", "seed"}
+        if extra == {"prompt_logprobs"} and "prompt_logprobs" in self.forms:
+            return 200, self.choose(prompt_logprobs=self.vllm_entries(request["prompt"]), text="x")
+        if extra == {"echo", "logprobs"} and f"max_tokens {request['max_tokens']}" in self.forms:
+            return 200, self.choose(logprobs=self.echo(request["prompt"], request["max_tokens"]), text="x")
+        if "ignores echo" in self.forms and extra != {"return_token_ids"}:
+            generated = {"tokens": ["."], "token_logprobs": [-0.5]}
+            return 200, self.choose(logprobs=generated, text=".")
+        if "other text" in self.forms and extra == {"echo", "logprobs"}:
+            other = [(token + 1) % len(self.tokenizer) for token in request["prompt"]]
+            return 200, self.choose(logprobs=self.echo(other, 0), text="x")
+        if extra <= {"return_token_ids"}:
+            return self.generate(request, names_ids="return_token_ids" in extra)
+        return 400, {"error": {"message": "max_tokens must be at least 1"}}
+
+    @staticmethod
+    def choose(**choice):
+        return {"object": "text_completion", "choices": [{"index": 0, "finish_reason": "length", **choice}]}
+
+    @torch.no_grad()
+    def log_probs(self, ids):
+        return self.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+
+    def echo(self, ids, generated):
+        table = self.log_probs(ids)
+        values = [None, *(float(table[place, token]) for place, token in enumerate(ids[1:]))]
+        new = [int(table[-1].argmax())] * generated
+        shown = [self.spell(token) for token in [*ids, *new]]
+        return {"tokens": shown, "token_logprobs": [*values, *[float(table[-1].max())] * generated]}
+
+    def vllm_entries(self, ids):
+        table = self.log_probs(ids)
+        entries = [None]
+        for place, token in enumerate(ids[1:]):
+            best = int(table[place].argmax())
+            entries.append({str(each): {"logprob": float(table[place, each])} for each in {token, best}})
+        return entries
+
+    @torch.no_grad()
+    def generate(self, request, names_ids):
+        if names_ids and "token ids" not in self.forms:
+            return 400, {"error": {"message": "unknown option return_token_ids"}}
+        ids = torch.tensor([request["prompt"]])
+        whole = self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=request["max_tokens"],
+                                    do_sample=False, pad_token_id=0)  # fmt: skip
+        new = whole[0, ids.shape[1] :].tolist()
+        ended = new[-1] == self.tokenizer.eos_token_id
+        answer = {
+            "text": self.tokenizer.decode(new, skip_special_tokens=True),
+            "finish_reason": "stop" if ended else "length",
+        }
+        return 200, self.choose(**answer, **({"token_ids": new} if names_ids else {}))
+
+    def handle(self, handler):
+        length = int(handler.headers["Content-Length"])
+        request = json.loads(handler.rfile.read(length))
+        with self.lock:
+            self.requests.append(request | {"key": handler.headers.get("Authorization"), "path": handler.path})
+            fault = self.faults.pop(0) if self.faults else None
+            self.active += 1
+            self.most_active = max(self.active, self.most_active)
+        try:
+            time.sleep(self.delay)
+            self.answer(handler, request, fault)
+        finally:
+            with self.lock:
+                self.active -= 1
+
+    def answer(self, handler, request, fault):
+        with self.lock:
+            status, answer = self.reply(request)
+        headers = {}
+        if isinstance(fault, tuple):
+            status, answer, headers = fault[0], {"error": "busy"}, fault[1]
+        elif isinstance(fault, int):
+            status, answer = fault, {"error": "busy"}
+        elif fault == "timeout":
+            time.sleep(1.5)
+        elif fault == "half of the numbers":
+            numbers = answer["choices"][0]["logprobs"]
+            for name in numbers:
+                numbers[name] = numbers[name][: len(numbers[name]) // 2]
+        elif fault == "no choices":
+            answer = {"object": "text_completion"}
+        body = json.dumps(answer).encode()
+        size = len(body)
+        if fault == "half of the JSON":
+            body = body[: size // 2]
+            size = len(body)
+        elif fault == "half of the bytes":
+            body = body[: size // 2]
+        if status == 200 and fault is None:
+            with self.lock:
+                self.answered[tuple(request["prompt"])] += 1
+        handler.send_response(status)
+        for name, value in ({"Content-Length": str(size)} | headers).items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+
+@contextmanager
+def serve(model, **options):
+    served = Served(model, **options)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            served.handle(self)
+
+        def handle(self):
+            # The client has given up.
+            with suppress(ConnectionError):
+                super().handle()
+
+        def log_message(self, *_):
+            pass
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=web.serve_forever)
+    thread.start()
+    served.address = f"http://127.0.0.1:{web.server_port}/v1"
+    try:
+        yield served
+    finally:
+        web.shutdown()
+        thread.join()
+        web.server_close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(client, "FIRST_WAIT", 0.005)
+
+
+@pytest.fixture(scope="module")
+def local():
+    return chats.chatting()
+
+
+@pytest.fixture(scope="module")
+def folder(local, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer")
+    local.tokenizer.save_pretrained(path)
+    return path
+
+
+def remote(served, folder, **options):
+    query = "".join(f"&{name}={value}" for name, value in options.items())
+    return exegete.load(f"{served.address}?model=tiny&tokenizer={folder}{query}", task="generation", max_length=260)
+
+
+def explain(model, method="occlusion", **options):
+    return exegete.attribute(model, [chats.CHAT], method, **{"unit": "word", "target": "sentences"} | options)[0]
+
+
+def require_equal(one, other):
+    assert one.unit_texts == other.unit_texts
+    assert one.target_texts == other.target_texts
+    assert np.abs(other.scores).max() > 1e-4
+    np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-5)
+    for mine, its in zip(one.targets, other.targets, strict=True):
+        assert mine.log_prob == pytest.approx(its.log_prob, abs=1e-5)
+
+
+@pytest.mark.parametrize("form", ["max_tokens 0", "max_tokens 1", "prompt_logprobs"])
+@pytest.mark.parametrize("method", REMOVAL)
+def test_explanations_are_those_of_the_weights(local, folder, method, form):
+    with serve(local, forms=(form,)) as served:
+        model = remote(served, folder)
+        require_equal(explain(model, method), explain(local, method))
+        assert max(served.answered.values()) == 1
+        # Ways that the server refuses are tried once, by the first prompt.
+        refused = ["max_tokens 0", "max_tokens 1", "prompt_logprobs"].index(form)
+        assert len(served.requests) == len(served.answered) + refused
+        assert {request["model"] for request in served.requests} == {"tiny"}
+        assert {request["path"] for request in served.requests} == {"/v1/completions"}
+
+
+@pytest.mark.parametrize("options", [{"perturbation": "mask"}, {"perturbation": "pad"}, {"output": "prob"},
+                                     {"unit": "source"}, {"unit": "token", "target": [(0, 2), (1, 5)]}])  # fmt: skip
+def test_the_ways_of_removal_and_the_explained_number_can_be_chosen(local, folder, options):
+    with serve(local) as served:
+        mine, its = explain(remote(served, folder), **options), explain(local, **options)
+    assert np.abs(its.scores).max() > 0
+    np.testing.assert_allclose(mine.scores, its.scores, rtol=1e-4, atol=1e-5)
+
+
+def test_a_foil_is_a_response_of_its_own(local, folder):
+    row = chats.CHAT | {"foil": " a dull film ."}
+    with serve(local) as served:
+        mine = exegete.attribute(remote(served, folder), [row], "occlusion", "response", unit="source")[0]
+    require_equal(mine, exegete.attribute(local, [row], "occlusion", "response", unit="source")[0])
+
+
+def test_tokens_may_be_shown_by_their_names_or_ids(local, folder):
+    for spell in (local.tokenizer.convert_ids_to_tokens, lambda token: f"token_id:{token}"):
+        with serve(local, spell=spell) as served:
+            require_equal(explain(remote(served, folder)), explain(local))
+
+
+FAULTS = [429, None, 500, "half of the JSON", (503, {"Retry-After": "0"}), None, "half of the bytes", 502,
+          "timeout", "half of the numbers", None, "no choices", 504, "half of the JSON", "timeout", 429, 429, None,
+          500]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["occlusion", "context_cite?n_samples=24&alpha=0.0001"])
+def test_faults_lose_and_double_nothing(local, folder, method):
+    with serve(local, faults=FAULTS) as served:
+        model = remote(served, folder, timeout=1, concurrency=3)
+        require_equal(explain(model, method), explain(local, method))
+        faults = sum(fault is not None for fault in FAULTS)
+        assert not served.faults
+        assert set(served.answered.values()) == {1}
+        assert len(served.requests) == len(served.answered) + faults
+
+
+def test_a_server_that_stays_busy_is_an_error_after_which_the_same_call_resumes(local, folder):
+    with serve(local) as served:
+        model = remote(served, folder, concurrency=1)
+        explain(model, unit="source")
+        before = len(served.requests)
+        served.faults = [None, None, *[500] * client.ATTEMPTS]
+        with pytest.raises(ExegeteError, match=r"answers with status 500 .*busy.* \(8 attempts\)"):
+            explain(model)
+        assert len(served.requests) == before + 2 + client.ATTEMPTS
+        require_equal(explain(model), explain(local))
+        assert set(served.answered.values()) == {1}
+
+
+def test_after_an_error_answers_under_way_are_kept(local, folder):
+    with serve(local, delay=0.05) as served:
+        model = remote(served, folder, concurrency=4)
+        explain(model, unit="source")
+        served.faults = [401]
+        with pytest.raises(ExegeteError, match=r"status 401 .*EXEGETE_API_KEY"):
+            explain(model)
+        # The three requests beside the refused one were answered, and few were sent after it.
+        assert 3 <= len(served.requests) - 4 <= 12
+        require_equal(explain(model), explain(local))
+        assert set(served.answered.values()) == {1}
+
+
+@pytest.mark.parametrize("way", ["seconds", "date"])
+def test_retry_after_is_respected(local, folder, way):
+    moment = datetime.now(UTC) + timedelta(seconds=2)
+    value = "1" if way == "seconds" else format_datetime(moment, usegmt=True)
+    with serve(local, faults=[(429, {"Retry-After": value})]) as served:
+        begun = time.monotonic()
+        explain(remote(served, folder), unit="source")
+        assert time.monotonic() - begun > 0.9
+    with (
+        serve(local, faults=[(429, {"Retry-After": "7200"})]) as served,
+        pytest.raises(ExegeteError, match="asks to wait for 7200 seconds"),
+    ):
+        explain(remote(served, folder), unit="source")
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ("ignores echo", r"1 log-probabilities for \d+ tokens"),
+        ("other text", r"token 0 is '.*', and '.*' was sent"),
+        ("nothing", "status 400 .*max_tokens must be at least 1"),
+    ],
+)
+def test_a_server_with_other_log_probabilities_is_refused(local, folder, form, reason):
+    with serve(local, forms=(form,)) as served, pytest.raises(ExegeteError, match=reason) as caught:
+        explain(remote(served, folder))
+    assert "does not return the log-probabilities of the tokens that it is sent" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_vllms_log_probabilities_of_other_tokens_are_refused(local, folder):
+    with serve(local, forms=("prompt_logprobs",)) as served:
+        entries = served.vllm_entries
+        served.vllm_entries = lambda ids: entries([(token + 1) % 200 for token in ids])
+        with pytest.raises(ExegeteError, match=r"token 1 is \d+ or \d+, and \d+ was sent"):
+            explain(remote(served, folder))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_no_more_requests_at_a_time_than_allowed(local, folder, concurrency):
+    with serve(local, delay=0.02) as served:
+        explain(remote(served, folder, concurrency=concurrency))
+        assert len(served.requests) > 10
+        assert served.most_active == concurrency
+
+
+@pytest.mark.parametrize("forms", [("max_tokens 0",), ("max_tokens 0", "token ids")])
+def test_a_missing_response_is_generated_as_by_greedy_decoding(local, folder, forms):
+    row = {name: value for name, value in chats.CHAT.items() if name != "response"}
+    (its,) = local.respond([row], max_new_tokens=12)
+    with serve(local, forms=forms) as served:
+        (mine,) = remote(served, folder).respond([row], max_new_tokens=12)
+    if "token ids" in forms:
+        assert mine == its
+    # Without ids its text is tokenized anew, which may take other tokens for the same text.
+    assert local.tokenizer.decode(mine["response"]) == local.tokenizer.decode(its["response"])
+
+
+def test_an_answer_that_ends_has_the_end_token(local, folder):
+    with serve(local) as served:
+        model = remote(served, folder)
+        answer = {"text": " the town .", "finish_reason": "stop"}
+        served.generate = lambda request, names_ids: (400, {}) if names_ids else (200, served.choose(**answer))
+        (row,) = model.respond([{"prompt": "what is small ?"}])
+    expected = local.tokenizer(" the town .", add_special_tokens=False)["input_ids"]
+    assert row["response"] == [*expected, local.tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize("method", [name for name, kind in EXPLAINERS.items() if not is_removal_method(kind)])
+def test_other_methods_are_refused_before_a_request(local, folder, method):
+    # Two of the learned methods need a training; their class alone decides.
+    chosen = object.__new__(EXPLAINERS[method])
+    with serve(local) as served:
+        with pytest.raises(ExegeteError, match=r"is refused: the model is behind .* \(occlusion, lime") as caught:
+            require_removal(chosen, remote(served, folder))
+        assert "\n" not in str(caught.value)
+        assert not served.requests
+
+
+def test_what_needs_weights_is_refused_in_a_sentence(local, folder):
+    with serve(local) as served:
+        model = remote(served, folder)
+        batch = model.encode([chats.CHAT])
+        with pytest.raises(ExegeteError, match="neither gradients nor hidden states"):
+            model.embed(batch)
+        with pytest.raises(ExegeteError, match="neither gradients nor hidden states"):
+            model(batch, capture=exegete.models.Capture(attentions=True))
+        for way in ("zero", "attend"):
+            with pytest.raises(ExegeteError, match=r"'remove'.*'mask'"):
+                explain(model, perturbation=way)
+        with pytest.raises(ExegeteError, match="no logits"):
+            explain(model, output="logit")
+
+
+def test_the_cost_is_told_without_a_request(local, folder, capsys, caplog, monkeypatch):
+    with serve(local) as served:
+        address = f"{served.address}?model=tiny&tokenizer={folder}"
+        command = ["explain", "what is small ? it is a small town .", "--task", "generation", "--model", address]
+        command += ["--methods", "occlusion,context_cite?n_samples=24", "--max-new-tokens", "9"]
+        assert main([*command, "--dry-run"]) == 0
+        assert not served.requests
+        output = capsys.readouterr().out
+        assert "occlusion: " in output
+        assert "in all, with the response: at most" in output
+        model = remote(served, folder)
+        with caplog.at_level("INFO", "exegete"):
+            explain(model)
+        # The full prompt is counted twice, for the prediction and for the method.
+        expected = len(served.requests) + 1
+        assert f"explaining (at most {expected} requests, about" in caplog.text
+
+
+def test_the_key_is_sent_and_not_stored(local, folder, monkeypatch):
+    monkeypatch.setenv("EXEGETE_API_KEY", "key 7")
+    with serve(local) as served:
+        result = exegete.attribute(remote(served, folder), [chats.CHAT], "occlusion", unit="source")
+        assert {request["key"] for request in served.requests} == {"Bearer key 7"}
+        assert "key 7" not in f"{result.config} {result[0]}"
+        assert result.config["model"] == f"{served.address}?model=tiny"
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("http://127.0.0.1:1/v1?tokenizer=FOLDER", "expected an address such as http://"),
+        ("http://127.0.0.1:1/v1?model=a", "give the tokenizer"),
+        ("http://127.0.0.1:1/v1?model=a&tokenizer=/no/folder", "there is no tokenizer at /no/folder"),
+        ("http://127.0.0.1:1/v1?model=a&tokenizer=FOLDER&concurency=3", "Did you mean 'concurrency'"),
+        ("http://127.0.0.1:1/v1?model=a&tokenizer=FOLDER&concurrency=0", "concurrency: expected a whole number from 1"),
+        ("http://me:secret@127.0.0.1:1/v1?model=a&tokenizer=FOLDER", "EXEGETE_API_KEY"),
+    ],
+)
+def test_addresses_are_checked(folder, address, message):
+    with pytest.raises(ExegeteError, match=message) as caught:
+        exegete.load(address.replace("FOLDER", str(folder)), task="generation")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_is_no_classifier_and_takes_no_device(folder):
+    address = f"http://127.0.0.1:1/v1?model=a&tokenizer={folder}"
+    with pytest.raises(ExegeteError, match="task='generation'"):
+        exegete.load(address)
+    with pytest.raises(ExegeteError, match="device="):
+        exegete.load(address, task="generation", device="cpu")
+    with pytest.raises(ExegeteError, match="is the server running"):
+        explain(exegete.load(address, task="generation"))
+
+
+def test_comparisons_and_their_metrics_work(local, folder):
+    with serve(local) as served:
+        options = {"methods": ["occlusion", "lime?n_samples=16"], "metrics": ["comprehensiveness"]}
+        tables = [exegete.compare(model, [chats.CHAT], **options) for model in (remote(served, folder), local)]
+    mine, its = (table.results["comprehensiveness"].to_numpy() for table in tables)
+    np.testing.assert_allclose(mine, its, atol=1e-5)
