@@ -23,7 +23,8 @@ EXTRAS = {
     "sentencepiece": ("sentencepiece", "google.protobuf"),
     "interactions": ("shapiq", "lightgbm"),
     "quantized": ("bitsandbytes",),
-    "dev": ("pytest", "hypothesis", "mkdocs", "jupytext", "nbclient", "playwright", "httpx"),
+    "remote": ("httpx",),
+    "dev": ("pytest", "hypothesis", "mkdocs", "jupytext", "nbclient", "playwright"),
 }
 IMPORTS = """
 import importlib, pkgutil, sys

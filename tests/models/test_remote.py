@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections import Counter
@@ -106,12 +107,8 @@ class Served:
             fault = self.faults.pop(0) if self.faults else None
             self.active += 1
             self.most_active = max(self.active, self.most_active)
-        try:
-            time.sleep(self.delay)
-            self.answer(handler, request, fault)
-        finally:
-            with self.lock:
-                self.active -= 1
+        time.sleep(self.delay)
+        self.answer(handler, request, fault)
 
     def answer(self, handler, request, fault):
         with self.lock:
@@ -136,9 +133,10 @@ class Served:
             size = len(body)
         elif fault == "half of the bytes":
             body = body[: size // 2]
-        if status == 200 and fault is None:
-            with self.lock:
-                self.answered[tuple(request["prompt"])] += 1
+        with self.lock:
+            # Counted before the client hears of it, and may send its next request.
+            self.active -= 1
+            self.answered[tuple(request["prompt"])] += status == 200 and fault is None
         handler.send_response(status)
         for name, value in ({"Content-Length": str(size)} | headers).items():
             handler.send_header(name, value)
@@ -425,7 +423,7 @@ def test_addresses_are_checked(folder, address, message):
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_is_no_classifier_and_takes_no_device(folder):
+def test_a_server_is_no_classifier_and_takes_no_device(folder, monkeypatch):
     address = f"http://127.0.0.1:1/v1?model=a&tokenizer={folder}"
     with pytest.raises(ExegeteError, match="task='generation'"):
         exegete.load(address)
@@ -433,6 +431,9 @@ def test_a_server_is_no_classifier_and_takes_no_device(folder):
         exegete.load(address, task="generation", device="cpu")
     with pytest.raises(ExegeteError, match="is the server running"):
         explain(exegete.load(address, task="generation"))
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ExegeteError, match=r"pip install 'exegete\[remote\]'"):
+        exegete.load(address, task="generation")
 
 
 def test_comparisons_and_their_metrics_work(local, folder):

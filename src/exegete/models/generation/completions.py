@@ -211,9 +211,9 @@ class CompletionsModel(GeneratingModel):
         if "\ufffd" in shown or shown.startswith("bytes:"):
             return True
         if token not in self.spellings:
-            names = (self.tokenizer.convert_ids_to_tokens(token), self.tokenizer.decode([token]), f"token_id:{token}")
+            names = [self.tokenizer.convert_ids_to_tokens(token), self.tokenizer.decode([token]), f"token_id:{token}"]
             # Special tokens may be left out.
-            names += ("",) * (token in self.tokenizer.all_special_ids)
+            names += [""] if token in self.tokenizer.all_special_ids else []
             self.spellings[token] = tuple(name.strip() for name in names)
         return shown.strip() in self.spellings[token]
 
