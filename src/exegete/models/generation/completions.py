@@ -59,29 +59,25 @@ class ServedModel(PreTrainedModel):
         if generation_config.do_sample:
             # torch's generator was seeded for this response.
             payload |= {"temperature": generation_config.temperature, "top_p": 1, "seed": torch.initial_seed() % 2**31}
-        read = partial(self._read_generated, prompt)
         try:
-            ids = self.server.ask(payload | {"return_token_ids": True}, read)
+            text, reason, ids = self.server.ask(payload | {"return_token_ids": True}, read_generated)
         # vLLM's option, which other servers may refuse.
         except RequestRefusedError:
-            ids = self.server.ask(payload, read)
-        return torch.tensor([prompt + ids])
+            text, reason, ids = self.server.ask(payload, read_generated)
+        return torch.tensor([prompt + (self._tokenize(prompt, text, reason) if ids is None else ids)])
 
-    def _read_generated(self, prompt: list[int], answer: Any) -> list[int]:
-        """Return the generated tokens: those of the answer, or of its text if it names none."""
-        choice = answer["choices"][0]
-        if choice.get("token_ids") is not None:
-            return [int(token) for token in choice["token_ids"]]
+    def _tokenize(self, prompt: list[int], text: str, reason: str) -> list[int]:
+        """Return the tokens of a generated text, with the end-of-text token if it ended by itself."""
         # Tokenized after the prompt: alone a text could begin with another token.
-        text = self.tokenizer.decode(prompt, clean_up_tokenization_spaces=False) + choice["text"]
-        whole: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if whole[: len(prompt)] != prompt:
-            raise WrongAnswerError(
+        whole = self.tokenizer.decode(prompt, clean_up_tokenization_spaces=False) + text
+        ids: list[int] = self.tokenizer(whole, add_special_tokens=False)["input_ids"]
+        if ids[: len(prompt)] != prompt:
+            raise ExegeteError(
                 f"{self.server.url} names no token ids of its response, and the text cannot be tokenized after the "
                 "prompt: give the response yourself"
             )
         end = self.tokenizer.eos_token_id
-        return whole[len(prompt) :] + ([end] if choice["finish_reason"] == "stop" and end is not None else [])
+        return ids[len(prompt) :] + ([end] if reason == "stop" and end is not None else [])
 
 
 class CompletionsModel(GeneratingModel):
@@ -189,7 +185,7 @@ class CompletionsModel(GeneratingModel):
         scores = [float(value) for value in values[-text.response :]]
         # The largest is 0, but for rounding.
         if not all(isfinite(score) and score < 1e-3 for score in scores):
-            raise WrongAnswerError(f"{self.server.url} gives log-probabilities from {min(scores)} to {max(scores)}")
+            raise WrongAnswerError(f"log-probabilities from {min(scores)} to {max(scores)}")
         return torch.tensor(scores, dtype=self.dtype)[:, None]
 
     def _read_echo(self, ids: list[int], choice: Any) -> list[Any]:
@@ -216,6 +212,13 @@ class CompletionsModel(GeneratingModel):
             names += [""] if token in self.tokenizer.all_special_ids else []
             self.spellings[token] = tuple(name.strip() for name in names)
         return shown.strip() in self.spellings[token]
+
+
+def read_generated(answer: Any) -> tuple[str, str, list[int] | None]:
+    """Return the generated text, the reason of its end, and its token ids if the server names them."""
+    choice = answer["choices"][0]
+    ids = choice.get("token_ids")
+    return str(choice["text"]), str(choice["finish_reason"]), None if ids is None else [int(token) for token in ids]
 
 
 def make_payload(form: Mapping[str, Any], text: PerturbedText) -> dict[str, Any]:

@@ -153,8 +153,8 @@ class CompletionsServer:
             raise RequestRefusedError(reason)
         try:
             return read(response.json())
-        except WrongAnswerError:
-            raise
+        except WrongAnswerError as error:
+            raise WrongAnswerError(f"{self.url} answers about something else: {error}") from error
         # Anything can be missing in a JSON, or have another type.
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise WrongAnswerError(f"{self.url} gives no whole completion ({shorten(repr(error), 120)})") from error
