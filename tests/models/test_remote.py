@@ -289,6 +289,12 @@ def test_a_server_is_no_classifier_and_takes_no_device(folder, monkeypatch):
         exegete.load(address, task="generation")
 
 
+def test_pages_refuse_it_in_a_sentence(folder, capsys):
+    address = f"http://127.0.0.1:1/v1?model=a&tokenizer={folder}"
+    assert main(["serve", "--model", address, "--task", "generation"]) == 2
+    assert "pages need a model's weights" in capsys.readouterr().err
+
+
 def test_comparisons_and_their_metrics_work(local, folder):
     with serve(local) as served:
         options = {"methods": ["occlusion", "lime?n_samples=16"], "metrics": ["comprehensiveness"]}

@@ -147,6 +147,8 @@ def serve(
     loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length}
     loaded |= {} if task is None else {"task": task}
     explained = {short: exegete.load(source, **loaded) for short, source in sources.items()}
+    if any(loaded.is_remote for loaded in explained.values()):
+        raise ExegeteError("pages need a model's weights: explain a model behind a server with `exegete explain`")
     specs = options.split_ids(methods) or []
     if explained:
         set_threads(threads, max(hidden_size(loaded) or 0 for loaded in explained.values()), device)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, StoppingCriteria
 
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
@@ -52,8 +52,20 @@ class ServedModel(PreTrainedModel):
         """Raise ExegeteError: the server gives no hidden states."""
         raise make_weights_error()
 
-    def generate(self, input_ids: Tensor, attention_mask: Tensor, generation_config: GenerationConfig) -> Tensor:
-        """Return a prompt [1, S] with the tokens that the server generates after it."""
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        generation_config: GenerationConfig,
+        stopping_criteria: Sequence[StoppingCriteria] = (),
+    ) -> Tensor:
+        """Return a prompt [1, S] with the tokens that the server generates after it.
+
+        Raises:
+            ExegeteError: there are stopping criteria; the server returns its response as a whole.
+        """
+        if len(stopping_criteria):
+            raise ExegeteError("a response cannot be followed token by token behind a server")
         prompt: list[int] = input_ids[0].tolist()
         payload = {"prompt": prompt, "max_tokens": generation_config.max_new_tokens, "temperature": 0}
         if generation_config.do_sample:
