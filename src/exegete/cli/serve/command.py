@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import quote
@@ -146,9 +146,8 @@ def serve(
     sources = _name_models(model or [])
     loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length}
     loaded |= {} if task is None else {"task": task}
+    _require_weights(sources.values())
     explained = {short: exegete.load(source, **loaded) for short, source in sources.items()}
-    if any(loaded.is_remote for loaded in explained.values()):
-        raise ExegeteError("pages need a model's weights: explain a model behind a server with `exegete explain`")
     specs = options.split_ids(methods) or []
     if explained:
         set_threads(threads, max(hidden_size(loaded) or 0 for loaded in explained.values()), device)
@@ -216,6 +215,14 @@ def _require_web() -> None:
     except ModuleNotFoundError as error:
         raise ExegeteError(f"the pages need the package {error.name}: pip install 'exegete[web]'") from error
     del fastapi, sqlalchemy, uvicorn
+
+
+def _require_weights(sources: Iterable[str]) -> None:
+    """Raise ExegeteError if a model is behind a server."""
+    from exegete.models.loading.remote import is_address
+
+    if any(is_address(source) for source in sources):
+        raise ExegeteError("pages need a model's weights: explain a model behind a server with `exegete explain`")
 
 
 def _name_models(models: Sequence[str]) -> dict[str, str]:
