@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import quote
@@ -146,7 +146,6 @@ def serve(
     sources = _name_models(model or [])
     loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length}
     loaded |= {} if task is None else {"task": task}
-    _require_weights(sources.values())
     explained = {short: exegete.load(source, **loaded) for short, source in sources.items()}
     specs = options.split_ids(methods) or []
     if explained:
@@ -217,18 +216,18 @@ def _require_web() -> None:
     del fastapi, sqlalchemy, uvicorn
 
 
-def _require_weights(sources: Iterable[str]) -> None:
-    """Raise ExegeteError if a model is behind a server."""
+def _name_models(models: Sequence[str]) -> dict[str, str]:
+    """Return the models by the last part of their path; equal names get a number.
+
+    Raises:
+        ExegeteError: a model is behind a server.
+    """
     from exegete.models.loading.remote import is_address
 
-    if any(is_address(source) for source in sources):
-        raise ExegeteError("pages need a model's weights: explain a model behind a server with `exegete explain`")
-
-
-def _name_models(models: Sequence[str]) -> dict[str, str]:
-    """Return the models by the last part of their path; equal names get a number."""
     names: dict[str, str] = {}
     for source in models:
+        if is_address(source):
+            raise ExegeteError("pages need a model's weights: explain a model behind a server with `exegete explain`")
         short = source.rstrip("/").rpartition("/")[2]
         names[short if short not in names else f"{short} {len(names) + 1}"] = source
     return names
