@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Write prompts with sources that a language model answers right, as JSON Lines for `language-models.yaml`.
 
-Usage: make_prompts.py MODEL OUT.jsonl squad|strategyqa FILE [COUNT]
+Usage: make_prompts.py MODEL OUT.jsonl squad|squad-two|squad-yes-no|strategyqa FILE [COUNT]
 
 squad: questions on four passages of one SQuAD article, of which one has the answer. strategyqa: yes or no questions
 with the facts that their answer needs (two or more) among four facts of other questions. Questions are asked in random
 order until COUNT answers are right (default 150), without sampling; a response ends with the right answer. OUT.json
 says how many were asked.
+
+squad-two: two questions at once, each with its own passage, among four passages. squad-yes-no: whether an answer, right
+or wrong, is the answer. Small models answer these wrong (SmolLM2-135M 61 of 64 and 94 of 96), so that the right
+response is given, and not the model's.
 """
 
 from __future__ import annotations
@@ -30,25 +34,57 @@ TOKENS = 16
 AT_ONCE = 16
 QUESTIONS = {
     "squad": "Answer in a few words.",
+    "squad-two": "Answer both questions in a few words.",
+    "squad-yes-no": "Answer with yes or no.",
     "strategyqa": "Answer with yes or no.",
 }
 
 
-def read_squad(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield each answerable question with the passage of its answer and three others of the same article."""
+def read_squad(path: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield each answerable question with the passage of its answer and others of the same article, four in all."""
     draw = random.Random(SEED)
     for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
-        paragraphs = article["paragraphs"]
-        for number, paragraph in enumerate(paragraphs):
-            others = paragraphs[:number] + paragraphs[number + 1 :]
-            for question in paragraph["qas"]:
-                answers = sorted({answer["text"] for answer in question["answers"]})
-                if not answers:
-                    continue
+        paragraphs = [paragraph["context"] for paragraph in article["paragraphs"]]
+        asked = _list_questions(article)
+        for number, (question, needed, answers) in enumerate(asked):
+            if kind == "squad":
+                others = _draw_others(paragraphs, [needed], answers, draw)
+                yield _make_row(question, [needed], others, answers, kind, draw)
+            elif kind == "squad-two":
+                second = next((each for each in asked[number + 1 :] if each[1] != needed), None)
+                if second is not None:
+                    others = _draw_others(paragraphs, [needed, second[1]], answers + second[2], draw)
+                    row = _make_row(f"{question} {second[0]}", [needed, second[1]], others, answers, kind, draw)
+                    yield row | {"response": f"{answers[0]}, {second[2][0]}"}
+            else:
+                wrong = draw.choice(draw.choice(asked)[2])
+                is_right = draw.random() < 0.5 or wrong in answers
+                others = _draw_others(paragraphs, [needed], answers, draw)
+                asks = f'{question} Is the answer "{answers[0] if is_right else wrong}"?'
+                yield _make_row(asks, [needed], others, answers, kind, draw) | {"response": "Yes" if is_right else "No"}
+
+
+def _list_questions(article: dict[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """Return the answerable questions of an article, each with the passage of its answer and its answers."""
+    found = []
+    for paragraph in article["paragraphs"]:
+        for question in paragraph["qas"]:
+            answers = sorted({answer["text"] for answer in question["answers"]})
+            if answers:
                 needed = _find_passage(paragraph["context"], question["answers"][0]["answer_start"])
-                pool = [passage for other in others for passage in _split_passages(other["context"])]
-                pool = [passage for passage in pool if not any(_has_words(passage, answer) for answer in answers)]
-                yield _make_row(question["question"], [needed], draw.sample(pool, 3), answers, "squad", draw)
+                found.append((question["question"], needed, answers))
+    return found
+
+
+def _draw_others(paragraphs: list[str], needed: list[str], answers: list[str], draw: random.Random) -> list[str]:
+    """Return passages without an answer, of paragraphs without a needed passage; four together with these."""
+    pool = []
+    for text in paragraphs:
+        if not any(passage in text for passage in needed):
+            for passage in _split_passages(text):
+                if not any(_has_words(passage, answer) for answer in answers):
+                    pool.append(passage)
+    return draw.sample(pool, 4 - len(needed))
 
 
 def read_strategyqa(path: Path) -> Iterator[dict[str, Any]]:
@@ -139,15 +175,17 @@ def main() -> None:
         sys.exit(__doc__)
     source, out, kind, file = sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     count = int(sys.argv[5]) if len(sys.argv) > 5 else 150
-    rows = list({"squad": read_squad, "strategyqa": read_strategyqa}[kind](file))
+    rows = list(read_strategyqa(file) if kind == "strategyqa" else read_squad(file, kind))
     random.Random(SEED).shuffle(rows)
     model = exegete.load(source, task="generation", dtype="float32")
     right: list[dict[str, Any]] = []
     asked = 0
     while len(right) < count and asked < len(rows):
         several = rows[asked : asked + AT_ONCE]
-        for row, response in zip(several, _answer(model, several), strict=True):
-            answer = _cut_answer(response, row)
+        is_given = "response" in several[0]
+        responses = [row["response"] for row in several] if is_given else _answer(model, several)
+        for row, response in zip(several, responses, strict=True):
+            answer = response if is_given else _cut_answer(response, row)
             if answer is not None:
                 right.append({name: value for name, value in row.items() if name != "answers"} | {"response": answer})
         asked += len(several)
