@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from exegete import explainer
+from exegete.errors import ExegeteError
 from exegete.explainers.gradients.integrated_gradients import quadrature
 from small import small, uneven
 
@@ -76,6 +77,29 @@ def test_quadrature_rules_equal_captum_on_tiny_models(family, rule):
     captum_weights = 7 / 8 if rule == "riemann_trapezoid" else 1
     ours = explainer("integrated_gradients", n_steps=8, rule=rule).attribute(model, batch, target)
     close(ours, theirs / captum_weights, batch, 1e-7)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_baselines_can_be_the_tokens_of_a_reference_text(family):
+    model = small(family)
+    batch = model.encode(uneven(family)[:1])
+    length, target = int(batch.attended.sum()), torch.tensor([1])
+    ids = tuple(range(5, 5 + length))
+    with model.evaluation_mode():
+        theirs = captum.attr.IntegratedGradients(forward(model, batch)).attribute(
+            model.embed(batch).detach(), model.embedding(torch.tensor([ids])).detach(), target, n_steps=8
+        )
+    ours = explainer("integrated_gradients", n_steps=8, baselines=ids).attribute(model, batch, target)
+    close(ours, theirs, batch, 1e-7)
+    same = tuple(batch.inputs["input_ids"][0].tolist())
+    for name in ("integrated_gradients", "deep_lift", "sequential_integrated_gradients"):
+        assert explainer(name, baselines=same).attribute(model, batch, target).abs().max() < 1e-12
+        spelt = f"{name}?baselines={','.join(map(str, same))}"
+        assert explainer(spelt) == explainer(name, baselines=same)
+    with pytest.raises(ExegeteError, match=f"as many baseline ids as the example has tokens, {length}, got 2"):
+        explainer("integrated_gradients", baselines=(5, 6)).attribute(model, batch, target)
+    with pytest.raises(ExegeteError, match="baseline ids from 0"):
+        explainer("integrated_gradients", baselines=(10**6,) * length).attribute(model, batch, target)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "llama", "vit"])

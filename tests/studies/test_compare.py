@@ -55,6 +55,13 @@ def test_one_row_an_example_and_method_with_a_column_a_metric(saved, data, tmp_p
     pd.testing.assert_frame_equal(stored, found.results)
 
 
+def test_the_report_of_a_model_in_half_precision_says_so(saved, data, tmp_path):
+    half = exegete.load(saved, dtype="bfloat16")
+    exegete.compare(half, data.select(range(2)), ["random"], ["auc"], output_dir=tmp_path)
+    report = (tmp_path / "report.html").read_text()
+    assert "bfloat16: small differences of scores need a model in float32" in report
+
+
 def test_the_report_names_model_data_split_and_accuracy(saved, data, tmp_path):
     model, few = exegete.load(saved), data.select(range(8))
     found = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path)

@@ -112,8 +112,10 @@ def _convert(what: str, value: str, hint: Any) -> Any:
             raise ExegeteError(f"{what}: expected true or false, got {value!r}")
         return BOOLEANS[value.lower()]
     remaining = [option for option in types if option is not NoneType and option not in literals]
-    if not remaining:
+    if not remaining or (get_origin(remaining[0]) is tuple and not value[:1].isdigit()):
         raise unknown(what, value, choices)
+    if get_origin(remaining[0]) is tuple:
+        return _parse_value(what, value, remaining[0])
     try:
         return remaining[0](value)
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -22,6 +22,7 @@ from exegete.models.state import Lock, evaluation_mode, get_lock, with_lock
 from exegete.models.tasks import OutputKind, Task, make_task
 
 Reference = Literal["mask", "pad", "zero"]
+Baselines = Reference | tuple[int, ...]
 UNLIMITED = 1 << 20
 
 
@@ -250,18 +251,21 @@ class HuggingFaceModel(nn.Module):
         return embeddings
 
     @with_lock
-    def embed_reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:
+    def embed_reference(self, batch: Batch, kind: Baselines = "mask") -> Tensor:
         """Return the embeddings [B, L, d] of an uninformative input.
 
         Args:
             batch: B examples.
             kind: `mask` or `pad` replace every content position by that token and keep special tokens (images: patches
-                of zero pixels); `zero` is zeros everywhere.
+                of zero pixels); `zero` is zeros everywhere. Token ids, one for each position with special tokens, are
+                embedded themselves.
 
         Raises:
-            ExegeteError: another kind.
+            ExegeteError: another kind, or token ids that are not as many as an example has.
         """
         embeddings = self.embed(batch)
+        if not isinstance(kind, str):
+            return self._embed_ids(batch, embeddings, kind)
         if kind == "zero":
             return torch.zeros_like(embeddings)
         if kind not in ("mask", "pad"):
@@ -272,6 +276,20 @@ class HuggingFaceModel(nn.Module):
             token = torch.tensor(self.mask_id if kind == "mask" else self.pad_id, device=batch.device)
             blank = self.embedding(token).expand_as(embeddings)
         return torch.where(batch.content[..., None], blank, embeddings)
+
+    def _embed_ids(self, batch: Batch, embeddings: Tensor, ids: Sequence[int]) -> Tensor:
+        """Return `embeddings` [B, L, d] with those of `ids` at the attended positions of every example."""
+        if self.modality == "image":
+            raise ExegeteError("images have no token ids: choose the baselines mask or zero")
+        for length in batch.attended.sum(1).tolist():
+            if length != len(ids):
+                raise ExegeteError(f"expected as many baseline ids as the example has tokens, {length}, got {len(ids)}")
+        rows = getattr(self.embedding, "num_embeddings", None)
+        if min(ids) < 0 or (rows is not None and max(ids) >= rows):
+            raise ExegeteError(f"expected baseline ids from 0 to {rows}, got {min(ids)} to {max(ids)}")
+        reference = embeddings.clone()
+        reference[batch.attended] = self.embedding(torch.tensor(ids, device=batch.device)).repeat(len(batch), 1)
+        return reference
 
     def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
         """Return E·keep + E_ref·(1 − keep) [B, L, d] for keep [B, L], bool or in [0, 1]; E outside `removable`."""

@@ -17,7 +17,7 @@ from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, Toke
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.checks import can_be_checked, get_tolerance
-from exegete.models.hugging_face import Reference
+from exegete.models.hugging_face import Baselines
 from exegete.models.layers.rescale_rule import RescaleRule
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.state import PROCESS_LOCK
@@ -41,12 +41,12 @@ class DeepLift(DimensionwiseExplainer):
 
     Args:
         baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero`
-            (everywhere).
+            (everywhere). Or the token ids of a reference text as long as the example, special tokens included.
         rule: `rescale`, or `captum` for Captum's DeepLift, which rescales only activations that are modules and used
             once: in transformers often the pooler alone, so that scores nearly equal gradient × (E − b).
     """
 
-    baselines: Reference = "mask"
+    baselines: Baselines = "mask"
     rule: Rule = "rescale"
     returns_logits: ClassVar[bool] = True
     card: ClassVar = MethodCard(

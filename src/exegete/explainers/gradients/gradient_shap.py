@@ -16,7 +16,7 @@ from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.explainers.gradients.paths import shift_spans
 from exegete.explainers.seeding import example_seeds
 from exegete.models import Batch, ExplainedModel
-from exegete.models.hugging_face import Reference
+from exegete.models.hugging_face import Baselines
 from exegete.models.state import isolate_random_state
 
 
@@ -32,13 +32,13 @@ class GradientShap(DimensionwiseExplainer):
         n_samples: draws per example.
         stdevs: standard deviation of noise added to the input.
         baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero`
-            (everywhere).
+            (everywhere). Or the token ids of a reference text as long as the example, special tokens included.
         seed: random seed; it determines the draws together with the example's content, for any batch and order.
     """
 
     n_samples: int = 5
     stdevs: float = 0.0
-    baselines: Reference = "mask"
+    baselines: Baselines = "mask"
     seed: int = 0
     card: ClassVar = MethodCard(
         name="gradient_shap", label="GradientSHAP", family="gradients", signed=True, cost="n_samples (F + B)",

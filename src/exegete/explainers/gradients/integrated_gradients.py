@@ -22,7 +22,7 @@ from exegete.explainers.base import (
 from exegete.explainers.gradients.adaptive import Value, integrate
 from exegete.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
 from exegete.models import Batch, ExplainedModel
-from exegete.models.hugging_face import Reference
+from exegete.models.hugging_face import Baselines
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class IntegratedGradients(DimensionwiseExplainer):
         n_steps: quadrature points; `auto`: each example gets as many as it needs to reach `tolerance`, placed where its
             path bends (Simpson's rule on intervals that are halved where their error is large).
         baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero` (everywhere;
-            special tokens then carry a share of the sum, which the scores omit).
+            special tokens then carry a share of the sum, which the scores omit). Or the token ids of a reference text
+            as long as the example, special tokens included.
         rule: `gausslegendre`, `riemann_middle` or `riemann_trapezoid`; ignored with `auto`.
         internal_batch_size: interpolated inputs per pass; default: by tokens.
         tolerance: `auto` stops when |delta| is at most this share of |f_c(E) − f_c(b)|.
@@ -43,7 +44,7 @@ class IntegratedGradients(DimensionwiseExplainer):
     """
 
     n_steps: int | Literal["auto"] = 50
-    baselines: Reference = "mask"
+    baselines: Baselines = "mask"
     rule: Rule = "gausslegendre"
     internal_batch_size: int | None = None
     tolerance: float = 0.01

@@ -13,7 +13,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, embed_with_gradient
 from exegete.explainers.gradients.paths import gradients_at, quadrature, scores_at
 from exegete.models import Batch, ExplainedModel
-from exegete.models.hugging_face import Reference
+from exegete.models.hugging_face import Baselines
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,12 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
         n_steps: Gauss-Legendre points per position (the authors take 50), at tokens · n_steps (F + B); `auto`: the
             exact integral from both its ends, by completeness; for sums only.
         aggregate: see `DimensionwiseExplainer`.
-        baselines: `mask` (the mask token at content positions), `pad` or `zero`.
+        baselines: `mask` (the mask token at content positions), `pad` or `zero`, or the token ids of a reference text
+            as long as the example, special tokens included.
     """
 
     n_steps: int | Literal["auto"] = "auto"
-    baselines: Reference = "mask"
+    baselines: Baselines = "mask"
     card: ClassVar = MethodCard(
         name="sequential_integrated_gradients", family="gradients", signed=True, differentiable=True,
         cost="(tokens + 1) F", paper="Enguehard 2023", unit="part of the {output}",

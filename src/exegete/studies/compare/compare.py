@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
@@ -332,6 +333,7 @@ def _resolve_config(
     model: ExplainedModel, rows: Sequence[dict[str, Any]], methods: dict[str, Explainer], metrics: dict[str, Metric]
 ) -> dict[str, Any]:
     """Return everything that the results depend on: a folder with another configuration is refused."""
+    is_half = model.dtype in (torch.bfloat16, torch.float16)
     return {
         "model": model.config._name_or_path,
         "model_type": model.config.model_type,
@@ -342,6 +344,7 @@ def _resolve_config(
         "data": _digest_rows(rows),
         "methods": {name: describe_explainer(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
+        **({"dtype": str(model.dtype).removeprefix("torch.")} if is_half else {}),
     }
 
 

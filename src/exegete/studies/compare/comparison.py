@@ -169,6 +169,8 @@ class Comparison:
             for method, item in zip(self.results["method"], self.attributions, strict=False)
             if [method] == first and item.prediction and "label_name" in self.examples[item.index]
         ]
+        if "dtype" in self.config:
+            subject["precision"] = f"{self.config['dtype']}: small differences of scores need a model in float32"
         if right:
             subject["accuracy"] = f"{sum(right) / len(right):.3f} ({sum(right)} of {len(right)} examples)"
         return {name: value for name, value in subject.items() if value}
