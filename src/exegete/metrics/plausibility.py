@@ -203,7 +203,7 @@ class NeedleRank(Plausibility):
     )  # fmt: skip
 
     def value(self, ranked: RankedUnits) -> Tensor:
-        """Return the middle of the group of equal scores that contains the first marked unit: [B]."""
+        """Return the rank of the first marked unit: [B]; units of equal score share their mean rank."""
         first, last = _find_ties(ranked.scores)
         best = ranked.gold.long().argmax(1, keepdim=True)
         return 1 + (first.gather(1, best) + last.gather(1, best))[:, 0] / 2

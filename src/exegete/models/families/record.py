@@ -80,7 +80,7 @@ class FeedForward:
         return self.has_fused_gate or self.gate is not None
 
     def split_gate(self) -> FeedForward:
-        """Return the feed-forward of a configuration whose `gate_flag` is true."""
+        """Return this feed-forward with `into` split into a value and a gate, as where `gate_flag` is true."""
         return replace(self, into=f"{self.into}_1", gate=f"{self.into}_0")
 
 

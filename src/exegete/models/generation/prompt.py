@@ -114,9 +114,9 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     """Return the prompt of an example: its `prompt`, or its `messages` through the tokenizer's chat template.
 
     `sources` (texts by name) go where the text says `{sources}` (all of them, with blank lines between) or `{name}`,
-    or where they occur word for word, or where the chat template has a place for documents. Visible are sources,
-    the prompt, and of a chat the last message of the user and the tools' answers to it; other messages if they have
-    `"explain": True`. If the example has `"literal": True`, braces in its text are plain text: sources without a place
+    or where they occur word for word, or where the chat template has a place for documents. Scores are given to
+    sources, to the prompt, and in a chat to the user's last message and the tools' answers to it; to other messages if
+    they have `"explain": True`. If the example has `"literal": True`, braces in its text are plain text: sources without a place
     in the chat template are put before the user's last message.
 
     Raises:
@@ -188,7 +188,7 @@ def _require_text(what: str, value: Any) -> str:
 
 
 def _parse_messages(messages: Any) -> list[_Block]:
-    """Return every message as a block; `parse_prompt` says which are visible."""
+    """Return every message as a block, explained or not as `parse_prompt` describes."""
     rows = messages if isinstance(messages, Sequence) else ()
     roles = [row["role"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("role"), str)]
     if not roles or len(roles) < len(rows):
