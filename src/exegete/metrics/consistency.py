@@ -80,7 +80,7 @@ def _correlate_tokens(states: Tensor, scores: Tensor, content: Tensor) -> Tensor
 
 
 def _correlate_pairs(states: Tensor, scores: Tensor, content: Tensor) -> Tensor:
-    """Return ρ between the distances of states and of scores over all pairs of the batch, for each example the same: [B]."""
+    """Return ρ between the distances of states and of scores over all pairs of the batch, the same for all: [B]."""
     pooled = states.sum(1) / content.sum(1, keepdim=True).clamp(min=1)
     one, other = torch.triu_indices(len(scores), len(scores), 1, device=scores.device)
     state_distances = (pooled[one] - pooled[other]).norm(dim=-1)

@@ -116,8 +116,8 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     `sources` (texts by name) go where the text says `{sources}` (all of them, with blank lines between) or `{name}`,
     or where they occur word for word, or where the chat template has a place for documents. Scores are given to
     sources, to the prompt, and in a chat to the user's last message and the tools' answers to it; to other messages if
-    they have `"explain": True`. If the example has `"literal": True`, braces in its text are plain text: sources without a place
-    in the chat template are put before the user's last message.
+    they have `"explain": True`. If the example has `"literal": True`, braces in its text are plain text: sources
+    without a place in the chat template are put before the user's last message.
 
     Raises:
         ExegeteError: neither or both of prompt and messages, an empty or unknown source, or one without a place.
