@@ -48,7 +48,7 @@ lowest: $(READY) # the lowest versions that pyproject.toml names go together, on
 	mkdir -p build
 	for python in 3.11 3.12 3.13; do \
 		$(BIN)/uv pip compile pyproject.toml --extra web --extra postgres --extra cluster --extra lora --extra sentencepiece \
-			--extra interactions --extra quantized --extra gguf --resolution lowest-direct --python-version $$python --quiet \
+			--extra interactions --extra quantized --extra gguf --extra inspect --resolution lowest-direct --python-version $$python --quiet \
 			--output-file build/lowest-$$python.txt || exit 1; \
 	done
 

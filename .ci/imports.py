@@ -20,6 +20,7 @@ BROUGHT = {
     "sentencepiece": "sentencepiece",
     "interactions": "shapiq",
     "quantized": "bitsandbytes",
+    "inspect": "inspect_ai",
     "docs": "mkdocs",
 }
 
@@ -28,6 +29,7 @@ def main(extra: str) -> None:
     """Imports; then the doctor calls this extra whole and the package complete."""
     assert "site-packages" in exegete.__file__, exegete.__file__
     left_out = NEVER if extra in PAGES else (*NEVER, "exegete.web")
+    left_out = left_out if extra == "inspect" else (*left_out, "exegete.scorers")
     for module in pkgutil.walk_packages(exegete.__path__, "exegete.", onerror=lambda _: None):
         if not module.name.startswith(left_out):
             importlib.import_module(module.name)

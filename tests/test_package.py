@@ -23,6 +23,7 @@ EXTRAS = {
     "sentencepiece": ("sentencepiece", "google.protobuf"),
     "interactions": ("shapiq", "lightgbm"),
     "quantized": ("bitsandbytes",),
+    "inspect": ("inspect_ai",),
     "remote": ("httpx",),
     "dev": ("pytest", "hypothesis", "mkdocs", "jupytext", "nbclient", "playwright"),
 }
@@ -96,7 +97,7 @@ def test_the_wheel_works_by_itself_and_with_one_extra(clean, tmp_path):
         return done.stdout
 
     web = "exegete.web.human_study.migrations" if extra else "exegete.web"
-    left_out = ["exegete.testing", "exegete.__main__", web]
+    left_out = ["exegete.testing", "exegete.__main__", "exegete.scorers", web]
     assert str(tmp_path) in said(python, "-c", IMPORTS, ",".join(left_out))
     command = python.with_name("exegete")
     assert said(command, "--version").strip() == "0.1.0"

@@ -112,7 +112,7 @@ def on_config(config: Any) -> Any:
     results = [f"results/{file.name}" for file in sorted((ROOT / "docs" / "results").glob("*.md"))]
     config.nav = [
         {"Start": ["index.md", "report.md", "data.md", "serving.md"]},
-        {"Your training": ["your_training.md"]},
+        {"Your training": ["your_training.md", "citation_use.md"]},
         {"Concepts": under("concepts")},
         {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
         {"Tutorials": under("tutorials")},

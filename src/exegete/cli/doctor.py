@@ -37,7 +37,18 @@ def doctor(model: Model = None, task: Task = None) -> None:
     needed = list(_requirements(""))
     for requirement in needed:
         table.add_row(requirement.name, _installed(requirement.name), _state(requirement))
-    for extra in ("web", "postgres", "cluster", "lora", "sentencepiece", "interactions", "gguf", "remote", "docs"):
+    for extra in (
+        "web",
+        "postgres",
+        "cluster",
+        "lora",
+        "sentencepiece",
+        "interactions",
+        "gguf",
+        "remote",
+        "inspect",
+        "docs",
+    ):
         wrong = [f"{each.name}: {_state(each)}" for each in _requirements(extra) if _state(each) != "ok"]
         table.add_row(f"extra {extra}", "", "; ".join(wrong) or "ok")
     for name, use in PROGRAMS.items():
