@@ -1,4 +1,4 @@
-"""The figures of the guide are those of the results pages that they link to."""
+"""The figures of the guide and of the front page of results are those of the pages that they link to."""
 
 from __future__ import annotations
 
@@ -25,3 +25,46 @@ def test_choose_has_no_figure_without_its_page():
     prose = LINK.sub("", (DOCS / "choose.md").read_text(encoding="utf-8"))
     assert not re.search(r"[ (|][−+-]? ?\.\d{2,3}\b", prose)
     assert "†" not in prose
+
+
+CLAIM = re.compile(r"\| \[[A-Za-z]+ (\w+)\]\((\w+)\.md#the-papers-claims-and-our-results\) \|")
+PAGES = ["aml", "er", "ivra", "regex", "smat"]
+
+
+def split_row(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def read_claims(page):
+    """Return the rows of a page's table of claims, by number: claim, here, n × seeds, verdict, remark."""
+    text = (DOCS / "results" / f"{page}.md").read_text(encoding="utf-8")
+    table = text[text.index("| # | claim | here | n × seeds | verdict | remark |") :].splitlines()[2:]
+    return {number: rest for number, *rest in map(split_row, table)}
+
+
+def read_cost(page):
+    """Return what a page says that its runs took."""
+    text = (DOCS / "results" / f"{page}.md").read_text(encoding="utf-8")
+    return re.search(r"\| finished \| .*; (.*) \|", text)[1]
+
+
+def test_the_front_page_says_of_each_claim_what_its_own_page_says():
+    lines = (DOCS / "results" / "index.md").read_text(encoding="utf-8").splitlines()
+    cited = [(CLAIM.match(line), line) for line in lines if CLAIM.match(line)]
+    assert {found[2] for found, _ in cited} == set(PAGES)
+    for found, line in cited:
+        _, here, size, verdict, _ = read_claims(found[2])[found[1]]
+        _, _, said, difference, numbers, cost = split_row(line)
+        assert (said, numbers, cost) == (verdict, size, read_cost(found[2])), line
+        assert f" {difference}" in f" {here}", line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_front_page_counts_the_verdicts_of_each_page(page):
+    verdicts = [verdict for _, _, _, verdict, _ in read_claims(page).values()]
+    words = ["reproduced", "contradicted", "undecided", "not tested"]
+    counts = [sum(word in verdict for verdict in verdicts) for word in words]
+    assert sum(counts) == len(verdicts)
+    index = (DOCS / "results" / "index.md").read_text(encoding="utf-8").splitlines()
+    row = next(split_row(line) for line in index if line.startswith("| [") and f"({page}.md) |" in line)
+    assert row[2:] == [str(count) for count in counts]

@@ -63,7 +63,6 @@ def generated() -> Iterator[tuple[str, str]]:
         yield f"studies/{study.name}", study.read_text(encoding="utf-8")
     for figures in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         yield f"benchmarks/results/{figures.name}", figures.read_text(encoding="utf-8")
-    yield "results/index.md", _results()
 
 
 def relink(text: str, name: str, path: str) -> str:
@@ -88,16 +87,6 @@ def _sources(folder: Path) -> str:
     return "".join(block.format(file.name, kinds[file.suffix], file.read_text(encoding="utf-8")) for file in files)
 
 
-def _results() -> str:
-    lines = [
-        "# Results",
-        "The tables of the papers, reproduced with small models and fewer examples, and what differs.",
-    ]
-    files = sorted((ROOT / "docs" / "results").glob("*.md"))
-    rows = [f"- [{file.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}]({file.name})" for file in files]
-    return "\n\n".join([*lines, "\n".join(rows)]) + "\n"
-
-
 def on_config(config: Any) -> Any:
     """Build the navigation from hand-written and generated pages."""
     pages = [path for path, _ in generated() if path.endswith(".md")]
@@ -109,7 +98,8 @@ def on_config(config: Any) -> Any:
         {file.stem.partition("_")[2]: [f"reference/{file.name}", *under(f"reference/{file.stem}")]}
         for file in sorted((ROOT / "docs" / "reference").glob("*.md"))
     ]
-    results = [f"results/{file.name}" for file in sorted((ROOT / "docs" / "results").glob("*.md"))]
+    files = sorted((ROOT / "docs" / "results").glob("*.md"))
+    results = [f"results/{file.name}" for file in files if file.stem != "index"]
     config.nav = [
         {"Start": ["index.md", "report.md", "data.md", "serving.md"]},
         {"Your training": ["your_training.md", "citation_use.md"]},
@@ -117,7 +107,7 @@ def on_config(config: Any) -> Any:
         {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
         {"Tutorials": under("tutorials")},
         {"Parts": [{kind.title: under(kind.folder)} for kind in parts.KINDS]},
-        {"Papers": ["papers.md", *under("studies"), {"Results": ["results/index.md", *results]}]},
+        {"Papers": [{"Results": ["results/index.md", *results]}, "papers.md", *under("studies")]},
         {"Gallery": ["gallery.md"]},
         {"Reference": [*packages, {"Command line": sorted(under("cli"))}]},
         {"Contribute": [*under("contribute"), "architecture.md"]},

@@ -271,6 +271,31 @@ def test_a_control_trains_without_the_terms_and_the_difference_has_an_interval(t
     assert "smat has no control run" in capsys.readouterr().err
 
 
+def test_several_seeds_train_one_model_each_and_the_difference_is_over_seeds(tmp_path, capsys):
+    settings = ["--data", "generated?size=96", "--config", "tiny", "--device", "cpu", "--epochs", "1", "--quiet"]
+    command = ["train", "er_joint", *settings, "--control", "--output-dir", str(tmp_path / "run")]
+    assert main([*command, "--seeds", "0,3"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    accuracies, configs = [], []
+    for seed in (0, 3):
+        folder = tmp_path / "run" / f"seed-{seed}"
+        accuracies.append(json.loads((folder / "metrics.json").read_text())["cross_entropy"])
+        configs.append(json.loads((folder / "exegete_run.json").read_text())["config"])
+        assert (tmp_path / "run" / f"seed-{seed}-control" / "metrics.json").exists()
+    assert [config["seed"] for config in configs] == [0, 3]
+    assert configs[0]["data"] == configs[1]["data"]
+    assert f"cross_entropy: {np.mean(accuracies):.4f} ± {np.std(accuracies, ddof=1):.4f}" in shown
+    number = r"([+-]\d+\.\d+)"
+    single = [float(found) for found in re.findall(rf"of the control: {number} \(", shown)]
+    found = re.search(rf"rows: {number} \(95 % over seeds and rows {number} to {number}\), (?:not )?told apart", shown)
+    center, low, high = map(float, found.groups())
+    assert center == pytest.approx(np.mean(single), abs=2e-4)
+    # at least Student's interval over two seeds
+    assert high - low >= 2 * 12.7062 * np.std(single, ddof=1) / 2**0.5 - 0.01
+    assert main([*command, "--seeds", "0"]) == 2
+    assert "expected at least two --seeds separated by commas" in capsys.readouterr().err
+
+
 def test_a_run_on_the_explanation_loss_alone_says_which_bounds_follow(tmp_path, capsys):
     settings = ["--data", "generated?size=48", "--config", "tiny", "--device", "cpu", "--epochs", "2", "--quiet"]
     assert main(["train", "er_bound", *settings, "--output-dir", str(tmp_path / "run")]) == 0

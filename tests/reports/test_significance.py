@@ -30,6 +30,8 @@ def test_figures_are_rebuilt_from_sums():
     for name, expected in (("pearson", stats.pearsonr(x, y).statistic), ("rmse", np.sqrt(((x - y) ** 2).mean()))):
         found = prediction_summands(name, frame)
         assert found.figure(found.values.sum(0)) == pytest.approx(expected)
+    written = prediction_summands("accuracy", pd.DataFrame({"example": [4, 7, 9], "right": [1.0, 0.0, 1.0]}))
+    assert written.figure(written.values.sum(0)) == pytest.approx(2 / 3)
     values = np.array([0.5, np.nan, 1.0])
     assert metric_summands(values).figure(metric_summands(values).values.sum(0)) == pytest.approx(0.75)
     with pytest.raises(ExegeteError, match="exact_match"):

@@ -36,8 +36,10 @@ def print_difference(
     dev: Dataset,
     options: RunOptions,
     arguments: Mapping[str, Any],
-) -> None:
+) -> tuple[list[float], list[float]]:
     """Train the control beside the run's folder, and print the difference in the metric that the recipe exists for.
+
+    Returns the values of that metric per row, of the run and of the control.
 
     Recipes that leave the model as it is have no control run: their explanation is compared with another method's.
     """
@@ -59,6 +61,42 @@ def print_difference(
         console().print(f"accuracy: {result.metrics['accuracy']:.4f} against {other.metrics['accuracy']:.4f}")
         if change < -ACCURACY_LOSS:
             say("the terms cost accuracy: lower their weight, or train for more epochs")
+    return after, before
+
+
+def print_over_seeds(
+    recipe: Recipe, results: Sequence[TrainResult], values: Sequence[tuple[list[float], list[float]]]
+) -> None:
+    """Print mean and standard deviation of each dev metric over seeds, and the difference to the control if it was run.
+
+    Args:
+        recipe: the recipe.
+        results: a run per seed.
+        values: what `print_difference` returned, per seed; empty without control runs.
+    """
+    import numpy as np
+
+    from exegete.reports.tables.significance import metric_summands
+    from exegete.studies.tables.claims import measure_effect
+
+    console().print(f"over {len(results)} seeds, mean ± standard deviation:", markup=False, highlight=False)
+    for name in results[0].metrics:
+        known = [value for result in results if (value := result.metrics[name]) is not None]
+        if len(known) > 1:
+            console().print(f"{name}: {np.mean(known):.4f} ± {np.std(known, ddof=1):.4f}")
+    if not values:
+        return
+    assert recipe.effect is not None
+    pairs = [(metric_summands(np.asarray(after)), metric_summands(np.asarray(before))) for after, before in values]
+    effect = measure_effect(np.zeros(len(pairs)), pairs, 1.0)
+    low, high = effect.center - effect.margin, effect.center + effect.margin
+    verdict = "not told apart" if low <= 0 <= high else "told apart"
+    console().print(
+        f"{recipe.effect.metric} on {effect.examples} dev rows: {effect.center:+.4f} "
+        f"(95 % over seeds and rows {low:+.4f} to {high:+.4f}), {verdict}",
+        markup=False,
+        highlight=False,
+    )
 
 
 def describe_difference(metric: str, after: Sequence[float], before: Sequence[float], versus: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from exegete.cli.shared.console import console, say, silence_libraries
 from exegete.cli.shared.reading import say_columns, say_split_sizes
 from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.shared.threads import Threads, hidden_size, set_threads
-from exegete.cli.train.control import print_difference, require_effect
+from exegete.cli.train.control import print_difference, print_over_seeds, require_effect
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ Control = Annotated[
         "--control", help="Also train the same steps without the method's terms, and print the difference they made."
     ),
 ]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        help="Train once for each of these seeds, such as 0,1,2, in OUTPUT-DIR/seed-N, and print means over them; with "
+        "--control also the difference over seeds. Examples are sampled with --seed.",
+    ),
+]
 
 
 def run(
@@ -84,6 +93,7 @@ def run(
     report_to: ReportTo = None,
     argument: Argument = None,
     control: Control = False,
+    seeds: Seeds = None,
     quiet: options.Quiet = False,
     threads: Threads = None,
     text_column: options.TextColumn = None,
@@ -103,6 +113,7 @@ def run(
     silence_libraries()
     if control:
         require_effect(recipe)
+    folders = make_seed_folders(seeds, output_dir) or {run_options.seed: output_dir}
     start = choose_starting_point(model, config)
     set_threads(threads, hidden_size(start), run_options.device)
     set_stop_message(f"checkpoints are saved in {output_dir}: resume with the same command")
@@ -121,16 +132,37 @@ def run(
     }
     trainer_args = {name: value for name, value in arguments.items() if value is not None}
     trainer_args |= parse_trainer_arguments(argument)
-    result = recipe.train(start, train, dev, output_dir, run_options, arguments=trainer_args)
+    results: dict[int, TrainResult] = {}
+    for seed, folder in folders.items():
+        seeded = replace(run_options, seed=seed)
+        results[seed] = recipe.train(start, train, dev, folder, seeded, arguments=trainer_args)
+        if not results[seed].finished:
+            break
     processes = PartialState()
     processes.wait_for_everyone()
     processes.destroy_process_group()
-    if processes.is_main_process or not result.finished:
+    values = []
+    for seed, result in results.items():
+        if not processes.is_main_process and result.finished:
+            continue
         print_report(result, f"{dev_split} ({_count_dev_rows(result, len(dev))} rows)")
         if recipe.name == "er_bound":
             say_bounds(result)
         if control:
-            print_difference(recipe, result, start, train, dev, run_options, trainer_args)
+            seeded = replace(run_options, seed=seed)
+            values.append(print_difference(recipe, result, start, train, dev, seeded, trainer_args))
+    if processes.is_main_process and len(results) > 1:
+        print_over_seeds(recipe, list(results.values()), values)
+
+
+def make_seed_folders(seeds: str | None, folder: Path) -> dict[int, Path]:
+    """Return the folder of each seed in a text such as 0,1,2. Raises ExegeteError for other texts."""
+    if seeds is None:
+        return {}
+    parts = seeds.split(",")
+    if len(parts) < 2 or not all(part.strip().isdecimal() for part in parts):
+        raise ExegeteError(f"expected at least two --seeds separated by commas, such as 0,1,2, got {seeds!r}")
+    return {int(part): folder / f"seed-{int(part)}" for part in parts}
 
 
 def check_command(values: Mapping[str, Any], device: str | None) -> None:

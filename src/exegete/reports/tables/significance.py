@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 CHUNK = 200
+PREDICTION_FIGURES = ("accuracy", "f1_macro", "pearson", "rmse")
 
 
 class Summands(NamedTuple):
@@ -47,12 +48,15 @@ def prediction_summands(figure: str, predictions: pd.DataFrame) -> Summands:
 
     Args:
         figure: the metric, computed as in `exegete.training.loop.evaluation`.
-        predictions: one row per example, with `predicted` [C] and `label`.
+        predictions: one row per example, with `predicted` [C] and `label`; of generated text with `right` (0 or 1),
+            the only figure of which is `accuracy`.
 
     Raises:
         ExegeteError: another metric, or examples without labels.
     """
-    if "label" not in predictions.columns or figure not in ("accuracy", "f1_macro", "pearson", "rmse"):
+    if figure == "accuracy" and "right" in predictions.columns:
+        return metric_summands(predictions["right"].to_numpy(np.float64), predictions["example"].to_numpy())
+    if "label" not in predictions.columns or figure not in PREDICTION_FIGURES:
         raise ExegeteError(f"significance of {figure!r}: expected an explainer's metric, accuracy, f1_macro or pearson")
     predicted = np.stack(predictions["predicted"].to_list()).astype(np.float64)
     labels = predictions["label"].to_numpy()

@@ -8,17 +8,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import unknown
 from exegete.reports.tables.cells import choose_decimals
+from exegete.reports.tables.leaderboard import Floats
 from exegete.reports.tables.paper_table import PaperTable, format_cells
-from exegete.studies.tables.layout import BySeed, TableLayout, center_and_spread, get_card, lay_out_table
+from exegete.reports.tables.significance import PREDICTION_FIGURES
+from exegete.studies.tables.claims import Condition, Effect, measure_effect
+from exegete.studies.tables.layout import (
+    BySeed,
+    TableLayout,
+    center_and_spread,
+    get_card,
+    get_metric,
+    lay_out_table,
+    repeat_single_run,
+)
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import make_study_table
+from exegete.studies.tables.tables import count_judged, make_study_table, pair_summands
 
 ARROW = re.compile(r" [↑↓](?=$| /)")
 MINUS = " minus "
-CONDITION = re.compile(r"([<>])\s*([-+−]?\d*\.?\d+)")
-FIELDS = ("center", "spread", "runs", "wins", "> NUMBER", "< NUMBER")
+FIELDS = ("center", "spread", "runs", "wins", "> NUMBER", "< NUMBER", "within NUMBER")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,20 +53,72 @@ class TableFigures:
             field: one of FIELDS; default: the text of the cell.
 
         Raises:
-            ExegeteError: an unknown row, column or field, or a condition that does not hold.
+            ExegeteError: an unknown row, column or field.
         """
+        found = self._find(row, column)
+        if found is None:
+            return None
+        rows, at, cells = found
+        if len(cells) == 1:
+            return self._cell(cells[0], rows[0], at, field)
+        return self._difference(cells[0], cells[1], rows, at, field)
+
+    def measure_claim(self, row: str, column: str, condition: Condition) -> tuple[str, Effect] | None:
+        """Return an effect with its interval as text and as numbers; None if its runs are not finished.
+
+        Runs are paired by seed; the only run of a row is compared with each run of the other row.
+
+        Args:
+            row: "ROW minus OTHER"; or ROW, whose interval is over seeds alone.
+            column: the name of a column.
+            condition: what the claim says about the figure; shown if it is about a number other than 0.
+
+        Raises:
+            ExegeteError: an unknown row or column.
+        """
+        found = self._find(row, column)
+        if found is None:
+            return None
+        rows, at, cells = found
+        by_seed = [dict(zip(cell.index.tolist(), cell.tolist(), strict=True)) for cell in cells]
+        if len(by_seed) == 1:
+            by_seed.append(dict.fromkeys(by_seed[0], 0.0))
+        one, other = repeat_single_run(*by_seed)
+        differences = np.array([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        differences = differences[np.isfinite(differences)]
+        if not len(differences):
+            return None
+        effect = self._measure(differences, rows, at)
+        digits = self._digits(rows[0], at)
+        numbers = [effect.center, effect.center - effect.margin, effect.center + effect.margin]
+        sign = "+" if MINUS in row else ""
+        center, low, high = (f"{number:{sign}.{digits}f}".replace("-", "−") for number in numbers)
+        text = center if np.isnan(effect.margin) else f"{center} [{low}, {high}]"
+        return text if condition.is_about_zero else f"{text} (claimed {condition.text})", effect
+
+    def _measure(self, differences: Floats, rows: Sequence[int], column: int) -> Effect:
+        """Return the effect of figures by seed, over examples if it is a difference and their figures are stored."""
+        part, figures, entry = self.layout.part, self.layout.figures, self.layout.columns[column]
+        entries = [self.layout.rows[row] for row in rows]
+        metric = get_metric(part, entries[0], entry)
+        is_stored = metric in self.results.grid.study.file.metrics or metric in PREDICTION_FIGURES
+        pairs = []
+        if len(entries) == 2 and is_stored and metric not in part.gain:
+            pairs = pair_summands(self.results, part, figures, (entries[0], entries[1]), entry, repeat_single=True)
+        judged = None if pairs else count_judged(self.results, part, figures, entries[0], entry)
+        return measure_effect(differences / part.scale, pairs, part.scale, judged)
+
+    def _find(self, row: str, column: str) -> tuple[list[int], int, list[BySeed]] | None:
+        """Return the rows, the column and the figures by seed of a cell or difference; None before they are done."""
         one, _, other = row.partition(MINUS)
         places = [self._place(each, self.table.rows, "row") for each in (one, other) if each]
         at = self._place(column, self.table.columns, "column")
-        if at is None or None in places:
+        known = [place for place in places if place is not None]
+        if at is None or len(known) < len(places):
             return None
-        cells = [self.layout.values.get((place, at)) for place in places if place is not None]
-        known = [cell * self.layout.part.scale for cell in cells if cell is not None]
-        if len(known) < len(places):
-            return None
-        if len(known) == 1:
-            return self._cell(known[0], places[0] or 0, at, field)
-        return self._difference(known[0], known[1], [place or 0 for place in places], at, field)
+        cells = [self.layout.values.get((place, at)) for place in known]
+        scaled = [cell * self.layout.part.scale for cell in cells if cell is not None]
+        return (known, at, scaled) if len(scaled) == len(places) else None
 
     def _cell(self, own: BySeed, row: int, column: int, field: str) -> str | None:
         center = float(self.table.center[row, column])
@@ -66,7 +128,8 @@ class TableFigures:
             return str(int(own.notna().sum()))
         if not field:
             return format_cells(self.table)[row][column] + ("†" if self.table.marked[row, column] else "")
-        self._check(center, field)
+        if field != "center":
+            raise unknown("field", field, FIELDS)
         return f"{center:.{self._digits(row, column)}f}"
 
     def _difference(self, one: BySeed, other: BySeed, rows: Sequence[int], column: int, field: str) -> str | None:
@@ -88,8 +151,8 @@ class TableFigures:
         text = f"{center:+.{digits}f}".replace("-", "−")
         if field == "spread":
             return text if np.isnan(low) else f"{text} ± {center - low:.{digits}f}"
-        if field:
-            self._check(center, field)
+        if field not in ("", "center"):
+            raise unknown("field", field, FIELDS)
         return text + ("†" if self._differs(rows, column) else "")
 
     def _differs(self, rows: Sequence[int], column: int) -> bool:
@@ -101,16 +164,6 @@ class TableFigures:
     def _digits(self, row: int, column: int) -> int:
         given = self.table.digits
         return choose_decimals(self.table.center[:, column])[row] if given is None else given
-
-    def _check(self, value: float, field: str) -> None:
-        """Raise ExegeteError for an unknown field or a condition that does not hold."""
-        found = CONDITION.fullmatch(field)
-        if found is None and field not in ("center", "spread"):
-            raise unknown("field", field, FIELDS)
-        if found is not None:
-            bound = float(found[2].replace("−", "-"))
-            if not (value > bound if found[1] == ">" else value < bound):
-                raise ExegeteError(f"{value:.6g} is not {field}: the text about it is no longer true")
 
     def _place(self, name: str, titles: Sequence[str], what: str) -> int | None:
         """Return the index of a row or column; None before its runs are done. Raises ExegeteError if it is unknown."""

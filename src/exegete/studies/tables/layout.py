@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from exegete.studies.tables.results import Results
 
 Entry = tuple[str, ...]
 BySeed: TypeAlias = "pd.Series[float]"
+T = TypeVar("T")
 RUN = ("training", "model", "recipe", "seed")
 
 
@@ -139,7 +140,20 @@ def format_entry(results: Results, part: TablePart, fields: Sequence[str], entry
 
 def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
     """Return the card of the metric that a cell shows; of a gain, higher is better."""
-    named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
-    name = named.get("metric", part.metrics[0])
+    name = get_metric(part, row, column)
     card = results.get_card(name)
     return replace(card, higher_is_better=True) if name in part.gain else card
+
+
+def get_metric(part: TablePart, row: Entry, column: Entry) -> str:
+    """Return the name of the metric that a cell shows."""
+    return dict(zip((*part.rows, *part.columns), (*row, *column), strict=True)).get("metric", part.metrics[0])
+
+
+def repeat_single_run(one: dict[int, T], other: dict[int, T]) -> tuple[dict[int, T], dict[int, T]]:
+    """Return two rows' runs by seed; the only run of a row gets each seed of the other row."""
+    if len(one) == 1 < len(other):
+        one = dict.fromkeys(other, *one.values())
+    elif len(other) == 1 < len(one):
+        other = dict.fromkeys(one, *other.values())
+    return one, other

@@ -4,18 +4,20 @@ A part is Markdown after a head between two lines of `---`, with the keys `title
 name). Placeholders in the text:
 
 - `{{facts}}`: a table of dates, versions, machines, data and cost of all runs;
+- `{{legend}}`: how verdicts on claims are computed;
 - `{{NAME:TABLE}}`: a table of a study; `{{NAME}}`: all its tables; `{{NAME:FIGURE}}`: an agreement figure;
 - `{{NAME:TABLE | ROW | COLUMN}}`: a cell (of the first table by default);
 - `{{NAME:TABLE | ROW minus OTHER | COLUMN}}`: the difference of two rows, paired by seed.
 
 A fourth field selects the `center` alone, the `spread` of differences, the number of `runs`, or the `wins` of a row
-over the other; a condition (`> 0.5`, `< 0`) makes the page fail if it does not hold.
+over the other. A condition on a difference (`> 0`, `< 0.5`, `within 2`) is what a claim says: the difference gets a
+95 % interval, and the columns `verdict` and `n × seeds` of its row are computed, see `exegete.studies.tables.claims`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,14 +27,15 @@ from exegete.errors import ExegeteError, unknown
 from exegete.reports.tables.paper_table import render_markdown
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.spec.study_file import SCALES
+from exegete.studies.tables.claims import LEGEND, NOT_TESTED, Condition, Effect, format_size, format_verdict
 from exegete.studies.tables.facts import format_run_facts
 from exegete.studies.tables.figure_in_text import TableFigures
 from exegete.studies.tables.results import Results
 
 PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
 TYPED_NUMBER = re.compile(r"(?<![\w.])[-+−]?\d*\.\d+")
-NOT_RUN, OPEN = "not run", "open (not run)"
-HERE, VERDICT = "here", "verdict"
+NOT_RUN = "not run"
+HERE, SIZE, VERDICT = "here", "n × seeds", "verdict"
 KEYS = ("title", "scale", "studies")
 
 
@@ -74,15 +77,15 @@ def read_page_part(path: Path) -> PagePart:
 def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
     """Return the page in Markdown.
 
-    In a table with a column `verdict`, a row with an unfinished figure gets the verdict "open (not run)".
+    In a table with a column `verdict`, a row with an unfinished figure gets the verdict "not tested (not run)".
 
     Args:
         part: the hand-written part.
         results: of each of its studies, by name.
 
     Raises:
-        ExegeteError: an unknown placeholder, a condition that does not hold, or a number in a column `here` that was
-            typed by hand; the message has file and line.
+        ExegeteError: an unknown placeholder, a number in a column `here` that was typed by hand, or a verdict that was;
+            the message has file and line.
     """
     filler, lines, columns = _PlaceholderFiller(results), list[str](), list[str]()
     for number, line in enumerate(part.text.split("\n"), part.first):
@@ -114,9 +117,31 @@ def _fill_row(cells: list[str], columns: list[str], filler: _PlaceholderFiller) 
         raise ExegeteError(f"the figure {typed[0]} was typed by hand: in the column {HERE!r} figures are placeholders")
     filled = [filler.fill(cell) for cell in cells]
     texts = [text for text, _ in filled]
-    if VERDICT in named and not all(is_complete for _, is_complete in filled):
-        texts[named[VERDICT]] = f" {OPEN} "
+    if VERDICT not in named:
+        return f"|{'|'.join(texts)}|"
+    is_heading = columns == [cell.strip() for cell in cells] or set("".join(cells)) <= set(" :-")
+    if any(made is None for _, made in filled):
+        texts[named[VERDICT]] = f" {NOT_TESTED} ({NOT_RUN}) "
+    elif SIZE in named and not is_heading:
+        _fill_verdict(texts, named, [test for _, made in filled for test in made or ()])
     return f"|{'|'.join(texts)}|"
+
+
+def _fill_verdict(texts: list[str], named: Mapping[str, int], tests: Sequence[tuple[Condition, Effect]]) -> None:
+    """Write the verdict and the numbers of examples and seeds of a row of claims.
+
+    Raises:
+        ExegeteError: the row has a verdict that was typed by hand.
+    """
+    typed = texts[named[VERDICT]].strip()
+    if not tests and not typed.startswith(NOT_TESTED):
+        raise ExegeteError(f"a claim without a condition has the verdict {NOT_TESTED!r}, got {typed!r}")
+    if tests and typed:
+        raise ExegeteError(f"the verdict {typed!r} was typed by hand: of a claim with conditions it is computed")
+    if not tests:
+        return
+    texts[named[VERDICT]] = f" {format_verdict(tests)} "
+    texts[named[SIZE]] = f" {format_size([effect for _, effect in tests])} "
 
 
 class _PlaceholderFiller:
@@ -126,25 +151,32 @@ class _PlaceholderFiller:
         self.results = results
         self.made: dict[tuple[str, str], TableFigures] = {}
 
-    def fill(self, text: str) -> tuple[str, bool]:
-        """Return the text with its placeholders filled in, and whether all their runs are finished."""
-        is_complete = True
+    def fill(self, text: str) -> tuple[str, list[tuple[Condition, Effect]] | None]:
+        """Return the text with its placeholders filled in, and the tests in it; None if their runs are not finished."""
+        is_complete, tests = True, list[tuple[Condition, Effect]]()
 
         def replace(placeholder: re.Match[str]) -> str:
             nonlocal is_complete
-            value = self.value([field.strip() for field in placeholder[1].split("|")])
+            fields = [field.strip() for field in placeholder[1].split("|")]
+            condition = Condition.parse(fields[3]) if len(fields) == 4 else None
+            if condition is None:
+                value = self.value(fields)
+            else:
+                made = self._find_table(fields[0]).measure_claim(fields[1], fields[2], condition)
+                value = made and made[0]
+                tests.extend([(condition, made[1])] if made else [])
             is_complete = is_complete and value is not None
             return NOT_RUN if value is None else value
 
-        return PLACEHOLDER.sub(replace, text), is_complete
+        return PLACEHOLDER.sub(replace, text), tests if is_complete else None
 
     def value(self, fields: list[str]) -> str | None:
         """Return the text for a placeholder; None if its runs are not finished."""
         if fields == ["facts"]:
             return format_run_facts(self.results)
-        name, _, table = fields[0].partition(":")
-        if name not in self.results:
-            raise unknown("study of the page", name, self.results)
+        if fields == ["legend"]:
+            return LEGEND
+        name, table = self._split_name(fields[0])
         declared = self.results[name].grid.study.file.tables
         if len(fields) == 1 and table in (figures := self.results[name].grid.study.file.figures):
             return "\n\n".join(_format_matrices(self.results[name], figures[table])) or None
@@ -153,7 +185,19 @@ class _PlaceholderFiller:
             return "\n\n".join(render_markdown(each.table).strip() for each in made if each.table.rows) or None
         if len(fields) not in (3, 4):
             raise ExegeteError(f"expected NAME:TABLE | ROW | COLUMN | FIELD, got {' | '.join(fields)}")
-        return self._table(name, table or next(iter(declared))).format_field(*fields[1:])
+        return self._find_table(fields[0]).format_field(*fields[1:])
+
+    def _split_name(self, field: str) -> tuple[str, str]:
+        """Return the study and the table of NAME:TABLE; no table if it is not named."""
+        name, _, table = field.partition(":")
+        if name not in self.results:
+            raise unknown("study of the page", name, self.results)
+        return name, table
+
+    def _find_table(self, field: str) -> TableFigures:
+        """Return the table NAME:TABLE, or the first of the study NAME."""
+        name, table = self._split_name(field)
+        return self._table(name, table or next(iter(self.results[name].grid.study.file.tables)))
 
     def _table(self, name: str, table: str) -> TableFigures:
         if (name, table) not in self.made:

@@ -27,6 +27,7 @@ from exegete.studies.tables.layout import (
     format_entry,
     get_card,
     lay_out_table,
+    repeat_single_run,
 )
 from exegete.studies.tables.over_examples import make_example_table
 from exegete.studies.tables.results import Results
@@ -103,7 +104,7 @@ def _test_significance(
     for i, row in enumerate(rows):
         against = _reference_row(row, rows, how.against)
         for j, column in enumerate(columns):
-            pairs = _paired_summands(results, part, figures, (against, row), column) if against is not None else []
+            pairs = pair_summands(results, part, figures, (against, row), column) if against is not None else []
             if pairs:
                 one, other = zip(*pairs, strict=True)
                 places.append((i, j))
@@ -149,19 +150,42 @@ def _reference_row(row: Entry, rows: Sequence[Entry], against: str) -> Entry | N
     return next((entry for entry in near if entry in rows), None)
 
 
-def _paired_summands(
-    results: Results, part: TablePart, figures: pd.DataFrame, rows: tuple[Entry, Entry], column: Entry
+def pair_summands(
+    results: Results,
+    part: TablePart,
+    figures: pd.DataFrame,
+    rows: tuple[Entry, Entry],
+    column: Entry,
+    *,
+    repeat_single: bool = False,
 ) -> list[tuple[Summands, Summands]]:
-    """Return the summands of both rows' runs, paired by seed."""
-    found = []
-    for row in rows:
-        named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
-        keep = np.logical_and.reduce([figures[name] == value for name, value in named.items()])
-        mine = figures[keep].drop_duplicates(list(RUN))
-        found.append(dict(zip(mine["seed"].tolist(), mine.to_dict("records"), strict=True)))
+    """Return the summands of both rows' runs, paired by seed; none for figures whose summands are not stored.
+
+    `repeat_single`: pair the only run of a row with each run of the other row.
+    """
+    found = [_select_lines(part, figures, row, column) for row in rows]
+    if repeat_single:
+        found = list(repeat_single_run(*found))
     seeds = sorted(found[0].keys() & found[1].keys())
     both = [tuple(_run_summands(results, lines[seed]) for lines in found) for seed in seeds]
     return [(one, other) for one, other in both if one is not None and other is not None]
+
+
+def count_judged(results: Results, part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> int | None:
+    """Return the number of examples that a cell's first run was judged on; None for figures of training."""
+    line = next(iter(_select_lines(part, figures, row, column).values()))
+    runs = (
+        results.find_runs(**{name: line[name] for name in (*RUN, "dataset", "judgement")}) if line["judgement"] else []
+    )
+    return len(results.read_predictions(runs[0])) if runs else None
+
+
+def _select_lines(part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> dict[int, dict[Hashable, Any]]:
+    """Return the figures of a cell as records, by seed."""
+    named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
+    keep = np.logical_and.reduce([figures[name] == value for name, value in named.items()])
+    mine = figures[keep].drop_duplicates(list(RUN))
+    return dict(zip(mine["seed"].tolist(), mine.to_dict("records"), strict=True))
 
 
 def _run_summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
