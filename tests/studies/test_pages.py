@@ -49,6 +49,8 @@ tables:
     significance: {against: slow}
   second: {rows: [recipe, explainer], columns: metric, metrics: [A-C, A-S], caption: Explained, decimals: 3}
   alike: {rows: recipe, columns: explainer, metrics: DIT}
+  sorted:
+    {rows: explainer, columns: metric, metrics: [A-C], where: {recipe: slow}, show: "mean [95 %]", decimals: 3}
 """
 WINS, GAIN = "{{one | fast minus slow | accuracy | wins}}", "{{one | fast minus slow | accuracy}}"
 PART = """\
@@ -174,6 +176,14 @@ def test_differences_have_a_spread(made):
     assert re.search(r"ATT comes to 0\.\d{3}, of", text)
     everything = sample_examples(made, PART.replace("{{one:second}}", "{{one}}"))
     assert len(re.findall("^Mean and standard deviation over seeds", everything, re.MULTILINE)) == 3
+
+
+def test_differences_in_a_sorted_table_are_of_the_named_rows(made):
+    centers = "{{one:sorted | ATT | A-C | center}} {{one:sorted | IxG | A-C | center}}"
+    part = f"---\ntitle: T\nstudies: {{one: study.yaml}}\n---\n{centers} {{{{one:sorted | ATT minus IxG | A-C}}}}"
+    att, other, difference = sample_examples(made, part).split("\n")[-1].replace("−", "-").split()
+    assert float(difference) == pytest.approx(float(att) - float(other), abs=0.002)
+    assert float(difference)
 
 
 CLAIMS = """\

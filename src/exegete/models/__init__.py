@@ -4,13 +4,12 @@ from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.hugging_face import Baselines, Reference
+from exegete.models.hugging_face import Reference
 from exegete.models.loading.load import load
 from exegete.models.outputs import Capture, Outputs
 from exegete.models.perturbation.run import RemovalMethod
 
 __all__ = [
-    "Baselines",
     "Batch",
     "Capture",
     "EncoderDecoderModel",

@@ -88,7 +88,7 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
         except MODEL_ERRORS as error:
             # Raised, not remembered: the next call may succeed.
             advice = "take another method, or leave the checks out (check=False)"
-            raise describe_failure(model, f"when its {assumption} are checked", error, advice) from error
+            raise describe_failure(model, f"in the check of its {assumption}", error, advice) from error
 
     reason: str = remember(model, assumption, measure)
     return reason

@@ -18,6 +18,7 @@ from exegete.studies.tables.layout import (
     BySeed,
     TableLayout,
     center_and_spread,
+    format_entry,
     get_card,
     get_metric,
     lay_out_table,
@@ -42,7 +43,12 @@ class TableFigures:
     @classmethod
     def from_results(cls, results: Results, name: str) -> TableFigures:
         """Return the table of this name."""
-        return cls(results, lay_out_table(results, name), make_study_table(results, name))
+        layout, table = lay_out_table(results, name), make_study_table(results, name)
+        titles = [format_entry(results, layout.part, layout.part.rows, row) for row in layout.rows]
+        # Tables of means over examples are sorted by their figures.
+        order = [titles.index(title) for title in table.rows]
+        values = {(order.index(row), at): own for (row, at), own in layout.values.items() if row in order}
+        return cls(results, layout._replace(rows=[layout.rows[row] for row in order], values=values), table)
 
     def format_field(self, row: str, column: str, field: str = "") -> str | None:
         """Return a cell, or the difference of two rows in a column, as text; None if its runs are not finished.
