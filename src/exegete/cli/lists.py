@@ -71,13 +71,11 @@ def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type
     Parts of installed packages that cannot be loaded are also named below it.
     """
     out = console()
-    texts = {
-        str(name): [{True: "yes", False: "no"}.get(value, str(value)) for value in frame[name]]
-        for name in frame.columns
-    }
-    words = {
-        name: max(len(word) for text in [name, *column] for word in text.split()) for name, column in texts.items()
-    }
+    texts, words = dict[str, list[str]](), dict[str, int]()
+    for name in map(str, frame.columns):
+        texts[name] = [{True: "yes", False: "no"}.get(value, str(value)) for value in frame[name]]
+        # A column can be as narrow as its longest word.
+        words[name] = max(map(len, " ".join([name, *texts[name]]).split()))
     shown = list(texts)
     while len(shown) > 2 and sum(GAP + words[name] for name in shown) - GAP > out.width:
         shown.pop()

@@ -111,7 +111,13 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
         text_words = split_words(text, side)
         words += _drop_truncated_words(text_words, spans) if side in truncated_sides else text_words
     owners = _map_characters_to_words(texts, words)
-    word_of = [NO_WORD if span is None else _choose_word(owners[span[0]][span[1] : span[2]]) for span in spans]
+    word_of = []
+    for span in spans:
+        if span is None:
+            word_of.append(NO_WORD)
+        else:
+            side, start, end = span
+            word_of.append(_choose_word(owners[side][start:end]))
     return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_sides))
 
 

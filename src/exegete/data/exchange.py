@@ -79,16 +79,17 @@ def check_spans(target: Any, count: int) -> list[Extent]:
     Raises:
         ExegeteError: another value, or a span that is not within `count` tokens.
     """
-    values = target if isinstance(target, list) else [target]
-    spans = [(value, value + 1) if isinstance(value, int) else value for value in values]
-    for span in spans:
+    spans: list[Extent] = []
+    for value in target if isinstance(target, list) else [target]:
+        span = (value, value + 1) if isinstance(value, int) else value
         is_pair = isinstance(span, tuple | list) and len(span) == 2 and all(isinstance(end, int) for end in span)
         if not is_pair or not 0 <= span[0] < span[1] <= count:
             raise ExegeteError(
                 f"a target of generated text is one of {', '.join(get_args(Rows))}, or spans (start, end) within the "
                 f"{count} response tokens, got {span!r:.80}"
             )
-    return [(span[0], span[1]) for span in spans]
+        spans.append((span[0], span[1]))
+    return spans
 
 
 def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:

@@ -42,12 +42,13 @@ def make_operations(folder: Path, card: str) -> list[CommitOperationAdd]:
     """
     from huggingface_hub import CommitOperationAdd
 
-    files = [
-        path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_left_out(path.relative_to(folder))
-    ]
-    if not files:
+    added = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not _is_left_out(name):
+            added.append(CommitOperationAdd(str(name), path))
+    if not added:
         raise ExegeteError(f"{folder} has no files to push")
-    added = [CommitOperationAdd(str(path.relative_to(folder)), path) for path in files]
     return [CommitOperationAdd(CARD, card.encode()), *added]
 
 

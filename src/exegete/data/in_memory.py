@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -76,8 +77,10 @@ def to_dataset(data: Any, name: str) -> Dataset:
     try:
         if isinstance(data, pd.DataFrame):
             return Dataset.from_pandas(data, preserve_index=False)
-        names = dict.fromkeys(column for row in data for column in row)
-        return Dataset.from_dict({column: [row.get(column) for row in data] for column in names})
+        columns = {}
+        for column in dict.fromkeys(chain.from_iterable(data)):
+            columns[column] = [row.get(column) for row in data]
+        return Dataset.from_dict(columns)
     except pa.ArrowException as error:
         raise ExegeteError(f"the {name} data has a column with values of several types: {error}") from error
 

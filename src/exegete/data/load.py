@@ -157,6 +157,8 @@ def make_dataset(rows: list[dict[str, Any]], features: Features, spec: str, spli
     """Return rows as a dataset with these column types; the spec that they were read from becomes its description."""
     from datasets import Dataset, DatasetInfo, NamedSplit
 
-    columns = {name: [row[name] for row in rows] for name in features}
+    columns = {}
+    for name in features:
+        columns[name] = [row[name] for row in rows]
     info = DatasetInfo(description=spec, features=features)
     return Dataset.from_dict(columns, features=features, info=info, split=split and NamedSplit(split))

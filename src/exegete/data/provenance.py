@@ -49,6 +49,11 @@ def digest_data(dataset: Dataset) -> str:
     return blake2b(sink.getvalue(), digest_size=8).hexdigest()
 
 
+def summarize_data(dataset: Dataset) -> dict[str, Any]:
+    """Return the number of `rows` of a dataset and the `digest` of its values, for a run's record."""
+    return {"rows": len(dataset), "digest": digest_data(dataset)}
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a value as indented JSON, atomically; NaN and infinity become null."""
     with atomic_file(path) as fresh:

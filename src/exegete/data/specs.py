@@ -19,7 +19,11 @@ BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "n
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     """Return the name and the parameters, as text, of `name?a=1&b=2`; a parameter without a value is `true`."""
     name, _, query = spec.partition("?")
-    query = "&".join(part if "=" in part or not part else f"{part}=true" for part in query.split("&"))
+    parts = []
+    for part in query.split("&"):
+        is_flag = part and "=" not in part
+        parts.append(f"{part}=true" if is_flag else part)
+    query = "&".join(parts)
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:

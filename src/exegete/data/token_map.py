@@ -20,10 +20,13 @@ def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
     """
     if source.texts != target.texts:
         raise ExegeteError("token scores can only move between tokenizations of the same text")
+    mapping: list[list[int]] = [[] for _ in target.spans]
     if (source.tokens, source.spans) == (target.tokens, target.spans):
         # without this, tokens of white space would get their neighbours instead of themselves
-        return [[] if span is None else [index] for index, span in enumerate(target.spans)]
-    mapping: list[list[int]] = [[] for _ in target.spans]
+        for index, span in enumerate(target.spans):
+            if span is not None:
+                mapping[index] = [index]
+        return mapping
     for side in range(len(target.texts)):
         source_tokens, target_tokens = _tokens_of_text(source, side), _tokens_of_text(target, side)
         target_spans = [span for _, span in target_tokens]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MethodCard
@@ -150,7 +151,10 @@ def make_titles(specs: Iterable[str]) -> dict[str, str]:
     """Return a title per spec, with folder and parameters in brackets; the spec itself if two titles are equal."""
     titles = {spec: _make_title(spec) for spec in specs}
     count = Counter(titles.values())
-    return {spec: title if count[title] == 1 else spec for spec, title in titles.items()}
+    for spec, title in titles.items():
+        if count[title] > 1:
+            titles[spec] = spec
+    return titles
 
 
 def _make_title(spec: str) -> str:
@@ -193,4 +197,4 @@ def list_methods() -> pd.DataFrame:
 
     columns = ("name", "title", "family", "signed", "differentiable", "learned", "cost", "paper")
     cards = EXPLAINERS.cards(MethodCard).values()
-    return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards])
+    return pd.DataFrame(list(map(attrgetter(*columns), cards)), columns=list(columns))

@@ -90,7 +90,8 @@ def list_units(batch: Batch, unit: Granularity) -> Units:
             positions[own].append(position)
     units = []
     for inside in positions:
-        extents = [span for span in (alignment.spans[position] for position in inside) if span is not None]
+        spans = [alignment.spans[position] for position in inside]
+        extents = [span for span in spans if span is not None]
         side = extents[0][0]
         start, end = min(span[1] for span in extents), max(span[2] for span in extents)
         name = alignment.texts[side][start:end]

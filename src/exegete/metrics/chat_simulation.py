@@ -39,10 +39,11 @@ def simulate_with_chat(
     """
     if not explanations:
         raise ExegeteError("expected at least one explanation to simulate, got none")
-    truth = np.array([simulator.label_id(item.prediction.text if item.prediction else "") for item in explanations])
-    plain_texts = [" ".join(item.texts) for item in explanations]
-    explained_texts = []
-    for text, item in zip(plain_texts, explanations, strict=True):
+    truth, plain_texts, explained_texts = [], [], []
+    for item in explanations:
+        truth.append(simulator.label_id(item.prediction.text if item.prediction else ""))
+        text = " ".join(item.texts)
+        plain_texts.append(text)
         explained_texts.append(f"{text}\nImportant words: {', '.join(_select_top_words(item, words))}")
     unexplained = float((_predict_labels(simulator, plain_texts) == truth).mean())
     explained = float((_predict_labels(simulator, explained_texts) == truth).mean())

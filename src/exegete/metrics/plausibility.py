@@ -287,9 +287,11 @@ class IouF1(TokenF1):
             chosen = set(places[: int(size)])
             gold = {place for place, is_gold in zip(places, ranked.gold[row].tolist(), strict=True) if is_gold}
             width = len(places)
-            spans, truths = (find_runs(place in each for place in range(width)) for each in (chosen, gold))
+            spans = find_runs(place in chosen for place in range(width))
+            truths = find_runs(place in gold for place in range(width))
             selected[row], marked[row] = len(spans), len(truths)
-            hits[row] = sum(any(_overlap(span, truth) >= self.threshold for truth in truths) for span in spans)
+            for span in spans:
+                hits[row] += any(_overlap(span, truth) >= self.threshold for truth in truths)
         recall = hits / marked.clamp(min=1)
         return {"iou_f1": 2 * hits / (selected + marked), "iou_precision": hits / selected, "iou_recall": recall}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MetricCard
@@ -96,7 +97,7 @@ def list_metrics() -> pd.DataFrame:
     import pandas as pd
 
     columns = ("name", "heading", "family", "higher_is_better", "bounds", "needs_rationale", "paper")
-    return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards().values()])
+    return pd.DataFrame(list(map(attrgetter(*columns), cards().values())), columns=list(columns))
 
 
 def preset(name: str) -> list[Metric]:

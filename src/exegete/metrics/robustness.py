@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,10 @@ class ModelSimilarity:
             if name not in index:
                 raise ExegeteError(f"there is no model {name!r}, but: {', '.join(self.names)}")
         # Sorted and in a set: similarity is symmetric, and a pair counts once.
-        pairs = {tuple(sorted((index[a], index[b]))) for a in one for b in other or one if a != b}
+        pairs = set()
+        for a, b in product(one, other or one):
+            if a != b:
+                pairs.add(tuple(sorted((index[a], index[b]))))
         if not pairs:
             raise ExegeteError("expected at least two different models to compare")
         means: Floats = np.nanmean([self.values[pair] for pair in sorted(pairs)], 0)
@@ -99,8 +103,10 @@ def jaccard_matrix(attributions: Sequence[Sequence[Explanation]], fraction: floa
         raise ExegeteError("expected attributions of the same examples by every model")
     examples = []
     for items in zip(*attributions, strict=True):
-        if any([token.text for token in item.tokens] != [token.text for token in items[0].tokens] for item in items):
+        tokens = {tuple(token.text for token in item.tokens) for item in items}
+        if len(tokens) > 1:
             raise ExegeteError("the models see different tokens: compare models with one tokenizer")
         scores = [item.content_scores for item in items]
-        examples.append([[jaccard(one, other, fraction) for other in scores] for one in scores])
+        similarities = [jaccard(one, other, fraction) for one, other in product(scores, scores)]
+        examples.append(np.reshape(similarities, (len(scores), len(scores))))
     return np.moveaxis(np.asarray(examples, dtype=np.float64), 0, -1)

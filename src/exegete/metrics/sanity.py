@@ -127,7 +127,10 @@ def _group_weights(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]
     """Return the model's weights by part, from the head down."""
     # ALBERT runs one layer several times: its weights are randomised once.
     distinct_layers = list(dict.fromkeys(get_layers(model.model)))
-    layer_of = {id(weight): number for number, layer in enumerate(distinct_layers, 1) for weight in layer.parameters()}
+    layer_of = {}
+    for depth, layer in enumerate(distinct_layers, 1):
+        for weight in layer.parameters():
+            layer_of[id(weight)] = depth
     head = len(distinct_layers) + 1
     groups: dict[int, list[nn.Parameter]] = {}
     seen_layer = False

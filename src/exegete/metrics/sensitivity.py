@@ -126,7 +126,9 @@ def input_consistency(
 def _draw_versions(text: str, count: int, kinds: Sequence[str] | None, seed: int) -> list[tuple[Swap, str]]:
     """Return up to `count` texts with one swap each, drawn by the seed and the text."""
     passages = find_swaps(text, kinds=kinds, choices=count, seed=seed)
-    moves = [(number, word) for number, swap in enumerate(passages) for word in swap.choices]
+    moves: list[tuple[int, str]] = []
+    for number, swap in enumerate(passages):
+        moves += [(number, word) for word in swap.choices]
     drawn = KeyedRandom("versions", seed, text).sample(moves, min(count, len(moves)))
     return [(passages[number], apply_swaps(text, passages, {number: word})) for number, word in drawn]
 

@@ -145,13 +145,12 @@ class BiEncoder(ExplainedModel):
         texts = encoding.get_texts(rows)
         if len(texts[0]) == 1:
             raise ExegeteError("similarity is of two texts: give pairs, or rows with 'text' and 'text_pair'")
-        columns = [list(column) for column in zip(*texts, strict=True)]
         # Tokenized one by one, so that each text gets special tokens and may have the full length.
-        first, second = (
-            self.tokenizer(column, truncation=True, max_length=self.max_length).encodings for column in columns
-        )
+        sides = []
+        for column in zip(*texts, strict=True):
+            sides.append(self.tokenizer(list(column), truncation=True, max_length=self.max_length).encodings)
         encodings, alignments, cut = list[Encoding](), list[Alignment](), 0
-        for text, one, other in zip(texts, first, second, strict=True):
+        for text, one, other in zip(texts, *sides, strict=True):
             is_cut = bool(one.overflowing or other.overflowing)
             other.set_sequence_id(1)
             encodings.append(Encoding.merge([one, other], growing_offsets=False))

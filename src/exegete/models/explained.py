@@ -153,9 +153,10 @@ class ExplainedModel(HuggingFaceModel):
 
     def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
         """Return the arguments of the Hugging Face model's forward."""
-        arguments: dict[str, Any] = {
-            name: value for name, value in batch.inputs.items() if name in self.forward_parameters
-        }
+        arguments: dict[str, Any] = {}
+        for name, value in batch.inputs.items():
+            if name in self.forward_parameters:
+                arguments[name] = value
         # No token follows, so a cache of keys and values would only cost memory.
         if "use_cache" in self.forward_parameters:
             arguments["use_cache"] = False

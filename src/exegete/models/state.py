@@ -234,11 +234,10 @@ def use_full_attention(model: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def _restore_attention_modules(model: PreTrainedModel) -> Iterator[None]:
     """Restore BigBird's attention modules and their types after the block."""
-    before = [
-        (module, module.attention_type, module._modules.get("self"))
-        for module in model.modules()
-        if isinstance(getattr(module, "attention_type", None), str)
-    ]
+    before = []
+    for module in model.modules():
+        if isinstance(getattr(module, "attention_type", None), str):
+            before.append((module, module.attention_type, module._modules.get("self")))
     try:
         yield
     finally:

@@ -83,7 +83,8 @@ class Task(ABC):
             raise ExegeteError(
                 f"a contrast is a pair (for, against), one for each example or for all, got {target!r:.80}"
             )
-        return torch.tensor([[label_id(label) for label in pair] for pair in targets], device=batch.device)
+        pairs = [(label_id(one), label_id(other)) for one, other in targets]
+        return torch.tensor(pairs, device=batch.device)
 
     def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
         """Return the target.

@@ -34,7 +34,8 @@ class Tagging(Classification):
     def __init__(self, tags: Sequence[str]) -> None:
         label_of = [split_tag(tag)[1] for tag in tags]
         self.kinds = tuple(dict.fromkeys(label_of))
-        self.other = torch.tensor([[label != kind for label in label_of] for kind in self.kinds])
+        number_of = torch.tensor([self.kinds.index(label) for label in label_of])
+        self.other = number_of != torch.arange(len(self.kinds))[:, None]
         """[labels, tags] Whether a tag is not one of the label."""
 
     def logits(self, output: Any, batch: Batch) -> Tensor:

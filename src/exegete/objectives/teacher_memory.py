@@ -87,11 +87,12 @@ class TeacherMemory(nn.Module):
         destination[f"{prefix}scores"] = torch.cat(scores) if scores else torch.zeros(0)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-        names, epochs, lengths, scores = (
-            state_dict[f"{prefix}{name}"].cpu() for name in ("names", "epochs", "lengths", "scores")
-        )
-        parts = zip(epochs.tolist(), scores.split(lengths.tolist()), strict=True)
-        self.entries = dict(zip(names.tolist(), parts, strict=True))
+        scores = state_dict[f"{prefix}scores"].cpu()
+        parts = scores.split(state_dict[f"{prefix}lengths"].tolist())
+        names, epochs = state_dict[f"{prefix}names"].tolist(), state_dict[f"{prefix}epochs"].tolist()
+        self.entries = {}
+        for name, epoch, part in zip(names, epochs, parts, strict=True):
+            self.entries[name] = epoch, part
         self.size = len(scores)
 
 

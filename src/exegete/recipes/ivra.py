@@ -54,15 +54,12 @@ CRITERION_VALUES: Mapping[str, CriterionValues] = {
     "clustering_consistency": CriterionValues(1e-4, 0.25),
 }
 CRITERIA: Mapping[str, type[Criterion]] = {
-    criterion.name: criterion
-    for criterion in (
-        Simulatability,
-        ComprehensivenessLoss,
-        SufficiencyLoss,
-        ConsistencyLoss,
-        RankConsistencyLoss,
-        ClusteringConsistencyLoss,
-    )
+    Simulatability.name: Simulatability,
+    ComprehensivenessLoss.name: ComprehensivenessLoss,
+    SufficiencyLoss.name: SufficiencyLoss,
+    ConsistencyLoss.name: ConsistencyLoss,
+    RankConsistencyLoss.name: RankConsistencyLoss,
+    ClusteringConsistencyLoss.name: ClusteringConsistencyLoss,
 }
 EQUATION = r"\text{CE} + \sum_k \lambda_k \text{criterion}_k(r)"
 USE = "The model may change and is to be explained by its own attention, by a criterion you name."

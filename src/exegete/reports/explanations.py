@@ -205,7 +205,10 @@ class Explanation:
         if self.bounds is not None:
             # Bounds hold for single spans: they cannot be added up.
             missing = np.full(len(self.units), np.nan)
-            changes["bounds"] = [self.bounds[row[0]] if len(row) == 1 else missing for row in rows]
+            bounds = []
+            for row in rows:
+                bounds.append(self.bounds[row[0]] if len(row) == 1 else missing)
+            changes["bounds"] = bounds
         if self.response_scores is not None:
             changes["response_scores"] = [self.response_scores[row].sum(0) for row in rows]
         return replace(self, **changes)

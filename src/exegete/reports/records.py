@@ -84,7 +84,8 @@ def to_targets(values: Iterable[Any]) -> tuple[Target, ...]:
     targets = []
     for value in values:
         target = Target(*value)
-        log_prob, output = (None if each is None else float(each) for each in (target.log_prob, target.output))
+        log_prob = None if target.log_prob is None else float(target.log_prob)
+        output = None if target.output is None else float(target.output)
         place = None if target.place is None else _to_place(target.place)
         targets.append(
             Target(str(target.text), _to_output(target.value), float(target.probability), log_prob, output, place)

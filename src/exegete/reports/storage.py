@@ -85,9 +85,9 @@ def to_row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_records(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return an explanation's fields with units, targets, interactions and exchange as mappings."""
-    changes: dict[str, Any] = {
-        name: [each._asdict() for each in values[name]] for name in ("targets", "units", "tokens")
-    }
+    changes: dict[str, Any] = {}
+    for name in ("targets", "units", "tokens"):
+        changes[name] = [each._asdict() for each in values[name]]
     names = ("one", "other", "value")
     changes["interactions"] = [dict(zip(names, pair, strict=True)) for pair in values["interactions"]]
     for name, convert in (("prediction", lambda value: value._asdict()), ("exchange", asdict)):
@@ -127,7 +127,9 @@ def _to_tuples(value: Any) -> Any:
 
 def to_arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:
     """Return the rows as an Arrow table of plain columns. Raises ExegeteError for text that is not Unicode."""
-    columns = {name: [_to_plain(row[name]) for row in rows] for name in schema.names}
+    columns = {}
+    for name in schema.names:
+        columns[name] = [_to_plain(row[name]) for row in rows]
     try:
         return pa.table(columns, schema=schema)
     # A lone surrogate, which a Python string may hold, has no UTF-8 form.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -26,7 +26,7 @@ _LATEX = {
 def replace_control_characters(text: str) -> str:
     """Return the text with control characters replaced by U+FFFD; line breaks and tabs stay."""
     # Escape sequences in a data set could otherwise recolour the terminal or move its cursor.
-    return "".join(char if char in "\n\t" or unicodedata.category(char) != "Cc" else "\ufffd" for char in text)
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
 
 
 def escape_latex(text: str) -> str:

@@ -89,7 +89,7 @@ def snapshot(model: ExplainedModel) -> dict[str, Any]:
     return {
         "modules": {name: id(module) for name, module in modules.items()},
         "training": {name: module.training for name, module in modules.items()},
-        "hooks": {name: [list(getattr(module, hook)) for hook in HOOKS] for name, module in modules.items()},
+        "hooks": {name: _list_hooks(module) for name, module in modules.items()},
         "attention types": {name: getattr(module, "attention_type", None) for name, module in modules.items()},
         "requires grad": {name: weight.requires_grad for name, weight in weights.items()},
         "gradients": {name: (id(weight.grad), _to_bytes(weight.grad)) for name, weight in weights.items()},
@@ -105,6 +105,10 @@ def snapshot(model: ExplainedModel) -> dict[str, Any]:
         "gradients enabled": torch.is_grad_enabled(),
         "kernels": (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()),
     }
+
+
+def _list_hooks(module: nn.Module) -> list[list[Any]]:
+    return [list(getattr(module, name)) for name in HOOKS]
 
 
 def find_changes(before: dict[str, Any], model: ExplainedModel) -> list[str]:

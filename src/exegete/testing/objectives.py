@@ -128,10 +128,9 @@ def _term_along_directions(model: ExplainedModel, objective: Objective, batch: B
     module = TrainingModule(model, [objective]).eval()
     weights = {name: weight.detach() for name, weight in module.named_parameters()}
     generator = torch.Generator().manual_seed(0)
-    directions = {
-        name: 0.1 * torch.randn(3, *weight.shape, generator=generator, dtype=weight.dtype)
-        for name, weight in weights.items()
-    }
+    directions = {}
+    for name, weight in weights.items():
+        directions[name] = 0.1 * torch.randn(3, *weight.shape, generator=generator, dtype=weight.dtype)
 
     def term_at(point: Tensor) -> Tensor:
         moved = {name: weight + torch.tensordot(point, directions[name], 1) for name, weight in weights.items()}

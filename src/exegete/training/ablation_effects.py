@@ -15,7 +15,7 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 
-from exegete.data.provenance import digest, digest_data, to_json_value, write_json
+from exegete.data.provenance import digest, summarize_data, to_json_value, write_json
 from exegete.explainers.batches import make_batches
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite
@@ -159,8 +159,6 @@ def _resolve_config(
         "processor": digest_processor(model.processing_class),
         "ablated": to_json_value(ablated.params),
         "fit": vars(fit),
-        "data": {
-            name: {"rows": len(data), "digest": digest_data(data)} for name, data in (("train", train), ("dev", dev))
-        },
+        "data": {"train": summarize_data(train), "dev": summarize_data(dev)},
         "seed": options.seed,
     }

@@ -110,8 +110,12 @@ class MaskCollator:
         Raises:
             ExegeteError: a mask does not have as many entries as its example has tokens.
         """
-        names = [name for name in MASKS if examples and all(name in example for example in examples)]
-        others = [{key: value for key, value in example.items() if key not in MASKS} for example in examples]
+        names, others = [], []
+        for name in MASKS:
+            if examples and all(name in example for example in examples):
+                names.append(name)
+        for example in examples:
+            others.append({key: value for key, value in example.items() if key not in MASKS})
         batch = self.collate(others)
         for name in names:
             mask = torch.zeros_like(batch["input_ids"])

@@ -289,9 +289,10 @@ def _make_row(model: GeneratingModel, asked: ChatRequest) -> dict[str, Any]:
     row: dict[str, Any] = {"literal": True}
     row["sources"] = [{"name": document.name, "text": document.text} for document in asked.list_documents()]
     if getattr(model.tokenizer, "chat_template", None):
-        roles = ["system" if message.role == "developer" else message.role for message in asked.messages]
-        texts = [message.text for message in asked.messages]
-        row["messages"] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        row["messages"] = []
+        for message in asked.messages:
+            role = "system" if message.role == "developer" else message.role
+            row["messages"].append({"role": role, "content": message.text})
         return row
     if len(asked.messages) > 1:
         raise RequestError("the model has no chat template: it continues one message of the user", "messages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -66,7 +67,7 @@ def render_fragment(template: str, **values: Any) -> str:
 def make_download(content: bytes, name: str, media: str) -> Response:
     """Return a response that the browser saves as a file."""
     # A quote or line end in the name would add to the header; a slash would suggest a folder.
-    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in name)
+    safe = re.sub(r"[^A-Za-z0-9._-]", "-", name)
     return Response(content, media_type=media, headers={"content-disposition": f'attachment; filename="{safe}"'})
 
 

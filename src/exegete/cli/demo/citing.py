@@ -72,7 +72,9 @@ def _show_citations(model: GeneratingModel, comparison: Comparison) -> None:
     import exegete
 
     best = comparison.leaderboard.rows[0]
-    rows = [{name: value for name, value in row.items() if name != "kind"} for row in comparison.examples[:CITED]]
+    rows = []
+    for example in comparison.examples[:CITED]:
+        rows.append({name: value for name, value in example.items() if name != "kind"})
     say(f"{comparison.titles[best]} cites:")
     results = exegete.attribute(model, rows, best, "sentences", unit="source")
     for row, result in zip(rows, results, strict=True):

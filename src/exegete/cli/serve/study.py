@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +163,7 @@ def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Se
     if result is not None:
         return select_comparison_items(result.comparison, material.limit), result.comparison.config.get("labels", ())
     if material.saved:
-        items = [item for folder in material.saved for item in Explanations.load(folder)]
+        items = list(chain.from_iterable(map(Explanations.load, material.saved)))
         return select_saved_items(items, material.limit), ()
     if material.models and material.rows:
         model = next(iter(material.models.values()))

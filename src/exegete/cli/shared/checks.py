@@ -56,17 +56,21 @@ def check_arguments(names: Sequence[str]) -> None:
     file = next((path for place in places if (path := Path(place) / "training_args.py").is_file()), None)
     if not names or file is None:
         return
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    valid = {
-        part.target.id
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"
-        for part in node.body
-        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
-    }
+    valid = _read_field_names(file, "TrainingArguments")
     wrong = next((name for name in names if valid and name not in valid), None)
     if wrong is not None:
         raise ExegeteError(f"unusable training arguments: {unknown('argument', wrong, sorted(valid))}")
+
+
+def _read_field_names(file: Path, class_name: str) -> set[str]:
+    """Return the names of a class's annotated attributes; empty if the file has no such class."""
+    names = set[str]()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            for part in node.body:
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    names.add(part.target.id)
+    return names
 
 
 def _check_methods(methods: str | None) -> None:

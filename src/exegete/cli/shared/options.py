@@ -156,8 +156,10 @@ def prompt_options(template: str | None, labels: str | None) -> dict[str, Any]:
         return {}
     if template is None or labels is None:
         raise ExegeteError("--template and --labels must be given together")
-    named = [label.partition("=") for label in labels.split(",")]
-    words = {name.strip(): word if equals else name for name, equals, word in named}
+    words = {}
+    for label in labels.split(","):
+        name, equals, word = label.partition("=")
+        words[name.strip()] = word if equals else name
     return {"task": "prompt", "template": _read_template(template), "labels": words}
 
 

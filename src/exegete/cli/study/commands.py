@@ -136,8 +136,10 @@ def run(
         if dry_run:
             show_runs(grid, store, quiet)
     if len(grids) > 1:
-        cells = {cell.key for grid, _ in grids for cell in grid.cells}
-        show_left([grid for grid, _ in grids], store, f"all {len(grids)}: {len(cells)} runs, shared ones once; ")
+        keys = set[str]()
+        for grid, _ in grids:
+            keys.update(cell.key for cell in grid.cells)
+        show_left([grid for grid, _ in grids], store, f"all {len(grids)}: {len(keys)} runs, shared ones once; ")
     if dry_run:
         return
     from exegete.studies.workers.scheduler import run_all

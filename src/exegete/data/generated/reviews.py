@@ -25,10 +25,9 @@ def make_sentiment_review(rng: KeyedRandom, words: Lexicon) -> Review:
     reviews have a random opinion about something else, which is no evidence.
     """
     label = rng.randrange(2)
-    opinions = [
-        _make_polar_sentence(rng, words, aspect, label)
-        for aspect in rng.sample(words.aspects, 1 + (rng.random() < 0.25))
-    ]
+    opinions = []
+    for aspect in rng.sample(words.aspects, 1 + (rng.random() < 0.25)):
+        opinions.append(_make_polar_sentence(rng, words, aspect, label))
     return Review(_compose_review(rng, words, opinions), label)
 
 

@@ -116,8 +116,11 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
         columns = _find_columns(options, names, where)
     except ExegeteError:
         return ""
-    pairs = [(name, column) for name, column in columns._asdict().items() if name != "kept"]
-    read = [name if name == column else f"{name} ← {column}" for name, column in pairs if column]
+    read = []
+    for name, column in columns._asdict().items():
+        # `kept` is several columns, which are added below.
+        if column and name != "kept":
+            read.append(name if name == column else f"{name} ← {column}")
     # answers take the place of a label and a rationale
     missing = [name for name in ("label", "rationale") if not getattr(columns, name) and not columns.answer]
     unused = [name for name in names if name not in (*columns, *columns.kept, *used)]

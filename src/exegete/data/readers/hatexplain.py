@@ -78,8 +78,10 @@ class Hatexplain(Reader):
     def _make_row(self, post: Row, where: str) -> Row:
         tokens = [require_text(token, "post_tokens", where) for token in get_list(post, "post_tokens", where)]
         text, spans = join_words(tokens)
-        people = get_list(post, "rationales", where)
-        if not all(isinstance(marks, list) and len(marks) == len(tokens) for marks in people):
-            raise ExegeteError(f"{where}: expected lists of {len(tokens)} marks, one for each token, in 'rationales'")
-        marks = [[mark == 1 for mark in person] for person in people]
+        marks = []
+        for person in get_list(post, "rationales", where):
+            if not isinstance(person, list) or len(person) != len(tokens):
+                expected = f"lists of {len(tokens)} marks, one for each token"
+                raise ExegeteError(f"{where}: expected {expected}, in 'rationales'")
+            marks.append([mark == 1 for mark in person])
         return {"text": require_text(text, "post_tokens", where), "rationale": vote_on_words(spans, marks, self.share)}

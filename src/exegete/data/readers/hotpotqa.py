@@ -51,10 +51,10 @@ class Hotpotqa(DividedFile):
             question = require_text(get_field(record, "question", where), "question", where)
             sources = [_parse_source(part, where) for part in get_list(record, "context", where)]
             titles = {source["name"] for source in sources}
-            facts = [
-                _parse_titled(fact, "supporting_facts", where)[0]
-                for fact in get_list(record, "supporting_facts", where)
-            ]
+            facts = []
+            for fact in get_list(record, "supporting_facts", where):
+                title, _ = _parse_titled(fact, "supporting_facts", where)
+                facts.append(title)
             yield (
                 question,
                 {

@@ -68,9 +68,8 @@ class Mlqe(FilePerSplit):
         """Yield the translations of an archive, and those of the same split of the other language pairs."""
         pairs = self.pair.split(",")
         for pair in pairs:
-            archive, post_edits = (
-                path.with_name(path.name.replace(pairs[0], name, 1)) for name in (pair, f"{pair}-postediting")
-            )
+            archive = path.with_name(path.name.replace(pairs[0], pair, 1))
+            post_edits = path.with_name(path.name.replace(pairs[0], f"{pair}-postediting", 1))
             edits = _read_edits(post_edits) if post_edits.is_file() else {}
             where, text = _require_one(_read_members(archive, ".tsv"), archive)
             for place, cells in parse_tsv(text, where):

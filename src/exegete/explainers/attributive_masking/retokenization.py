@@ -70,7 +70,9 @@ class Retokenizer:
             raise ExegeteError(
                 f"the masking model {reason}, and token ids alone do not contain the text: encode texts instead"
             )
-        texts = [item.texts if len(item.texts) > 1 else item.texts[0] for item in batch.alignments]
+        texts: list[str | tuple[str, ...]] = []
+        for item in batch.alignments:
+            texts.append(item.texts if len(item.texts) > 1 else item.texts[0])
         own = self.reader.encode(texts)
         assert own.alignments is not None
         maps = [map_tokens(mine, theirs) for mine, theirs in zip(own.alignments, batch.alignments, strict=True)]
@@ -92,7 +94,10 @@ class Retokenizer:
 
 def _grid(maps: list[list[list[int]]], batch: Batch) -> Tensor:
     """Return the map of each example's real tokens as [B, L, K], padded with −1; only content has entries."""
-    most = max((len(row) for rows in maps for row in rows), default=1) or 1
+    # At least 1, also if no token is mapped.
+    most = 1
+    for rows in maps:
+        most = max([most, *map(len, rows)])
     grid = torch.full((len(maps), batch.length, most), -1)
     starts = batch.attended.long().argmax(1).tolist()
     for line, rows, start in zip(grid, maps, starts, strict=True):

@@ -102,7 +102,9 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     """Run one forward pass over the batch and return the traces of its examples, made one at a time."""
     blocks = get_layers(model.model)
     architecture = get_architecture(model.model)
-    norms = [[get_module(block, path) for block in blocks] for path in architecture.norms]
+    norms = []
+    for path in architecture.norms:
+        norms.append([get_module(block, path) for block in blocks])
     with intercept_inputs(blocks) as x, intercept_inputs(norms[0]) as first, intercept_inputs(norms[1]) as second:
         final = [get_module(get_base_model(model.model), architecture.final_norm)] if architecture.final_norm else []
         with intercept_inputs(final) as last:

@@ -78,7 +78,9 @@ def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) 
     paths = [Path() for _ in range(count)]
     pending = list(range(count))
     while pending:
-        asked = [(number, point) for number in pending for point in paths[number].missing_points()]
+        asked: list[tuple[int, float]] = []
+        for number in pending:
+            asked += [(number, point) for point in paths[number].missing_points()]
         numbers, points = zip(*asked, strict=True)
         for (number, point), value in zip(asked, evaluate(numbers, points), strict=True):
             paths[number].values[point] = value

@@ -100,10 +100,9 @@ class IntegratedGradients(DimensionwiseExplainer):
             return None
         start, end = self._ends(model, batch)
         alphas, weights = quadrature(self.rule, self.n_steps)
-        return (
-            Point(start + alpha * (end - start), weight * (end - start))
-            for alpha, weight in zip(alphas.tolist(), weights.tolist(), strict=True)
-        )
+        steps = zip(alphas.tolist(), weights.tolist(), strict=True)
+        # One at a time: each point is as large as the batch's embeddings.
+        return (Point(start + alpha * (end - start), weight * (end - start)) for alpha, weight in steps)
 
     def _ends(self, model: ExplainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the embeddings [B, L, d] of reference and input."""
@@ -115,9 +114,8 @@ class IntegratedGradients(DimensionwiseExplainer):
         """Return every embedding dimension's share [B, L, d] of f(end) − f(start), with a fixed number of points."""
         assert self.n_steps != "auto"
         difference = end - start
-        alphas, weights = (
-            torch.as_tensor(x, dtype=end.dtype, device=end.device) for x in quadrature(self.rule, self.n_steps)
-        )
+        nodes, node_weights = quadrature(self.rule, self.n_steps)
+        alphas, weights = end.new_tensor(nodes), end.new_tensor(node_weights)
         rows, points = repeat_rows(batch, len(alphas))
 
         def between(index: Tensor) -> Tensor:
@@ -153,9 +151,9 @@ class IntegratedGradients(DimensionwiseExplainer):
             return [Value(*pair) for pair in zip(scores.tolist(), sums, strict=True)]
 
         paths = integrate(evaluate, len(batch), self.tolerance, self.max_steps)
-        total = [
-            torch.stack([weight * shares[row, point] for point, weight in path.weights().items()]).sum(0)
-            for row, path in enumerate(paths)
-        ]
+        total = []
+        for row, path in enumerate(paths):
+            weighted = [weight * shares[row, point] for point, weight in path.weights().items()]
+            total.append(torch.stack(weighted).sum(0))
         delta = torch.tensor([sum(path.errors()) for path in paths], dtype=end.dtype, device=end.device)
         return TokenScores(self.aggregate_dimensions(torch.stack(total)), delta)

@@ -82,12 +82,10 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
     def _integrals(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """Return Σ_q w_q ∂f_c/∂E_i ⊙ (E_i − b_i): [B, L, d]."""
         # All (position, point) pairs of all examples are packed into the same passes.
-        alphas, weights = (
-            torch.as_tensor(x, dtype=end.dtype, device=end.device)
-            for x in quadrature("gausslegendre", int(self.n_steps))
-        )
+        nodes, node_weights = quadrature("gausslegendre", int(self.n_steps))
+        alphas, weights = end.new_tensor(nodes), end.new_tensor(node_weights)
         rows, positions = batch.content.nonzero(as_tuple=True)
-        rows, positions = (x.repeat_interleave(len(alphas)) for x in (rows, positions))
+        rows, positions = rows.repeat_interleave(len(alphas)), positions.repeat_interleave(len(alphas))
         steps = torch.arange(len(rows), device=rows.device) % len(alphas)
 
         def between(index: Tensor) -> Tensor:

@@ -106,7 +106,9 @@ class TrainedCitation(Explainer):
             lower_bound = None
             if saved_bound:
                 # JSON has no NaN; it is written as null.
-                bounds = (float("nan") if value is None else float(value) for value in saved_bound["bounds"])
+                bounds = []
+                for value in saved_bound["bounds"]:
+                    bounds.append(float("nan") if value is None else float(value))
                 lower_bound = ConformalLowerBound(float(saved_bound["alpha"]), tuple(bounds))
             method = explainer(f"{spec}:{root}" if is_learned else spec)
             return cls(method, facts["unit"], facts["threshold"], lower_bound)

@@ -56,9 +56,8 @@ class UntrainedExplainer(SinglePass):
     @property
     def _template(self) -> LearnedExplainer:
         """An instance with all sizes 1, for what does not depend on sizes."""
-        sizes: dict[str, Any] = {
-            name: 1 for name in SIZES if name in inspect.signature(self.explainer_class).parameters
-        }
+        parameters = inspect.signature(self.explainer_class).parameters
+        sizes: dict[str, Any] = {name: 1 for name in SIZES if name in parameters}
         return self.explainer_class(**sizes, **self.options)
 
     @property

@@ -113,7 +113,8 @@ class SoftErasure(Metric):
             return (model.task.probability(one, target) - model.task.probability(other, target)).clamp(min=0)
         if model.task.name == "multi_label":
             # Labels are independent: the distribution is that of the target label being on or off.
-            one, other = (torch.stack([p, 1 - p], -1) for p in (model.task.pick(x, target) for x in (one, other)))
+            one, other = model.task.pick(one, target), model.task.pick(other, target)
+            one, other = torch.stack([one, 1 - one], -1), torch.stack([other, 1 - other], -1)
         half = (one.sqrt() - other.sqrt()).square().sum(-1) / 2
         # Start and end of a span are independent, so their Bhattacharyya coefficients multiply.
         squared = half if model.task.name != "span" else 1 - (1 - half).prod(-1)

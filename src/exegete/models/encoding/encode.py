@@ -84,11 +84,10 @@ def _encode_texts(model: HuggingFaceModel, rows: Rows, tokenize: Callable[[Any, 
     ids, content = [], []
     for number, encoding in enumerate(encodings):
         ids.append(torch.tensor(encoding.ids))
-        # A special token that the user wrote into the text has no mark of its own.
-        mask = [
-            not added and token not in special
-            for added, token in zip(encoding.special_tokens_mask, encoding.ids, strict=True)
-        ]
+        mask = []
+        for added, token in zip(encoding.special_tokens_mask, encoding.ids, strict=True):
+            # A special token that the user wrote into the text has no mark of its own.
+            mask.append(not added and token not in special)
         if not any(mask):
             texts = " / ".join(alignments[number].texts)
             raise ExegeteError(f"example {number} has nothing to explain: {texts!r:.80} has no token")
@@ -175,10 +174,11 @@ def _encode_annotations(model: HuggingFaceModel, rows: Rows, alignments: tuple[A
         fields["answerable"] = pad_rows([_find_answerable(alignment) for alignment in alignments], False, left=left)
         if all(row.get("answer") is not None for row in rows):
             spans = [_encode_answer(row["answer"], alignment) for row, alignment in zip(rows, alignments, strict=True)]
-            longest = fields["answerable"].shape[1]
-            starts = [longest - len(alignment.tokens) if left else 0 for alignment in alignments]
-            answers = torch.tensor(spans)
-            fields["labels"] = torch.where(answers < 0, -1, answers + torch.tensor(starts)[:, None])
+            answers, starts = torch.tensor(spans), torch.zeros(len(rows), dtype=torch.long)
+            if left:
+                longest = fields["answerable"].shape[1]
+                starts = torch.tensor([longest - len(alignment.tokens) for alignment in alignments])
+            fields["labels"] = torch.where(answers < 0, -1, answers + starts[:, None])
     elif all(row.get("label") is not None for row in rows):
         fields["labels"] = _encode_labels(model, rows)
     return fields
@@ -186,8 +186,11 @@ def _encode_annotations(model: HuggingFaceModel, rows: Rows, alignments: tuple[A
 
 def _encode_labels(model: HuggingFaceModel, rows: Rows) -> Tensor:
     """Return labels [B]: numbers unchanged, names by the model's own list."""
-    labels = [row["label"] for row in rows]
-    return torch.tensor([model.label_id(label) if isinstance(label, str) else label for label in labels])
+    labels = []
+    for row in rows:
+        label = row["label"]
+        labels.append(model.label_id(label) if isinstance(label, str) else label)
+    return torch.tensor(labels)
 
 
 def _encode_rationale(row: Mapping[str, Any], alignment: Alignment) -> tuple[list[bool], bool]:

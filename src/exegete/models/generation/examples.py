@@ -14,6 +14,7 @@ from transformers import StoppingCriteria
 
 from exegete.data.alignment import Alignment, align
 from exegete.data.exchange import Exchange
+from exegete.data.sentences import find_text_of_tokens
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
@@ -200,11 +201,10 @@ def _fit_prompt(
     tokens, texts = fit_template(
         form.tokenizer, prompt.template, prompt.texts, longest, special=special if prompt.special else None
     )
-    cut = [
-        f"{name!r} to {len(short)} of {len(text)} characters"
-        for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True)
-        if text != short
-    ]
+    cut = []
+    for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True):
+        if text != short:
+            cut.append(f"{name!r} to {len(short)} of {len(text)} characters")
     if cut:
         logger.warning("the prompt of example %d is cut to %d tokens: %s", number, longest, ", ".join(cut))
     return tokens, texts
@@ -260,9 +260,9 @@ def _number_sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:
     units = torch.full_like(batch.word_of, -1)
     for row, exchange, alignment in zip(units, exchanges, batch.alignments or (), strict=True):
         is_unit = exchange.is_source if any(exchange.is_source) else [True] * len(exchange.names)
-        numbers: list[int] = []
-        for own in is_unit:
-            numbers.append(sum(is_unit[: len(numbers)]) if own else -1)
-        sides = [-1 if span is None else numbers[span[0]] for span in alignment.spans]
-        row[len(row) - len(sides) :] = torch.tensor(sides)
+        # [T + 1]; the last entry is for special tokens, whose text has the number −1.
+        numbers = torch.tensor([*is_unit, False])
+        numbers = torch.where(numbers, numbers.cumsum(0) - 1, -1)
+        sides = find_text_of_tokens(alignment)
+        row[len(row) - len(sides) :] = numbers[sides]
     return units

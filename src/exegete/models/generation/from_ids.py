@@ -68,7 +68,10 @@ def _read_rows(name: str, values: Any) -> list[Tensor]:
     # torch reads an empty list as floating point.
     if not rows or any(row.ndim != 1 or (len(row) and row.is_floating_point()) for row in rows):
         raise ExegeteError(f"expected {name} as one row of integers or one for each example")
-    return [row if row.dtype == torch.bool else row.long() for row in rows]
+    for number, row in enumerate(rows):
+        if row.dtype != torch.bool:
+            rows[number] = row.long()
+    return rows
 
 
 def _extend_rows(name: str, values: Any, lengths: list[tuple[int, int]], fill: Any, start: int) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -103,8 +104,10 @@ class SingleRowModel(PreTrainedModel):
     @property
     def last_attention(self) -> int:
         """The number of the first attention in the decoder's last layer, counted from 1."""
+        encoder, decoder = self.stacks
+        attentions = [module for module in chain(encoder.modules(), decoder.modules()) if hasattr(module, "is_causal")]
         # Two attentions in a decoder layer, and the last one has number n: so n − 1.
-        return sum(hasattr(module, "is_causal") for stack in self.stacks for module in stack.modules()) - 1
+        return len(attentions) - 1
 
     @property
     def attention_shape(self) -> tuple[int, int]:

@@ -214,7 +214,7 @@ AttentionMaskInterface.register(ATTENTION_IMPLEMENTATION, sdpa_mask)
 
 @contextmanager
 def _record_by_hooks(model: PreTrainedModel, names: Hooks, record: AttentionRecord) -> Iterator[None]:
-    layers = [module for module in model.modules() if all(hasattr(module, name) for name in (names.query, names.key))]
+    layers = [module for module in model.modules() if hasattr(module, names.query) and hasattr(module, names.key)]
     needs_weights = record.capture.attentions or record.capture.heads or record.zeroed is not None
     # BigBird's block-sparse attention has the projections, but no dropout that a full matrix passes through.
     if needs_weights and any(not hasattr(layer, names.dropout) for layer in layers):

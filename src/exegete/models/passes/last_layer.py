@@ -46,7 +46,10 @@ def skip_unread_positions(model: HuggingFaceModel, *, attention: bool = True) ->
 
 
 def _keep_first_position(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value[:, :1] if isinstance(value, Tensor) else value for value in inputs)
+    first = []
+    for value in inputs:
+        first.append(value[:, :1] if isinstance(value, Tensor) else value)
+    return tuple(first)
 
 
 def _narrow(module: nn.Module, columns: Callable[[], slice], scope: ExitStack) -> None:

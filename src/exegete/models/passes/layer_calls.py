@@ -58,8 +58,8 @@ def record_layer_calls(model: HuggingFaceModel, batch: Batch) -> list[LayerCall]
 
     def record(layer: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
         # A second call must not see the keys and values that the first one left for a next token.
-        positional = tuple(None if isinstance(value, Cache) else value for value in arguments)
-        named = {name: None if isinstance(value, Cache) else value for name, value in keywords.items()}
+        positional = tuple(map(_drop_cache, arguments))
+        named = {name: _drop_cache(value) for name, value in keywords.items()}
         calls.append(LayerCall(model, layer, positional, named, _get_hidden_states(output)))
 
     with ExitStack() as scope:
@@ -69,6 +69,10 @@ def record_layer_calls(model: HuggingFaceModel, batch: Batch) -> list[LayerCall]
             scope.enter_context(layer.register_forward_hook(record, with_kwargs=True))
         model(batch)
     return calls
+
+
+def _drop_cache(argument: Any) -> Any:
+    return None if isinstance(argument, Cache) else argument
 
 
 def _get_hidden_states(output: Any) -> Tensor:

@@ -161,11 +161,10 @@ def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence
     answers: dict[int, Tensor] = {}
     overhead = PASS_COSTS.get(model.device.type, PASS_COSTS["cuda"])
     for level in range(1 + max(branch.level for branch in branches)):
-        sizes = {
-            number: len(texts[branch.version].ids) - branch.begin
-            for number, branch in enumerate(branches)
-            if branch.level == level
-        }
+        sizes = {}
+        for number, branch in enumerate(branches):
+            if branch.level == level:
+                sizes[number] = len(texts[branch.version].ids) - branch.begin
         order = sorted(sizes, key=lambda number: -sizes[number])
         for part in pack_by_padding([sizes[number] for number in order], budget, overhead):
             numbers = order[part]
@@ -213,7 +212,10 @@ def _continue(
     model: Any, texts: Sequence[PerturbedText], past: Sequence[list[KeyValues]]
 ) -> tuple[Tensor, _NewKeyValues]:
     """Run one pass over the tokens after each text's prefix; return tables [B, R, 2 or 3] and the cache."""
-    prefix = [sum(piece[0][0].shape[1] for piece in pieces) for pieces in past]
+    prefix = []
+    for pieces in past:
+        # The keys of a piece's first layer [H, n, d] tell its number of tokens.
+        prefix.append(sum(piece[0][0].shape[1] for piece in pieces))
     new = [text.ids[start:] for text, start in zip(texts, prefix, strict=True)]
     longest_prefix = max(prefix)
     ids = pad_sequence(new, batch_first=True, padding_value=model.pad_id).to(model.device)

@@ -142,7 +142,10 @@ def _make_chart(
     shown: Collection[str] | None,
 ) -> Chart:
     horizontal = _axis_ticks([curve.x for curve in curves])
-    vertical = _axis_ticks([values for curve in curves for values in (curve.mean, curve.low, curve.high)])
+    heights: list[ArrayLike] = []
+    for curve in curves:
+        heights += [curve.mean, curve.low, curve.high]
+    vertical = _axis_ticks(heights)
     lines, order = [], list(series)
     for curve in sorted(curves, key=lambda curve: order.index(curve.method)):
         line = _make_line(curve, series[curve.method], horizontal, vertical, styles.get(curve.method, (0, 0)))

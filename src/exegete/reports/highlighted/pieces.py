@@ -68,7 +68,10 @@ def cut_text(
 
 def find_extents(item: Explanation, side: int) -> list[Extent]:
     """Return the characters of each unit in text number `side`, (0, 0) for units of other texts."""
-    return [(unit.start, unit.end) if unit.side == side else (0, 0) for unit in item.units]
+    extents = []
+    for unit in item.units:
+        extents.append((unit.start, unit.end) if unit.side == side else (0, 0))
+    return extents
 
 
 def find_prompt_extents(item: Explanation) -> list[Extent]:

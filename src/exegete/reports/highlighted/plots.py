@@ -75,7 +75,10 @@ def _draw_heatmap(axes: Axes, item: Explanation) -> None:
 def _pick_colors(item: Explanation, scores: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[str]:
     if not item.signed:
         return [LIGHT.unsigned[-1]] * len(scores)
-    return [LIGHT.negative[-1] if score < 0 else LIGHT.positive[-1] for score in scores.tolist()]
+    colors = []
+    for score in scores.tolist():
+        colors.append(LIGHT.negative[-1] if score < 0 else LIGHT.positive[-1])
+    return colors
 
 
 def _name_rows(axes: Axes, names: list[str], item: Explanation) -> None:

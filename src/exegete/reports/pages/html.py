@@ -61,29 +61,28 @@ def render_report(
     script = _read_script()
     titles = _method_titles(leaderboard, curves, examples)
     shown = _choose_shown_methods(leaderboard, titles)
-    return (
-        template_environment()
-        .get_template("report.html.j2")
-        .render(
-            title=title,
-            subject=subject or {},
-            board=leaderboard,
-            groups=[(family, len(list(group))) for family, group in groupby(card.family for card in leaderboard.cards)],
-            cells=make_cells(leaderboard),
-            verdict=format_verdict(leaderboard),
-            BEST=BEST,
-            CHANCE=CHANCE,
-            examples=examples,
-            titles=titles,
-            charts=make_charts(curves, titles, len(LIGHT.series), shown),
-            width=WIDTH,
-            height=HEIGHT,
-            meta=list(flatten(meta or {})),
-            bounds=format_bounds,
-            script=Markup(script),  # noqa: S704  # our own file, the only unescaped value
-            # The content policy of the page allows this script alone.
-            script_hash=_hash_script(script),
-        )
+    # Neighbouring columns of one family share a heading.
+    families = groupby(card.family for card in leaderboard.cards)
+    template = template_environment().get_template("report.html.j2")
+    return template.render(
+        title=title,
+        subject=subject or {},
+        board=leaderboard,
+        groups=[(family, len(list(group))) for family, group in families],
+        cells=make_cells(leaderboard),
+        verdict=format_verdict(leaderboard),
+        BEST=BEST,
+        CHANCE=CHANCE,
+        examples=examples,
+        titles=titles,
+        charts=make_charts(curves, titles, len(LIGHT.series), shown),
+        width=WIDTH,
+        height=HEIGHT,
+        meta=list(flatten(meta or {})),
+        bounds=format_bounds,
+        script=Markup(script),  # noqa: S704  # our own file, the only unescaped value
+        # The content policy of the page allows this script alone.
+        script_hash=_hash_script(script),
     )
 
 
@@ -122,8 +121,9 @@ def format_bounds(card: MetricCard) -> str:
 
 def _method_titles(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> dict[str, str]:
     """Return the title of every method, those of the table first."""
-    shown = [method for example in examples for method in example.attributions]
-    names = dict.fromkeys([*board.rows, *(curve.method for curve in curves), *shown])
+    names = dict.fromkeys([*board.rows, *(curve.method for curve in curves)])
+    for example in examples:
+        names |= dict.fromkeys(example.attributions)
     return {name: name for name in names} | dict(zip(board.rows, board.titles, strict=True))
 
 

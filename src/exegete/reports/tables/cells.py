@@ -32,8 +32,11 @@ class TableCell:
 
 def make_cells(board: Leaderboard) -> list[list[TableCell]]:
     """Return the cells of the table, [R][C]."""
-    columns = [_column_cells(board, column) for column in range(len(board.cards))]
-    return [[cells[row] for cells in columns] for row in range(len(board.rows))]
+    rows: list[list[TableCell]] = [[] for _ in board.rows]
+    for column in range(len(board.cards)):
+        for row, cell in zip(rows, _column_cells(board, column), strict=True):
+            row.append(cell)
+    return rows
 
 
 def choose_decimals(column: Floats) -> list[int]:

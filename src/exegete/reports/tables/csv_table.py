@@ -14,7 +14,10 @@ def render_board_csv(board: Leaderboard) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = ("mean", "low", "high", "count")
-    writer.writerow(["method", *(f"{card.name}_{end}" for card in board.cards for end in ends)])
+    heads = ["method"]
+    for card in board.cards:
+        heads += [f"{card.name}_{end}" for end in ends]
+    writer.writerow(heads)
     for row, name in enumerate(board.rows):
         line = [name]
         for column in range(len(board.cards)):

@@ -199,7 +199,8 @@ def _differ_from(mean: Floats, resampled: Floats, count: Counts, row: int) -> Fl
 
 
 def _check(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> None:
-    missing = [name for name in ("method", example, *(card.name for card in cards)) if name not in results.columns]
+    needed = ["method", example, *(card.name for card in cards)]
+    missing = [name for name in needed if name not in results.columns]
     if missing:
         raise ExegeteError(f"results: expected a column for each of {missing}, got {list(results.columns)}")
     twice = results.duplicated(["method", example])

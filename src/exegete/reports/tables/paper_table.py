@@ -65,8 +65,11 @@ class PaperTable:
 
 def format_cells(table: PaperTable) -> list[list[str]]:
     """Return the numbers as text, without emphasis and daggers, [R][C]."""
-    columns = [_format_column(table, column) for column in range(len(table.columns))]
-    return [[texts[row] for texts in columns] for row in range(len(table.rows))]
+    rows: list[list[str]] = [[] for _ in table.rows]
+    for column in range(len(table.columns)):
+        for row, text in zip(rows, _format_column(table, column), strict=True):
+            row.append(text)
+    return rows
 
 
 def render_markdown(table: PaperTable) -> str:
@@ -114,7 +117,10 @@ def render_csv(table: PaperTable) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = ("center", "low", "high", "runs", "rank", "significant")
-    writer.writerow([table.head, *(f"{name} {end}" for name in table.columns for end in ends)])
+    heads = [table.head]
+    for name in table.columns:
+        heads += [f"{name} {end}" for end in ends]
+    writer.writerow(heads)
     for row, name in enumerate(table.rows):
         line = [name]
         for column in range(len(table.columns)):
@@ -185,7 +191,9 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 
 def _csv_fields(table: PaperTable, row: int, column: int) -> list[str]:
-    values = [float(array[row, column]) for array in (table.center, table.low, table.high)]
-    fields = ["" if math.isnan(value) else repr(value) for value in values]
+    fields = []
+    for array in (table.center, table.low, table.high):
+        value = float(array[row, column])
+        fields.append("" if math.isnan(value) else repr(value))
     fields += [str(int(table.count[row, column])), str(int(table.rank[row, column]))]
     return [*fields, "yes" if table.marked[row, column] else "no"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
+from itertools import product
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions
@@ -70,7 +71,7 @@ class FittedTable:
     def _format_legend(self, shown: Sequence[int], intervals: bool) -> str:
         """Return the meaning of the marks, and which columns are left out."""
         below = [f"its {CONFIDENCE:.0f} % bootstrap interval"] if intervals else []
-        if any(row[column].partial for row in self._cells for column in shown):
+        if any(row[column].partial for row, column in product(self._cells, shown)):
             below.append("n if a metric is defined for some examples only")
         legend = f"{'Numbers with *' if self.plain else 'Bold numbers'} are {BEST}."
         if below:
@@ -88,7 +89,7 @@ class FittedTable:
         return names
 
     def _longest_word(self) -> int:
-        return max(len(word) for name in self._names() for word in name.split() or [""])
+        return max(map(len, " ".join(self._names()).split()))
 
     def _name_width(self) -> int:
         return max(self._longest_word(), min(MAY_WRAP, max(map(len, self._names()))))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -248,7 +249,9 @@ def _make_methods(
     elif not isinstance(methods, Mapping) and list(methods) == ["all"]:
         methods = list_native_methods()
     if not isinstance(methods, Mapping):
-        named = [(method if isinstance(method, str) else method.name, method) for method in methods]
+        named = []
+        for method in methods:
+            named.append((method if isinstance(method, str) else method.name, method))
         methods = _by_unique_name("methods", named)
     return {name: _make_explainer(method, seed, unit) for name, method in methods.items()}
 
@@ -275,7 +278,9 @@ def _make_metrics(
         return usual
     # Costs are always measured.
     specs = [spec for spec in metrics if spec not in (SECONDS.name, PEAK_MEMORY.name)]
-    made = [spec if isinstance(spec, Metric) else _make_metric(spec, unit) for spec in specs]
+    made = []
+    for spec in specs:
+        made.append(spec if isinstance(spec, Metric) else _make_metric(spec, unit))
     count = Counter(part.name for part in made)
     named = []
     for spec, part in zip(specs, made, strict=True):
@@ -286,7 +291,7 @@ def _make_metrics(
 
 def _has_rationales(rows: Sequence[dict[str, Any]]) -> bool:
     names = ("rationale", "rationale_pair", "evidence")
-    return any(row.get(name) is not None for row in rows for name in names)
+    return any(row.get(name) is not None for row, name in product(rows, names))
 
 
 def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:

@@ -164,11 +164,11 @@ class Comparison:
         dataset = self.config.get("dataset", {})
         subject |= {"data": dataset.get("spec", ""), "split": dataset.get("split", "")}
         first = self.results["method"].iloc[:1].tolist()
-        right = [
-            item.prediction.text == self.examples[item.index]["label_name"]
-            for method, item in zip(self.results["method"], self.attributions, strict=False)
-            if [method] == first and item.prediction and "label_name" in self.examples[item.index]
-        ]
+        right = []
+        # All methods explain the same predictions, so those of the first are counted.
+        for method, item in zip(self.results["method"], self.attributions, strict=False):
+            if [method] == first and item.prediction and "label_name" in self.examples[item.index]:
+                right.append(item.prediction.text == self.examples[item.index]["label_name"])
         if "dtype" in self.config:
             subject["precision"] = f"{self.config['dtype']}: small differences of scores need a model in float32"
         if right:
@@ -219,4 +219,7 @@ def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans
     if evidence is None:
         return [row.get(name) for name in ("rationale", "rationale_pair")][: len(texts)]
     needed = {text.strip() for name, text in name_sources(row.get("sources")).items() if name in evidence}
-    return [[(0, len(text))] if text in needed else [] for text in texts]
+    spans: list[Spans | None] = []
+    for text in texts:
+        spans.append([(0, len(text))] if text in needed else [])
+    return spans

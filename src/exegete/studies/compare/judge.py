@@ -78,7 +78,9 @@ def judge(
     repeated_targets = torch.cat([targets] * len(methods))
     scores = torch.cat([explanation.scores for explanation in explanations])
     broken, scores = find_nonfinite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
-    names = [name for name in methods for _ in indices]
+    names: list[str] = []
+    for name in methods:
+        names += [name] * len(indices)
     keys = pd.DataFrame({"example": list(indices) * len(methods), "method": names})
     values, curves = dict[str, Any](), []
     with model.cache_perturbed():

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class ComparisonParts:
         parts = [self.done[tuple(indices)] for indices in shards]
         results = pd.concat([part.results for part in parts], ignore_index=True)
         curves = pd.concat([part.curves for part in parts], ignore_index=True)
-        items = [item for part in parts for item in part.attributions]
+        items = list(chain.from_iterable(part.attributions for part in parts))
         methods = {name: place for place, name in enumerate(dict.fromkeys(results["method"]))}
         order = sorted(results.index, key=lambda row: (methods[results["method"][row]], results["example"][row]))
         return JudgedExamples(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])

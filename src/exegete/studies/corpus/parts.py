@@ -123,7 +123,9 @@ def make_explained_row(item: Explanation, row: Mapping[str, Any], label: str | N
     """Return an explanation with the id, label and rationale of its example, by column."""
     sides = [row.get(name) for name in ("rationale", "rationale_pair")]
     looked = any(spans is not None for spans in sides)
-    marked = [[side, *span] for side, spans in enumerate(sides) for span in spans or ()]
+    marked = []
+    for side, spans in enumerate(sides):
+        marked += [[side, *span] for span in spans or ()]
     own_id = item.metadata.get("id")
     facts = {"id": None if own_id is None else str(own_id)}
     return item.to_row() | facts | {"label": label, "rationale": marked if looked else None}

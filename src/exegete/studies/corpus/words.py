@@ -117,9 +117,10 @@ def _test_change(key: tuple[str, str], before: WordStatistics, after: WordStatis
 
 def compute_distance(before: WordStatistics, after: WordStatistics) -> float:
     """Return the Jensen–Shannon distance, from 0 to 1, of the corpora's distributions of absolute shares over words."""
-    masses = [_absolute_shares(words) for words in (before, after)]
+    masses = [_absolute_shares(before), _absolute_shares(after)]
     vocabulary = sorted(masses[0].keys() | masses[1].keys())
-    first, second = (np.array([mass.get(word, 0.0) for word in vocabulary]) for mass in masses)
+    first = np.array([masses[0].get(word, 0.0) for word in vocabulary])
+    second = np.array([masses[1].get(word, 0.0) for word in vocabulary])
     first, second = first / first.sum(), second / second.sum()
     middle = (first + second) / 2
     return float(np.sqrt((stats.entropy(first, middle, 2) + stats.entropy(second, middle, 2)) / 2))

@@ -54,7 +54,8 @@ def measure_promises(
     from exegete.training.citations import calibrate_bounds, measure_citations, summarize_bounds
 
     cited = TrainedCitation.from_pretrained(citation)
-    known, asked = ([measure_citations(model, cited, row, "remove") for row in rows] for rows in (calibration, data))
+    known = [measure_citations(model, cited, row, "remove") for row in calibration]
+    asked = [measure_citations(model, cited, row, "remove") for row in data]
     made = calibrate_bounds(known, alpha)
     found = summarize_bounds([(each, made.lower_bounds(each.scores)) for each in asked])
     return {"promise_held": found["held"], "promise_share": found["promised"], "promise_prompts": found["bounded"]}

@@ -109,9 +109,9 @@ def headroom(
     if min(settings, count, judged) < 1:
         raise ExegeteError("headroom needs at least one setting and one student: raise settings, count and judged")
     pool, dev, test = (search.teaching.label_data(data) for data in (pool, dev, test))
-    tries = {
-        number: search.right(number, range(count), pool, dev, "dev").mean() for number in range(UNTRAINED, settings + 1)
-    }
+    tries = {}
+    for number in range(UNTRAINED, settings + 1):
+        tries[number] = search.right(number, range(count), pool, dev, "dev").mean()
     best = max((number for number in tries if number > UNTRAINED), key=lambda number: tries[number])
     seeds = range(count, count + judged)
     chosen, usual = (search.right(number, seeds, pool, test, "test") for number in (best, UNTRAINED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pandas as pd
@@ -121,21 +122,18 @@ def agreement_between_models(one: Sequence[Scores], other: Sequence[Scores], how
 
 def agreement_between_explainers(models: Sequence[Scores], how: Measure) -> dict[tuple[str, str], float]:
     """Return the mean agreement of two explainers on the same example and model, by pair of explainers."""
-    names = list(models[0])
-    return {
-        (one, other): mean_defined(
-            [how(a, b) for model in models for a, b in zip(model[one], model[other], strict=True)]
-        )
-        for one, other in _list_pairs(names)
-    }
+    means = {}
+    for one, other in combinations_with_replacement(models[0], 2):
+        values: list[float] = []
+        for model in models:
+            values += [how(a, b) for a, b in zip(model[one], model[other], strict=True)]
+        means[one, other] = mean_defined(values)
+    return means
 
 
 def agreement_between_seeds(models: Sequence[Scores], explainer: str, how: Measure) -> NDArray[np.float64]:
     """Return the mean agreement of an explainer's attributions between the models of every two seeds, [S, S]."""
-    return np.array([[mean_similarity(one[explainer], other[explainer], how) for other in models] for one in models])
-
-
-def _list_pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for place, one in enumerate(names):
-        for other in names[place:]:
-            yield one, other
+    similarities = np.empty((len(models), len(models)))
+    for row, column in np.ndindex(similarities.shape):
+        similarities[row, column] = mean_similarity(models[row][explainer], models[column][explainer], how)
+    return similarities

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -237,7 +238,7 @@ def _read_figure(folder: Path, metric: str, of: str | None) -> float:
     """
     if of == "train":
         history = json.loads((folder / HISTORY).read_text(encoding="utf-8"))["history"]
-        names = {name for entry in history for name in entry}
+        names = set(chain.from_iterable(history))
         values = [entry[metric] for entry in history if entry.get(metric) is not None]
     else:
         figures = json.loads((folder / METRICS).read_text(encoding="utf-8"))

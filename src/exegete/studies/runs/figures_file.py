@@ -24,7 +24,7 @@ from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.studies.runs.agreement import list_comparisons
 from exegete.studies.runs.grid import RunGrid
-from exegete.studies.runs.run_files import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
+from exegete.studies.runs.run_files import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS, read_numbers
 from exegete.studies.runs.store import FIGURES_ONLY, RECORD, Store, file_sizes
 from exegete.training.loop.run import HISTORY, METRICS
 
@@ -48,7 +48,8 @@ def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
         frames.append(_make_table("", DERIVED, name=list(derived), value=list(derived.values())))
     if not keys:
         raise ExegeteError(f"no run of these studies is finished in {store.root}")
-    frames += [frame for key in keys for frame in _make_run_tables(store, key)]
+    for key in keys:
+        frames += _make_run_tables(store, key)
     table = pd.concat([frame.reindex(columns=COLUMNS) for frame in frames if len(frame)], ignore_index=True)
     table = table.drop_duplicates().astype({"example": "Int32", "x": np.float64, "value": np.float64})
     # BYTE_STREAM_SPLIT groups bytes of equal significance, which zstd compresses better than whole floats.
@@ -87,20 +88,19 @@ def import_figures(path: Path, store: Store) -> int:
 
 def merge_stores(other: Store, store: Store) -> int:
     """Copy the runs that this store lacks, or has only the figures of, from another store; return their number."""
-    keys = [
-        key
-        for key in other.list_finished()
-        if not store.is_complete(key) and (other.is_complete(key) or not store.is_done(key))
-    ]
-    for key in keys:
+    copied = 0
+    for key in list(other.list_finished()):
+        if store.is_complete(key) or (store.is_done(key) and not other.is_complete(key)):
+            continue
         store.clean(key)
         with atomic_folder(store.cell_folder(key)) as fresh:
             _copy_folder(other.cell_folder(key), fresh)
+        copied += 1
     for kind in (SOURCES, DERIVED):
         for path in sorted((other.root / kind).glob("*.json")):
             with atomic_file(store.root / kind / path.name) as fresh:
                 shutil.copy(path, fresh)
-    return len(keys)
+    return copied
 
 
 def _copy_folder(folder: Path, fresh: Path) -> None:
@@ -120,11 +120,8 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
     yield _make_table(key, RECORD, text=[_to_json(record)])
     for part in (METRICS, FIGURES):
         if (folder / part).exists():
-            known = json.loads((folder / part).read_text(encoding="utf-8"))
-            numbers = {name: value for name, value in known.items() if value is None or isinstance(value, int | float)}
-            yield _make_table(
-                key, part, name=list(numbers), value=[np.nan if v is None else v for v in numbers.values()]
-            )
+            numbers = dict(read_numbers(folder / part))
+            yield _make_table(key, part, name=list(numbers), value=list(numbers.values()))
     if (folder / HISTORY).exists():
         yield _make_table(key, HISTORY, text=[_to_json(json.loads((folder / HISTORY).read_text(encoding="utf-8")))])
     if (folder / PREDICTIONS).exists():

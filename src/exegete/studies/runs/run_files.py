@@ -1,6 +1,20 @@
 """The files in the folder of a finished run."""
 
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
 FIGURES = "figures.json"
 PREDICTIONS = "predictions.parquet"
 RESULTS, CURVES = "results.parquet", "curves.parquet"
 ATTRIBUTIONS, LAYERS = "attributions", "layers.parquet"
+
+
+def read_numbers(path: Path) -> Iterator[tuple[str, float]]:
+    """Yield the names and values of the numbers in a JSON file of figures; an undefined one, null, is NaN."""
+    for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+        if value is None or isinstance(value, int | float):
+            yield name, math.nan if value is None else float(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 from exegete.studies.spec import sources
@@ -28,8 +29,10 @@ class StudySources:
     def __init__(self, study: Study, recorded: Addresses) -> None:
         self.study, self.file = study, study.file
         datasets = {name: sources.dataset_address(study.dataset(name)) for name in self.file.datasets}
-        judged_names = sorted({name for judgement in self.file.judgements.values() for name in judgement.datasets})
-        judged = {name: sources.dataset_address(study.dataset(name, judged=True)) for name in judged_names}
+        judged_names = chain.from_iterable(judgement.datasets for judgement in self.file.judgements.values())
+        judged = {}
+        for name in sorted(set(judged_names)):
+            judged[name] = sources.dataset_address(study.dataset(name, judged=True))
         used = {(ref.model, ref.seed) for ref in list_run_refs(self.file)}
         # Parameters may name a model that no recipe starts from.
         used |= {(name, 0) for name, part in self.file.models.items() if SEED not in part.source}
@@ -44,8 +47,10 @@ class StudySources:
     @property
     def addresses(self) -> Addresses:
         """The addresses of `datasets`, `judged` and `models`, by name."""
-        kinds = {"datasets": self.datasets, "judged": self.judged, "models": self.models}
-        return {kind: {name: source.address for name, source in named.items()} for kind, named in kinds.items()}
+        kinds = {}
+        for kind in ("datasets", "judged", "models"):
+            kinds[kind] = {name: source.address for name, source in getattr(self, kind).items()}
+        return kinds
 
     def model(self, name: str, seed: int) -> sources.SourceAddress:
         """Return the address of a model in the runs of a seed."""

@@ -62,15 +62,18 @@ def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     Values that are not known before other runs are finished have placeholders: 1 for figures, the recipe's default or
     an empty text for folders.
     """
-    known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
-    known = {**ADDED.get(name, {}), **known}
+    known = dict(ADDED.get(name, {}))
     for key, value in parameters.items():
-        if isinstance(value, Mapping) and MODEL in value:
+        if not isinstance(value, Mapping):
+            known[key] = value
+        elif MODEL in value:
             known[key] = MODEL
-        elif isinstance(value, Mapping) and not {RUN, TRAINED}.isdisjoint(value):
+        elif not {RUN, TRAINED}.isdisjoint(value):
             # Recipes look into a folder only when they train, so the placeholder need not exist.
             declared = inspect.signature(RECIPES[name]).parameters.get(key)
             known[key] = "" if declared is None or declared.default is declared.empty else declared.default
+        else:
+            known[key] = 1.0
     return _make_cached(name, json.dumps(known, sort_keys=True))
 
 

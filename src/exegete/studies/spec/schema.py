@@ -26,7 +26,10 @@ def _as_explainer_parts(value: Any) -> Any:
     named = _as_mapping(value)
     if not isinstance(named, dict):
         return named
-    return {key: {"spec": each} if isinstance(each, str) else each for key, each in named.items()}
+    parts = {}
+    for key, part in named.items():
+        parts[key] = {"spec": part} if isinstance(part, str) else part
+    return parts
 
 
 def _as_seeds(value: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from exegete.data import load_data, selection
 from exegete.data.load import open_reader
-from exegete.data.provenance import digest_data
+from exegete.data.provenance import summarize_data
 from exegete.errors import ExegeteError
 from exegete.studies.spec.digest_cache import load_or_compute
 from exegete.studies.spec.schema import StudyFile
@@ -128,7 +128,7 @@ def _find_dataset_address(resolved_part: str) -> SourceAddress:
 def _digest_rows(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of a resolved dataset's rows and their digest."""
     rows = load_dataset(part)
-    return {"rows": len(rows), "digest": digest_data(rows)}
+    return summarize_data(rows)
 
 
 def _list_paths(part: Mapping[str, Any]) -> list[Path]:

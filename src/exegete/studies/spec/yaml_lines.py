@@ -34,6 +34,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+# PyYAML reads YAML 1.1, where `no` is false and `1e-5` a text: booleans and floats get the rules of YAML 1.2 instead.
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, form) for tag, form in forms if not tag.endswith((":bool", ":float"))]
     for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()

@@ -42,19 +42,19 @@ def make_coefficient_matrices(results: Results, part: FigurePart) -> list[Matrix
         for name in run.explainers if _is_selected(part, fields | {"judgement": run.judgement}) else ():
             explainer = load_learned_explainer(run.cell, run.explainers[name], results.store)
             if explainer is not None and type(explainer) in COEFFICIENTS and _is_selected(part, {"explainer": name}):
-                maps = {
-                    key: value.detach().double().numpy()
-                    for key, value in COEFFICIENTS[type(explainer)](explainer).items()
-                }
+                maps = {}
+                for kind, coefficients in COEFFICIENTS[type(explainer)](explainer).items():
+                    maps[kind] = coefficients.detach().double().numpy()
                 source = run.cell.config["explainers"][run.explainers[name]]["run"]
                 found.setdefault((*fields.values(), name), {})[source] = maps
     if not found:
         raise ExegeteError("no finished run was explained by a learned explainer")
-    return [
-        _mean_matrix(" / ".join(each for each in (*place, kind) if each), [maps[kind] for maps in by_run.values()])
-        for place, by_run in found.items()
-        for kind in next(iter(by_run.values()))
-    ]
+    matrices = []
+    for place, by_run in found.items():
+        for kind in next(iter(by_run.values())):
+            title = " / ".join(filter(None, (*place, kind)))
+            matrices.append(_mean_matrix(title, [maps[kind] for maps in by_run.values()]))
+    return matrices
 
 
 def _is_selected(part: FigurePart, fields: Mapping[str, str]) -> bool:

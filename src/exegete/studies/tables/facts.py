@@ -14,13 +14,22 @@ SHOWN = ("exegete", "python", "torch", "transformers", "datasets")
 
 def format_run_facts(results: Mapping[str, Results]) -> str:
     """Return a Markdown table of dates, versions, machines, sizes of the data, seeds, progress and cost."""
-    every = [(found, run) for found in results.values() for run in found.grid.runs]
-    records = {run.cell.key: found.store.read_record(run.cell.key) for found, run in every}
+    runs: list[tuple[Results, StudyRun]] = []
+    for found in results.values():
+        runs += [(found, run) for run in found.grid.runs]
+    records = {run.cell.key: found.store.read_record(run.cell.key) for found, run in runs}
     done = {key: record for key, record in records.items() if record is not None}
-    ran = [(found, run) for found, run in every if run.cell.key in done]
     dates = sorted({str(record.get("date", "unknown")) for record in done.values()})
-    judged = dict.fromkeys(text for _, run in ran if run.dataset for text in _format_judged_data(run))
-    trained = dict.fromkeys(text for found, run in ran if not run.dataset for text in _format_training_data(found, run))
+    # Dictionaries serve as sets that keep the order.
+    judged, trained, seeds = dict[str, None](), dict[str, None](), set[int]()
+    for found, run in runs:
+        if run.cell.key not in done:
+            continue
+        seeds.add(run.seed)
+        if run.dataset:
+            judged |= dict.fromkeys(_format_judged_data(run))
+        else:
+            trained |= dict.fromkeys(_format_training_data(found, run))
     cost = sum(record.get("cpu_seconds", record["seconds"]) for record in done.values())
     finished = f"{len(done)} of {len(records)} runs; {format_duration(cost)} of one core" if done else "nothing"
     rows = {
@@ -29,7 +38,7 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
         "machine": "; ".join(sorted({str(record.get("machine", "unknown")) for record in done.values()})),
         "training data": ", ".join(trained),
         "judged on": ", ".join(judged),
-        "seeds": ", ".join(map(str, sorted({run.seed for _, run in ran}))),
+        "seeds": ", ".join(map(str, sorted(seeds))),
         "finished": finished,
     }
     return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items() if text)])

@@ -50,12 +50,13 @@ def make_strips(results: Results, part: FigurePart) -> list[Panel]:
     frame = select_figures(results, part.metrics, part.where)
     panels = []
     for (metric, dataset, explainer), group in frame.groupby(["metric", "dataset", "explainer"], sort=False):
-        by_recipe = {
-            recipe: group[group["recipe"] == recipe].drop_duplicates(list(RUN))["value"].to_numpy(dtype=np.float64)
-            for recipe in results.grid.study.file.recipes
-        }
+        by_recipe = {}
+        for recipe in results.grid.study.file.recipes:
+            runs = group[group["recipe"] == recipe].drop_duplicates(list(RUN))
+            if len(runs):
+                by_recipe[recipe] = runs["value"].to_numpy(dtype=np.float64)
         title = " / ".join(str(each) for each in (metric, dataset, explainer) if each)
-        panels.append(Panel(title, {name: values for name, values in by_recipe.items() if len(values)}))
+        panels.append(Panel(title, by_recipe))
     return panels
 
 
@@ -71,10 +72,9 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
             frame = _join_measurements(results, part, x, y)
             rho = spearmanr(frame["x"], frame["y"]).statistic if frame["x"].nunique() > 1 else np.nan
             title = "" if part.average or np.isnan(rho) else f"Spearman ρ = {rho:.2f}"
-            series = [
-                _make_dots(str(name), group, x, y, title, average=part.average)
-                for name, group in frame.groupby(group_by, sort=False)
-            ]
+            series = []
+            for name, group in frame.groupby(group_by, sort=False):
+                series.append(_make_dots(str(name), group, x, y, title, average=part.average))
             panels.append(series)
     return panels
 
@@ -118,12 +118,11 @@ def make_agreement_matrices(results: Results, part: FigurePart) -> list[Matrix]:
     if part.between == "recipes":
         return [_recipes_matrix(dataset, recipes, part) for dataset, recipes in found.items()]
     draw = _pairs_matrices if part.between == "explainers" else _seeds_matrices
-    return [
-        matrix
-        for dataset, recipes in found.items()
-        for recipe, models in recipes.items()
-        for matrix in draw(f"{dataset} / {recipe}", models, part)
-    ]
+    matrices: list[Matrix] = []
+    for dataset, recipes in found.items():
+        for recipe, models in recipes.items():
+            matrices += draw(f"{dataset} / {recipe}", models, part)
+    return matrices
 
 
 def make_table_matrix(results: Results, part: FigurePart) -> Matrix:
@@ -151,8 +150,10 @@ def _make_dots(name: str, group: pd.DataFrame, x: Axis, y: Axis, title: str, *, 
     across, up = (group[side].to_numpy(dtype=np.float64) for side in ("x", "y"))
     if not average:
         return Dots(name, across, up, None, None, _axis_label(x), _axis_label(y), title)
-    errors = [np.array([side.std(ddof=1) if len(side) > 1 else 0.0]) for side in (across, up)]
-    means = [np.array([side.mean()]) for side in (across, up)]
+    means, errors = [], []
+    for side in (across, up):
+        means.append(np.array([side.mean()]))
+        errors.append(np.array([side.std(ddof=1) if len(side) > 1 else 0.0]))
     return Dots(name, means[0], means[1], errors[0], errors[1], _axis_label(x), _axis_label(y), title)
 
 
@@ -161,13 +162,13 @@ def _axis_label(axis: Axis) -> str:
 
 
 def _select_runs(results: Results, part: FigurePart) -> list[StudyRun]:
-    return [
-        run
-        for run in results.find_runs()
-        if all(
-            getattr(run, name) in values for name, values in part.where.items() if name not in ("explainer", "metric")
-        )
-    ]
+    # Explainers and metrics are chosen within a run.
+    conditions = {name: values for name, values in part.where.items() if name not in ("explainer", "metric")}
+    selected = []
+    for run in results.find_runs():
+        if all(getattr(run, name) in values for name, values in conditions.items()):
+            selected.append(run)
+    return selected
 
 
 def _make_curves(
@@ -200,20 +201,25 @@ def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[StudyRun, Scores
     against = part.against or next(iter(recipes))
     if against not in recipes:
         raise ExegeteError(f"agreement: no finished runs of {against!r} on {dataset}")
-    models = {name: [model_scores for _, model_scores in runs] for name, runs in recipes.items()}
+    models = {}
+    for name, runs in recipes.items():
+        models[name] = [model_scores for _, model_scores in runs]
     how = get_measure(part.measure)
-    columns = {
-        f"{against} / {name}": agreement_between_models(models[against], each, how) for name, each in models.items()
-    }
+    columns = {}
+    for name, each in models.items():
+        columns[f"{against} / {name}"] = agreement_between_models(models[against], each, how)
     names = list(next(iter(columns.values())))
-    values = np.array([[column[name] for column in columns.values()] for name in names])
+    values = np.array([[column[name] for name in names] for column in columns.values()]).T
     return Matrix(f"{_measure_title(part)}, {dataset}", names, list(columns), values)
 
 
 def _pairs_matrices(title: str, models: list[tuple[StudyRun, Scores]], part: FigurePart) -> list[Matrix]:
     model_scores = [scores for _, scores in models]
     names, taus = list(model_scores[0]), agreement_between_explainers(model_scores, get_measure(part.measure))
-    values = np.array([[taus.get((a, b), taus.get((b, a), np.nan)) for b in names] for a in names])
+    values = np.full((len(names), len(names)), np.nan)
+    for (one, other), tau in taus.items():
+        row, column = names.index(one), names.index(other)
+        values[row, column] = values[column, row] = tau
     return [Matrix(f"{_measure_title(part)}, {title}", names, names, values)]
 
 
@@ -223,13 +229,12 @@ def _seeds_matrices(title: str, models: list[tuple[StudyRun, Scores]], part: Fig
     model_scores = [scores for _, scores in models]
     explainers = part.where.get("explainer", list(model_scores[0]))
     how = get_measure(part.measure)
-    return [
-        Matrix(
-            f"{_measure_title(part)}, {title} / {each}", names, names, agreement_between_seeds(model_scores, each, how)
-        )
-        for each in explainers
-        if each in model_scores[0]
-    ]
+    matrices = []
+    for each in explainers:
+        if each in model_scores[0]:
+            similarities = agreement_between_seeds(model_scores, each, how)
+            matrices.append(Matrix(f"{_measure_title(part)}, {title} / {each}", names, names, similarities))
+    return matrices
 
 
 def _measure_title(part: FigurePart) -> str:

@@ -67,11 +67,15 @@ def _drop_seeds_of_run(key: str, store: Store) -> Any:
 
 def _name_methods(parts: list[tuple[str, str, pd.DataFrame]]) -> list[pd.DataFrame]:
     """Return the frames with the full names of their rows as `method`."""
-    ways = Counter(place for place, _ in {(place, made) for place, made, _ in parts})
-    return [
-        frame.assign(method=f"{place}{f' ({made})' if ways[place] > 1 else ''} / " + frame["method"])
-        for place, made, frame in parts
-    ]
+    ways: dict[str, set[str]] = {}
+    for place, made, _ in parts:
+        ways.setdefault(place, set()).add(made)
+    frames = []
+    for place, made, frame in parts:
+        # The digest tells runs apart that differ in more than the seed.
+        name = f"{place} ({made})" if len(ways[place]) > 1 else place
+        frames.append(frame.assign(method=f"{name} / " + frame["method"]))
+    return frames
 
 
 def _make_board(parts: list[pd.DataFrame]) -> Leaderboard:
@@ -79,8 +83,8 @@ def _make_board(parts: list[pd.DataFrame]) -> Leaderboard:
     together = pd.concat(indexed).groupby(level=[0, 1], sort=False).first()
     made = {str(spec): metric(str(spec)) for spec in together.columns}
     names = Counter(each.name for each in made.values())
-    cards = [
-        replace(each.card, name=spec, label=each.card.label if names[each.name] == 1 else spec)
-        for spec, each in made.items()
-    ]
+    cards = []
+    for spec, each in made.items():
+        label = each.card.label if names[each.name] == 1 else spec
+        cards.append(replace(each.card, name=spec, label=label))
     return make_leaderboard(together.reset_index(), cards)

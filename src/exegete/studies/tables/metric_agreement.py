@@ -45,5 +45,7 @@ def kendall_matrix(figures: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtyp
 
 
 def _orient(results: Results, means: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    signs = {name: 1 if results.get_card(name).higher_is_better else -1 for name in names}
+    signs = {}
+    for name in names:
+        signs[name] = 1 if results.get_card(name).higher_is_better else -1
     return means.reindex(columns=names).mul(pd.Series(signs))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.studies.protocols.registry import PROTOCOLS
 from exegete.studies.runs.agreement import compute_comparisons
 from exegete.studies.runs.grid import RunGrid
-from exegete.studies.runs.run_files import FIGURES, PREDICTIONS, RESULTS
+from exegete.studies.runs.run_files import FIGURES, PREDICTIONS, RESULTS, read_numbers
 from exegete.studies.runs.store import Store
 from exegete.studies.runs.study_run import StudyRun
 from exegete.training.loop.run import METRICS
@@ -62,14 +62,13 @@ class Results:
 
     def find_runs(self, **where: Any) -> list[StudyRun]:
         """Return the finished judgements with these fields, without those of excluded models."""
-        return [
-            run
-            for run in self.grid.runs
-            if run.dataset
-            and all(getattr(run, name) == value for name, value in where.items())
-            and self.store.is_done(run.cell.key)
-            and self.left_out.isdisjoint(run.cell.needs)
-        ]
+        found = []
+        for run in self.grid.runs:
+            is_asked = all(getattr(run, name) == value for name, value in where.items())
+            is_done = run.dataset and is_asked and self.store.is_done(run.cell.key)
+            if is_done and self.left_out.isdisjoint(run.cell.needs):
+                found.append(run)
+        return found
 
     def read_examples(self, run: StudyRun) -> pd.DataFrame:
         """Return a judgement's rows per example, with explainers and metrics under this study's names.
@@ -78,7 +77,7 @@ class Results:
         """
         frame = self.name_explainers(run, pd.read_parquet(self.store.cell_folder(run.cell.key) / RESULTS))
         stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
-        protocol = [name for each in PROTOCOLS.values() for name in each.figures]
+        protocol = chain.from_iterable(each.figures for each in PROTOCOLS.values())
         usual = {"example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol}
         kept = frame[[name for name in frame.columns if name in usual]].assign(**stored)
         return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
@@ -100,19 +99,19 @@ def collect_results(grid: RunGrid, store: Store) -> Results:
     trained = [run for run in done if not run.dataset]
     missed = frozenset(run.cell.key for run in trained if is_infeasible(store.cell_folder(run.cell.key)))
     kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
-    rows = [row for run in kept for row in _figure_rows(empty, run)]
+    rows: list[tuple[Any, ...]] = []
+    for run in kept:
+        rows += _figure_rows(empty, run)
     titles = {run.title for run in kept}
-    rows += [
-        (run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, explainer, name, value)
-        for run, explainer, name, value in compute_comparisons(grid, store)
-        if run.title in titles
-    ]
+    for run, *figure in compute_comparisons(grid, store):
+        if run.title in titles:
+            rows.append((run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, *figure))
     return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), missed)
 
 
 def is_infeasible(folder: Path) -> bool:
     """Return whether a trained model missed the constraint of its training, as its folder says."""
-    return dict(_read_numbers(folder / METRICS)).get("feasible") == 0
+    return dict(read_numbers(folder / METRICS)).get("feasible") == 0
 
 
 def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
@@ -121,20 +120,14 @@ def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
     if not run.dataset:
         dev = results.grid.study.file.training[run.training].dev
         # The training metrics are of the checkpoint that was best on dev.
-        for name, value in _read_numbers(folder / METRICS):
+        for name, value in read_numbers(folder / METRICS):
             yield (*place, dev, "", "", f"{DEV}{name}", value)
         record = results.store.read_record(run.cell.key) or {}
         yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
         return
-    for name, value in () if run.partly else _read_numbers(folder / FIGURES):
+    for name, value in () if run.partly else read_numbers(folder / FIGURES):
         yield (*place, run.dataset, run.judgement, "", name, value)
     if (folder / RESULTS).exists():
         means = results.read_examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
         for explainer, row in means.iterrows():
             yield from ((*place, run.dataset, run.judgement, explainer, name, row[name]) for name in means.columns)
-
-
-def _read_numbers(path: Path) -> Iterator[tuple[str, float]]:
-    for name, value in json.loads(path.read_text(encoding="utf-8")).items():
-        if value is None or isinstance(value, int | float):
-            yield name, np.nan if value is None else float(value)

@@ -45,9 +45,10 @@ class CriterionTrainer(ObjectiveTrainer):
     @classmethod
     def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
         """Add a figure for each criterion, and `criterion`, their signed sum."""
-        own = {
-            f"criterion_{each.name}": _higher_is_better(each.name) for each in objectives if isinstance(each, Criterion)
-        }
+        own = {}
+        for each in objectives:
+            if isinstance(each, Criterion):
+                own[f"criterion_{each.name}"] = _higher_is_better(each.name)
         return super().higher_is_better(task, objectives) | own | {"criterion": True}
 
     # -- figures -----------------------------------------------------------------------------------------------------
@@ -69,10 +70,9 @@ class CriterionTrainer(ObjectiveTrainer):
             with self.accelerator.autocast():
                 for each in judged:
                     values[each.name].append(self._evaluate_criterion(each, batch).cpu())
-        means = {
-            name: summarize_criterion(name, self.explained.task.name, torch.cat(found))
-            for name, found in values.items()
-        }
+        means = {}
+        for name, found in values.items():
+            means[name] = summarize_criterion(name, self.explained.task.name, torch.cat(found))
         figures = {f"criterion_{name}": value for name, value in means.items()} | {"criterion": sum_criteria(means)}
         if self._constant:
             figures["constant_explanations"] = float(torch.cat(self._constant).double().mean())

@@ -82,10 +82,10 @@ def make_inner_optimizer(optimizer: Any, weights: Mapping[str, Tensor]) -> Inner
         raise unknown("inner optimizer", type(bare).__name__, [kind.__name__ for kind in RULES])
     groups = {}
     for group in bare.param_groups:
+        if any(group.get(name) for name in ("amsgrad", "maximize", "nesterov")):
+            raise ExegeteError("amsgrad, maximize and nesterov are not supported for a student's optimizer")
         for weight in group["params"]:
             groups[id(weight)] = group
-    if any(group.get(name) for group in bare.param_groups for name in ("amsgrad", "maximize", "nesterov")):
-        raise ExegeteError("amsgrad, maximize and nesterov are not supported for a student's optimizer")
     foreign = next((name for name, weight in weights.items() if id(weight) not in groups), None)
     if foreign is not None:
         raise ExegeteError(f"the optimizer does not step {foreign}")

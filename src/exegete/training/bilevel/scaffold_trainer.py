@@ -48,8 +48,10 @@ class ScaffoldTrainer(ObjectiveTrainer):
         objectives: Sequence[Objective] = (CrossEntropy(),),
         **kwargs: Any,
     ) -> None:
-        objectives = [each.prepare_for(model) if isinstance(each, Scaffolding) else each for each in objectives]
-        self.scaffolding = next((each for each in objectives if isinstance(each, Scaffolding)), None)
+        prepared: list[Objective] = []
+        for objective in objectives:
+            prepared.append(objective.prepare_for(model) if isinstance(objective, Scaffolding) else objective)
+        self.scaffolding = next((each for each in prepared if isinstance(each, Scaffolding)), None)
         if self.scaffolding is not None and args.gradient_checkpointing:
             # The student's passes skip positions that no answer depends on, which checkpointing would run again.
             raise ExegeteError("gradient checkpointing does not apply to students: set gradient_checkpointing=False")
@@ -57,7 +59,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
         self.rows = torch.zeros(0, dtype=torch.long)
         self.recorded_pass = RecordedPass()
         self.outer_losses: list[float] = []
-        super().__init__(model, args, objectives, **({"data_collator": RowCollator(model)} | kwargs))
+        super().__init__(model, args, prepared, **({"data_collator": RowCollator(model)} | kwargs))
         if self.scaffolding is not None and self.scaffolding.teacher is not None:
             require_single_process(
                 self.args.gradient_accumulation_steps, self.args.world_size, self.options.masked_share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -263,4 +264,4 @@ def _require_varied(teacher: ExplainedModel, chosen_on: Dataset) -> None:
 
 def _to_file_name(name: str) -> str:
     """Replace the characters that are not safe in a folder's name."""
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return re.sub(r"[^\w.-]", "-", name)

@@ -160,7 +160,9 @@ def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
     column = "answer" if task == "span" else "label"
     kept = data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names])
     if task == "span":
-        spans = [[] if start == end else [[int(start), int(end)]] for start, end in labels]
+        spans = []
+        for start, end in labels:
+            spans.append([] if start == end else [[int(start), int(end)]])
         kept = kept.add_column(column, spans, feature=List(List(Value("int32"))))
     else:
         feature = Value("float32") if task == "regression" else ClassLabel(names=list(teacher.labels))
@@ -184,5 +186,8 @@ def restore_gold(data: Dataset) -> Dataset | None:
 def get_teacher_answers(data: Dataset) -> Array:
     """Return the teacher's answers in a student's data, in the form of `compare_form`."""
     if "answer" in data.column_names:
-        return np.array([spans[0] if spans else (0, 0) for spans in data["answer"][:]])
+        answers = []
+        for spans in data["answer"][:]:
+            answers.append(spans[0] if spans else (0, 0))
+        return np.array(answers)
     return np.asarray(data["label"][:])

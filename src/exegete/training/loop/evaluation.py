@@ -65,8 +65,10 @@ def find_answer_characters(batch: Batch, positions: Tensor) -> Tensor:
 
 def match_responses(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
     """Return whether greedy decoding gives each example's response token for token and then ends [N], bool."""
-    expected = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
-    prompts = [{name: value for name, value in row.items() if name in PROMPT_COLUMNS} for row in rows]
+    expected, prompts = [], []
+    for row in rows:
+        expected.append(model.tokenizer(row["response"], add_special_tokens=False)["input_ids"])
+        prompts.append({name: value for name, value in row.items() if name in PROMPT_COLUMNS})
     # One token more than the longest response, so that a model that does not end there differs.
     limit = 1 + max(map(len, expected), default=0)
     special = model.tokenizer.all_special_ids

@@ -12,7 +12,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import TrainingArguments
 
-from exegete.data.provenance import digest_data
+from exegete.data.provenance import summarize_data
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
 from exegete.models.layers.head_activation import shares_encoder_activation
@@ -207,8 +207,8 @@ def _resolve_config(
         "max_length": model.max_length,
         "labels": list(model.labels),
         "data": {
-            name: {"source": data.info.description, "rows": len(data), "digest": digest_data(data)}
-            for name, data in (("train", train), ("dev", dev))
+            "train": {"source": train.info.description} | summarize_data(train),
+            "dev": {"source": dev.info.description} | summarize_data(dev),
         },
         "objectives": {objective.name: objective.params for objective in objectives},
         "arguments": get_changed_arguments(args),

@@ -201,8 +201,8 @@ def _check_trackers(report_to: Any) -> None:
 def get_changed_arguments(args: TrainingArguments) -> dict[str, Any]:
     """Return the Trainer's arguments that differ from its defaults and may change the outcome, for a run's record."""
     defaults = {field.name: field.default for field in fields(args)}
-    return {
-        name: value
-        for name, value in args.to_dict().items()
-        if value != defaults.get(name) and name not in IRRELEVANT_ARGUMENTS
-    }
+    changed = {}
+    for name, value in args.to_dict().items():
+        if value != defaults.get(name) and name not in IRRELEVANT_ARGUMENTS:
+            changed[name] = value
+    return changed

@@ -7,6 +7,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -285,7 +286,7 @@ def _make_processor(data: Dataset) -> Any:
     if data.info.description.partition("?")[0] == "generated":
         return generated_tokenizer()
     columns = [name for name in ("text", "text_pair") if name in data.column_names]
-    return make_word_tokenizer(text for name in columns for text in data[name])
+    return make_word_tokenizer(chain.from_iterable(data[name] for name in columns))
 
 
 def make_word_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:

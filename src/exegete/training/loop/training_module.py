@@ -157,11 +157,10 @@ def create_explainer(
 def require_recomputable(objectives: Sequence[Objective]) -> None:
     """Raise ExegeteError for terms that gradient checkpointing would break."""
     # Checkpointing runs layers again in the backward pass, when attention is no longer captured for these terms.
-    blocked = [
-        each.name
-        for each in objectives
-        if each.needs_embeddings or each.capture.attentions or each.capture.differentiable_twice
-    ]
+    blocked = []
+    for each in objectives:
+        if each.needs_embeddings or each.capture.attentions or each.capture.differentiable_twice:
+            blocked.append(each.name)
     if blocked:
         raise ExegeteError(
             f"gradient checkpointing runs layers again without what {', '.join(blocked)} looks at in them: "

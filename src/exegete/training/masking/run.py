@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from exegete.data.provenance import digest_data, to_json_value
+from exegete.data.provenance import summarize_data, to_json_value
 from exegete.data.selection import exclude_examples
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
@@ -83,7 +83,9 @@ def train_masking(
     options = RunOptions.with_overrides(options, overrides)
     if options.max_length not in (None, model.max_length):
         model = model.with_max_length(options.max_length)
-    judges = tuple(each if isinstance(each, Metric) else metric(each) for each in (selection, *logged_metrics))
+    judges = []
+    for judge in (selection, *logged_metrics):
+        judges.append(judge if isinstance(judge, Metric) else metric(judge))
     train, dev = select_texts(exclude_examples(train, dev)), select_texts(dev)
     if not len(train) or not len(dev):
         raise ExegeteError(
@@ -151,7 +153,7 @@ def make_masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: 
 def _resolve_config(
     model: ExplainedModel,
     masking: AttributiveMasking,
-    judges: tuple[Metric, ...],
+    judges: Sequence[Metric],
     train: Dataset,
     dev: Dataset,
     args: TrainingArguments,
@@ -165,9 +167,7 @@ def _resolve_config(
         "backbone": digest_weights(masking.reader.model),
         "settings": to_json_value(asdict(masking.settings)),
         "metrics": {judge.name: to_json_value(judge.params) for judge in judges},
-        "data": {
-            name: {"rows": len(data), "digest": digest_data(data)} for name, data in (("train", train), ("dev", dev))
-        },
+        "data": {"train": summarize_data(train), "dev": summarize_data(dev)},
         "early_stopping_patience": options.early_stopping_patience,
         "arguments": to_json_value(get_changed_arguments(args)),
         "seed": args.seed,

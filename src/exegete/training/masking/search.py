@@ -203,10 +203,11 @@ def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dic
     # A sampler seeded by the number of trials before it draws the same λ in a resumed search. Trials that other
     # processes run count too, so that two processes never draw the same λ.
     trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
-    others = [each for each in trial.study.get_trials(deepcopy=False) if each.number < trial.number]
-    before = sum(
-        each.state in FINISHED or (each.state == TrialState.RUNNING and _may_be_running(each)) for each in others
-    )
+    before = 0
+    for other in trial.study.get_trials(deepcopy=False):
+        if other.number < trial.number:
+            is_running = other.state == TrialState.RUNNING and _may_be_running(other)
+            before += is_running or other.state in FINISHED
     trial.study.sampler = optuna.samplers.TPESampler(seed=seed + before)
     return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS if name not in fixed}
 

@@ -119,7 +119,8 @@ class MaskingTrainer(ObjectiveTrainer):
         self._sums.pop("evaluation", None)
         module = self.module
         module.eval()
-        judged: dict[str, list[Tensor]] = {name: [] for name in (*(metric.name for metric in self.metrics), MEAN_MASK)}
+        judged: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
+        judged[MEAN_MASK] = []
         for inputs in dataloader:
             for name, values in self._evaluate_batch(module, self._prepare_inputs(inputs)["batch"]).items():
                 judged[name].append(self.accelerator.gather_for_metrics(values))
@@ -150,12 +151,10 @@ class MaskingTrainer(ObjectiveTrainer):
         self._require_finite(outputs["terms"])
         self._add_to_sums("evaluation", outputs["terms"], self._objective_sizes(batch).to(outputs["terms"]))
         target = self.explained.task.predict(outputs["logits"], batch)
-        scores = outputs["scores"]
+        scores, values = outputs["scores"], dict[str, Tensor]()
         with self.explained.cache_perturbed():
-            values = {
-                metric.name: metric.evaluate(self.explained, batch, scores, target)[metric.name]
-                for metric in self.metrics
-            }
+            for metric in self.metrics:
+                values[metric.name] = metric.evaluate(self.explained, batch, scores, target)[metric.name]
         return values | {MEAN_MASK: scores.sum(1) / batch.content.sum(1)}
 
     # -- files -------------------------------------------------------------------------------------------------------

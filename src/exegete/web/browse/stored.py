@@ -193,9 +193,10 @@ def _make_unique_name(title: str, taken: Iterable[str]) -> str:
 def _load_run(folder: Path) -> Comparison:
     record: dict[str, Any] = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
     results = pd.read_parquet(folder / RESULTS)
-    cards = [
-        replace(metric(spec).card, name=spec, label=spec) for spec in record["config"]["metrics"] if spec in results
-    ]
+    cards = []
+    for spec in record["config"]["metrics"]:
+        if spec in results:
+            cards.append(replace(metric(spec).card, name=spec, label=spec))
     cost = [card for card in (SECONDS, PEAK_MEMORY) if card.name in results]
     kept = folder / ATTRIBUTIONS
     attributions = Explanations.load(kept) if kept.is_dir() else Explanations()

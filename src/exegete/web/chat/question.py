@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import get_args
 
 from exegete.data.granularity import Granularity
@@ -53,7 +53,7 @@ class ChatQuestion:
     @property
     def size(self) -> int:
         """Characters of all texts together."""
-        texts = (self.question, self.system, self.response, *(text for source in self.sources for text in source))
+        texts = (self.question, self.system, self.response, *chain.from_iterable(self.sources))
         return sum(map(len, texts))
 
     def find_problems(self, limits: Limits) -> dict[str, str]:

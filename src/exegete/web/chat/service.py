@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.granularity import Granularity
+from exegete.data.sentences import find_text_of_tokens
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute
 from exegete.explainers.assumptions import require_assumptions
@@ -306,7 +307,7 @@ def _find_removed_positions(batch: Batch, item: Explanation, removed: set[int]) 
     """Return the positions [L] of the removed units, and of the texts whose units are all removed."""
     number = list_units(batch, cast(Granularity, item.unit)).number
     (alignment,) = batch.alignments or ()
-    text = torch.tensor([-1 if span is None else span[0] for span in alignment.spans])
+    text = torch.tensor(find_text_of_tokens(alignment))
     # Alignments have no padding; decoders are padded on the left.
     texts = torch.nn.functional.pad(text, (len(number) - len(text), 0), value=-1)
     remaining = {unit.side for number, unit in enumerate(item.units) if number not in removed}

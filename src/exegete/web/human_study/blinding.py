@@ -45,12 +45,11 @@ def blind_explanations(
     names = sorted(explanations)
     # The order depends only on seed, annotator and example, so that it is the same when the annotator comes back.
     order = _make_generator(seed, annotator, number).permutation(len(names))
-    return [
-        BlindExplanation(
-            make_letter(place), names[chosen], hide_method(explanations[names[chosen]], make_letter(place), show)
-        )
-        for place, chosen in enumerate(order)
-    ]
+    blinded = []
+    for place, chosen in enumerate(order):
+        letter, name = make_letter(place), names[chosen]
+        blinded.append(BlindExplanation(letter, name, hide_method(explanations[name], letter, show)))
+    return blinded
 
 
 def hide_method(item: Explanation, letter: str, show: str = POSITIVE) -> Explanation:

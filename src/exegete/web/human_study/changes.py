@@ -42,13 +42,14 @@ def add_changed_versions(
         raise ExegeteError(f"a changed example needs a classifier of texts, not {model.task.name} of {model.modality}")
     # Words are drawn at random, without looking at any explanation: a rule that uses the scores of one method would
     # favour it. Each version has a seed of its own, so that `tries` does not change the versions before.
-    drafts = [[_draw_version(items, n, rule, [seed, n, t]) for t in range(rule.tries)] for n in range(len(items))]
+    drafts: list[ChangedTexts] = []
+    for number in range(len(items)):
+        drafts += [_draw_version(items, number, rule, [seed, number, tried]) for tried in range(rule.tries)]
     # All versions are predicted together, in full batches.
-    texts: list[tuple[str, ...]] = []
-    for of_item in drafts:
-        texts += [draft.texts for draft in of_item]
-    labels = iter(_predict_labels(model, texts))
-    answered = [[ChangedVersion(draft.texts, next(labels), draft.edits) for draft in of_item] for of_item in drafts]
+    labels = _predict_labels(model, [draft.texts for draft in drafts])
+    answered: list[list[ChangedVersion]] = [[] for _ in items]
+    for place, (draft, label) in enumerate(zip(drafts, labels, strict=True)):
+        answered[place // rule.tries].append(ChangedVersion(draft.texts, label, draft.edits))
     if not rule.balanced:
         return [replace(item, changed=versions[0]) for item, versions in zip(items, answered, strict=True)]
     selected = []

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
+from itertools import product
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -120,8 +121,10 @@ def to_parquet(session: Session, project: Project) -> bytes:
 def to_dataset(session: Session, project: Project) -> Dataset:
     """Return the texts with the rationales that half of their annotators agree on, in the canonical columns."""
     features, rows = make_marked_table(load_marked_examples(session, project))
-    data = list(rows)
-    return Dataset.from_dict({name: [row[name] for row in data] for name in features}, features=features)
+    columns: dict[str, list[Any]] = {name: [] for name in features}
+    for row, name in product(rows, features):
+        columns[name].append(row[name])
+    return Dataset.from_dict(columns, features=features)
 
 
 def to_corpus(session: Session, project: Project) -> bytes:

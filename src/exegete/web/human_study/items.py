@@ -55,10 +55,9 @@ class StudyItem:
         content: dict[str, Any] = {"texts": list(self.texts), "label": self.label, "prediction": self.prediction}
         if self.changed is not None:
             content["changed"] = asdict(self.changed)
-        stored = [
-            StoredExplanation(method=method, attribution=_to_plain_values(item))
-            for method, item in self.explanations.items()
-        ]
+        stored = []
+        for method, item in self.explanations.items():
+            stored.append(StoredExplanation(method=method, attribution=_to_plain_values(item)))
         return Item(number=number, content=content, picture=self.picture, explanations=stored)
 
 

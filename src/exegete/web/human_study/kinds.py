@@ -140,6 +140,5 @@ class CounterfactualStudy(SimulationStudy):
     has_changes = True
 
 
-KINDS: dict[str, StudyKind] = {
-    kind.name: kind for kind in (RankingStudy(), HighlightStudy(), SimulationStudy(), CounterfactualStudy())
-}
+_KINDS = (RankingStudy(), HighlightStudy(), SimulationStudy(), CounterfactualStudy())
+KINDS: dict[str, StudyKind] = {kind.name: kind for kind in _KINDS}

@@ -165,7 +165,7 @@ def _render_study(request: Request, name: str, links: dict[str, str] | None = No
             kind=KINDS[project.kind],
             people=_count_answers(session, project),
             progress=_count_progress(session, project),
-            methods=sorted({stored.method for item in project.items[:1] for stored in item.explanations}),
+            methods=project.methods,
             exports=get_exports(project),
             loop=make_follow_up_commands(get_site(request).studies.engine.url, name, project.origin),
             marked=sum(bool(example.marks) for example in load_marked_examples(session, project)),
@@ -198,7 +198,9 @@ def _count_progress(session: Session, project: Project) -> dict[str, int]:
     people = [person for person in project.annotators if person.revoked is None and person.status in ("", COMPLETE)]
     # Lists of items contain the attention checks, which do not count as answers.
     checks = sum(item.role == "check" for item in project.known)
-    expected = sum(examples if person.items is None else len(person.items) - checks for person in people)
+    expected = 0
+    for person in people:
+        expected += examples if person.items is None else len(person.items) - checks
     phases = len(KINDS[project.kind].phases)
     return {"examples": examples, "people": len(people), "answers": answered or 0, "all": expected * phases}
 

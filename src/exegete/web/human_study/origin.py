@@ -24,11 +24,10 @@ def describe_origin(
 ) -> dict[str, Any]:
     """Return a study's origin: source, weights digest and training of each model, the data, and a texts digest."""
     # Digests identify models and texts even after a folder was trained again or moved.
-    described = {
-        name: {"source": sources.get(name), "weights": digest_weights(model.model)}
-        | _read_training_run(sources.get(name, ""))
-        for name, model in models.items()
-    }
+    described = {}
+    for name, model in models.items():
+        facts = {"source": sources.get(name), "weights": digest_weights(model.model)}
+        described[name] = facts | _read_training_run(sources.get(name, ""))
     return {"models": described, "data": data, "examples": len(items), "texts": digest([item.texts for item in items])}
 
 

@@ -118,9 +118,8 @@ def _collect_intervals(findings: Findings) -> tuple[str, list[Interval]]:
         rows = [Interval(row.method, row.gain, row.low, row.high) for row in findings.gains]
         return "gain in right guesses, 95 % interval", rows
     # Plausibility has no interval: a point is drawn.
-    return "AUC against people's marks", [
-        Interval(row.method, row.auc, row.auc, row.auc) for row in findings.plausibility
-    ]
+    points = [Interval(row.method, row.auc, row.auc, row.auc) for row in findings.plausibility]
+    return "AUC against people's marks", points
 
 
 def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Observation]:
@@ -166,7 +165,7 @@ def _describe_people(people: Sequence[Participation], plan: Protocol | None, pro
 
 def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
     main = get_main_part(project.protocol)
-    methods = sorted({stored.method for item in project.items[:1] for stored in item.explanations})
+    methods = project.methods
     screen, count = min(len(methods), main.screen), main.items or len(project.items)
     task = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
     text = f"For {count} of {len(project.items)} examples, in random order, each person {task}."

@@ -68,6 +68,13 @@ class Project(Base):
     )
     annotators: Mapped[list[Annotator]] = relationship(back_populates="project", order_by="Annotator.id")
 
+    @property
+    def methods(self) -> list[str]:
+        """The methods whose explanations are studied, sorted; all examples have the same."""
+        if not self.items:
+            return []
+        return sorted({stored.method for stored in self.items[0].explanations})
+
 
 class Item(Base):
     """A stored example.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def krippendorff_alpha(units: Iterable[Collection[Hashable]], level: str = "nomi
         raise unknown("level of measurement", level, LEVELS)
     rated: list[Collection[Any]] = [unit for unit in units if len(unit) > 1]
     # Nominal ratings may be of types that cannot be compared, as texts and None, so they are sorted by their repr.
-    values = sorted({value for unit in rated for value in unit}, key=repr if level == "nominal" else None)
+    values = sorted(set(chain.from_iterable(rated)), key=repr if level == "nominal" else None)
     if len(values) < 2:
         return float("nan")
     index = {value: number for number, value in enumerate(values)}

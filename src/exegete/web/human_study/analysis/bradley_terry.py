@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ def estimate_strengths(ballots: Sequence[Ballot], people: Sequence[Hashable]) ->
     Returns one row per method, strongest first. Strengths are NaN if a group of methods never loses to the others;
     intervals are NaN, too, if there is only one annotator.
     """
-    methods = sorted({method for ballot in ballots for method in ballot})
+    methods = sorted(set(chain.from_iterable(ballots)))
     fitted = fit_bradley_terry(count_wins(ballots, people, methods))
     centred = np.eye(len(methods)) - 1 / max(1, len(methods))
     rows = [Strength(method, *fitted.interval(centred[number])) for number, method in enumerate(methods)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ def rate_methods(ballots: Sequence[Ballot]) -> list[Rating]:
 
     TrueSkill updates after each ballot, so the order of ballots has a small effect: keep it fixed.
     """
-    methods = sorted({method for ballot in ballots for method in ballot})
+    methods = sorted(set(chain.from_iterable(ballots)))
     skills = {method: TRUESKILL.create_rating() for method in methods}
     for ballot in ballots:
         if len(ballot) > 1:
@@ -84,7 +85,10 @@ def kendall_w(ballots: Sequence[Ballot]) -> float:
     if len(ballots) < 2 or len(ballots[0]) < 2 or any(set(ballot) != set(ballots[0]) for ballot in ballots):
         return float("nan")
     methods = sorted(ballots[0])
-    ranks = np.stack([compute_midranks([ballot[method] for method in methods]) for ballot in ballots])
+    rows = []
+    for ballot in ballots:
+        rows.append(compute_midranks([ballot[method] for method in methods]))
+    ranks = np.stack(rows)
     m, n = ranks.shape
     spread = float(((ranks.sum(0) - m * (n + 1) / 2) ** 2).sum())
     # Siegel and Castellan (1988): every group of t tied methods lowers the largest possible spread by t³ - t.
