@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
@@ -30,8 +30,16 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> ExegeteError:
     return ExegeteError(f"unknown {what} {name!r}.{hint} Valid choices: {', '.join(names)}")
 
 
+def check_choice(what: str, name: str, valid: Collection[str]) -> None:
+    """Raise ExegeteError for a name that is not among the valid ones, see `unknown`."""
+    if name not in valid:
+        raise unknown(what, name, valid)
+
+
 def shorten(text: object, length: int = 300) -> str:
     """Return the text as one line of at most `length` characters; the middle of a longer text is replaced by dots."""
     line = " ".join(str(text).split())
     half = (length - 3) // 2
-    return line if len(line) <= length else f"{line[: length - 3 - half]}...{line[-half:]}"
+    if len(line) <= length:
+        return line
+    return f"{line[: length - 3 - half]}...{line[-half:]}"

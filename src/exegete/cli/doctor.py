@@ -111,7 +111,9 @@ def _state(requirement: Requirement) -> str:
     installed = _installed(requirement.name)
     if not installed:
         return "missing"
-    return "ok" if requirement.specifier.contains(installed, prereleases=True) else f"needs {requirement.specifier}"
+    if requirement.specifier.contains(installed, prereleases=True):
+        return "ok"
+    return f"needs {requirement.specifier}"
 
 
 def _devices() -> Iterator[tuple[str, str]]:

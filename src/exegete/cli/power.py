@@ -10,7 +10,7 @@ from rich.table import Table
 
 from exegete.cli.shared import options
 from exegete.cli.shared.console import console
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 
 KINDS = ("rank", "simulate", "counterfactual")
 
@@ -48,8 +48,7 @@ def power(
     from exegete.web.human_study.analysis.power import StudyDesign
     from exegete.web.human_study.analysis.power import simulate_power as estimate_power
 
-    if kind not in KINDS:
-        raise unknown("kind of study", kind, KINDS)
+    check_choice("kind of study", kind, KINDS)
     counts = options.split_ids(people) or []
     if not counts or not all(each.isdecimal() and len(each) < 6 for each in counts):
         raise ExegeteError(f"expected numbers of annotators such as 20,40,60, got {people!r:.60}")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Encoding
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 
 How = Literal["sum", "max", "mean"]
 TokenSpan = tuple[int, int, int]
@@ -138,8 +138,7 @@ def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "su
 
     Raises ExegeteError for an unknown way of pooling, and if the numbers of scores and tokens differ.
     """
-    if how not in get_args(How):
-        raise unknown("pooling", how, get_args(How))
+    check_choice("pooling", how, get_args(How))
     values, index = np.asarray(scores, dtype=np.float64), np.asarray(word_of, dtype=np.int64)
     if values.shape != index.shape:
         raise ExegeteError(f"expected a score for each of {len(index)} tokens, got scores of shape {values.shape}")

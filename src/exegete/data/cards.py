@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 
 MethodFamily = Literal[
     "control",
@@ -45,8 +45,7 @@ def display_name(name: str, label: str = "") -> str:
 
 
 def _check_family(name: str, family: str, valid: tuple[str, ...]) -> None:
-    if family not in valid:
-        raise unknown(f"family of {name}", family, valid)
+    check_choice(f"family of {name}", family, valid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,9 @@ class MethodCard:
         usual = {"generation": "log-probability", "regression": "value"}.get(task, default)
         chosen = {"logit": "logit", "log_prob": "log-probability", "prob": "probability"}.get(output or "", "")
         text = re.sub(r"\{output\|?(.*?)\}", lambda match: chosen or match[1] or usual, self.unit)
-        return f"size of the {text}" if text and self.signed and not signed else text
+        if text and self.signed and not signed:
+            return f"size of the {text}"
+        return text
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from exegete.data.alignment import split_words
 from exegete.data.sentences import find_sentence_ends
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 
 Extent = tuple[int, int]
 Rows = Literal["response", "sentences", "words", "tokens"]
@@ -49,8 +49,7 @@ class Exchange:
         Raises:
             ExegeteError: unknown rows.
         """
-        if rows not in get_args(Rows):
-            raise unknown("rows of a response", rows, get_args(Rows))
+        check_choice("rows of a response", rows, get_args(Rows))
         count = len(self.tokens)
         if rows == "response":
             return [(0, count)]

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice, unknown
 
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -77,9 +77,15 @@ def parse_params(
     for key in given:
         if key not in valid and not valid:
             raise ExegeteError(f"{name} takes no parameter, got {key!r}")
-        if key not in valid:
-            raise unknown(f"parameter of {name}", key, valid)
+        check_choice(f"parameter of {name}", key, valid)
     return {key: _parse_value(f"{name}: {key}", value, hints[key]) for key, value in given.items()}
+
+
+def read_fields(part: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, with values as they are; empty for another object."""
+    if not is_dataclass(part):
+        return {}
+    return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
 @cache
@@ -95,8 +101,7 @@ def _parse_value(what: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return tuple(_parse_value(what, part, get_args(hint)[0]) for part in value.split(","))
     if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise unknown(what, value, get_args(hint))
+        check_choice(what, value, get_args(hint))
         return value
     return _convert(what, value, hint)
 

@@ -8,4 +8,6 @@ OUTSIDE, PREFIXES = "O", "BIESLUM"
 def split_tag(tag: str) -> tuple[str, str]:
     """Return a tag's prefix, which can be empty, and its kind."""
     prefix, dash, kind = tag.partition("-")
-    return (prefix, kind) if dash and kind and prefix in tuple(PREFIXES) else ("", tag)
+    if dash and kind and prefix in tuple(PREFIXES):
+        return (prefix, kind)
+    return ("", tag)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
+from exegete.data.specs import read_fields
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.assumptions import require_assumptions
 from exegete.explainers.finite import require_finite
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
@@ -96,7 +97,7 @@ class Explainer(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """The method's parameters by name, as plain values."""
-        return {item.name: getattr(self, item.name) for item in fields(self)} if is_dataclass(self) else {}
+        return read_fields(self)
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return the number of forward and backward passes for an example with `length` content positions."""
@@ -291,8 +292,7 @@ class DimensionwiseExplainer(OutputExplainer):
         """Reduce contributions [..., d] to [...] as `aggregate` says; ExegeteError for an unknown one."""
         if self.aggregate == "sum":
             return contributions.sum(-1)
-        if self.aggregate not in get_args(Aggregate):
-            raise unknown("aggregate", self.aggregate, get_args(Aggregate))
+        check_choice("aggregate", self.aggregate, get_args(Aggregate))
         norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if self.aggregate == "l2" else 1, dim=-1)
         return norms
 

@@ -185,7 +185,9 @@ def default_method(model: ExplainedModel) -> str:
 
     if model.task.name == "generation":
         return "occlusion"
-    return "decompx_linear" if model.config.model_type in FAMILIES else "integrated_gradients"
+    if model.config.model_type in FAMILIES:
+        return "decompx_linear"
+    return "integrated_gradients"
 
 
 def list_methods() -> pd.DataFrame:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from exegete.data.granularity import Granularity
 from exegete.data.sentences import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models import Batch
 from exegete.reports.records import Unit
 
@@ -32,8 +32,7 @@ def number_units(batch: Batch, granularity: Granularity) -> Tensor:
     Raises:
         ExegeteError: an unknown granularity, or sentences and sources of token ids without `unit_of`.
     """
-    if granularity not in get_args(Granularity):
-        raise unknown("granularity", granularity, get_args(Granularity))
+    check_choice("granularity", granularity, get_args(Granularity))
     if granularity == "token":
         return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
     numbers = batch.word_of if granularity == "word" else _number_larger_units(batch, granularity)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
+from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
 
@@ -34,7 +34,7 @@ class Metric(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """The metric's parameters by name, as plain values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+        return read_fields(self)
 
     @abstractmethod
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.metrics.base import Metric
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.rank_correlation import compute_spearman, order_content_first
@@ -48,8 +48,7 @@ class Consistency(Metric):
     compares_examples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.across not in get_args(Across):
-            raise unknown("reading of consistency", self.across, get_args(Across))
+        check_choice("reading of consistency", self.across, get_args(Across))
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; NaN for a batch of one."""

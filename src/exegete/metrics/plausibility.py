@@ -15,7 +15,7 @@ from torch import Tensor
 from exegete.data.cards import MetricCard
 from exegete.data.granularity import Granularity
 from exegete.data.marked import find_runs
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.units import number_units
 from exegete.metrics.base import Metric
 from exegete.metrics.ranking import check_fractions, fractions_to_counts, ranks
@@ -49,8 +49,7 @@ class Plausibility(Metric):
     absolute: bool = True
 
     def __post_init__(self) -> None:
-        if self.level not in get_args(Granularity):
-            raise unknown("level", self.level, get_args(Granularity))
+        check_choice("level", self.level, get_args(Granularity))
         if self.specials and self.level != "token":
             raise ExegeteError(f"special tokens belong to no {self.level}: specials=True needs level='token'")
 

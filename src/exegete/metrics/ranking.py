@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models import Batch
 
 Rounding = Literal["floor", "ceil", "er"]
@@ -40,8 +40,7 @@ def fractions_to_counts(count: Tensor, fractions: Sequence[float], rounding: Rou
     Raises:
         ExegeteError: an unknown rounding, or a fraction out of range.
     """
-    if rounding not in get_args(Rounding):
-        raise unknown("rounding", rounding, get_args(Rounding))
+    check_choice("rounding", rounding, get_args(Rounding))
     # Integer arithmetic on exact fractions: 0.29 · 100 is 28.999999999999996 in floating point.
     exact = [Fraction(fraction).limit_denominator(1_000_000) for fraction in check_fractions(fractions)]
     numerators = torch.tensor([[fraction.numerator] for fraction in exact], device=count.device)

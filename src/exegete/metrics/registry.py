@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MetricCard
 from exegete.data.registry import Registry
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.metrics.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -102,6 +102,5 @@ def list_metrics() -> pd.DataFrame:
 
 def preset(name: str) -> list[Metric]:
     """Return the metrics of a paper with its parameters, see `PRESETS`. Raises ExegeteError for an unknown name."""
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
+    check_choice("preset", name, PRESETS)
     return [metric(metric_id, **params) for metric_id, params in PRESETS[name].items()]

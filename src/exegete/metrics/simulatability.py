@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 
 
 def simulatability(task: str, student: ArrayLike, teacher: ArrayLike) -> float:
@@ -23,8 +23,7 @@ def simulatability(task: str, student: ArrayLike, teacher: ArrayLike) -> float:
     Raises:
         ExegeteError: another task, no answers, or different numbers of answers.
     """
-    if task not in SCORES:
-        raise unknown("task with a simulatability", task, SCORES)
+    check_choice("task with a simulatability", task, SCORES)
     one, other = np.asarray(student), np.asarray(teacher)
     if one.shape != other.shape or not len(one):
         raise ExegeteError(f"expected as many answers of student and teacher, got {one.shape} and {other.shape}")
@@ -40,7 +39,9 @@ def simulatability_gain(explained: float, unexplained: float) -> float:
         explained: share of correct guesses by students, people or a chat model with explanations.
         unexplained: the same without explanations.
     """
-    return (explained - unexplained) / (1 - unexplained) if unexplained < 1 else float("nan")
+    if unexplained < 1:
+        return (explained - unexplained) / (1 - unexplained)
+    return float("nan")
 
 
 def pearson(one: ArrayLike, other: ArrayLike) -> float:

@@ -125,12 +125,16 @@ class Batch:
     @property
     def removable(self) -> Tensor:
         """[B, L] Content that perturbations may remove: all but a response."""
-        return self.content if self.response is None else self.content & ~self.response
+        if self.response is None:
+            return self.content
+        return self.content & ~self.response
 
     @property
     def erasable(self) -> Tensor:
         """[B, L] Content that metrics may remove: of a question with its context, only the context."""
-        return self.removable if self.answerable is None else self.removable & self.answerable
+        if self.answerable is None:
+            return self.removable
+        return self.removable & self.answerable
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch with all tensors on `device`."""

@@ -328,7 +328,9 @@ def check_padding(model: Any, probe: Probe) -> str:
     logits = model.run_pass(padded, None, Capture()).logits
     if model.task.name == "span":
         logits = logits[:, :, padded.attended[0]]
-    return "" if are_close(logits, probe.answer, model.dtype) else "padding changes its answers"
+    if are_close(logits, probe.answer, model.dtype):
+        return ""
+    return "padding changes its answers"
 
 
 CHECKS: dict[str, Callable[[Any, Probe], str]] = {

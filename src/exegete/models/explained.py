@@ -308,7 +308,9 @@ class ExplainedModel(HuggingFaceModel):
         alignment = batch.alignments[row]
         first, last = (alignment.spans[position] for position in value)
         # A span at a special token means that the text has no answer.
-        return "no answer" if first is None or last is None else alignment.texts[first[0]][first[1] : last[2]]
+        if first is None or last is None:
+            return "no answer"
+        return alignment.texts[first[0]][first[1] : last[2]]
 
 
 def _locate_readout(batch: Batch, row: int, readout_mask: Tensor) -> tuple[int, int, int] | None:

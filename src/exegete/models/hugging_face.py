@@ -76,7 +76,9 @@ class HuggingFaceModel(nn.Module):
     def device(self) -> torch.device:
         """The device of the model, to which batches are moved; with offloaded weights, the one that computes."""
         place = getattr(getattr(self.embedding, "_hf_hook", None), "execution_device", None)
-        return next(self.embedding.parameters()).device if place is None else torch.device(place)
+        if place is None:
+            return next(self.embedding.parameters()).device
+        return torch.device(place)
 
     @property
     def dtype(self) -> torch.dtype:

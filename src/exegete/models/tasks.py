@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice, unknown
 from exegete.models.batch import Batch
 from exegete.models.response_positions import find_predicting_columns, find_response_positions, require_response
 
@@ -41,8 +41,7 @@ class Task(ABC):
         """
         if output is None:
             return self
-        if output not in get_args(OutputKind):
-            raise unknown("output", output, get_args(OutputKind))
+        check_choice("output", output, get_args(OutputKind))
         other = copy(self)
         other.output = output
         return other
@@ -118,7 +117,9 @@ class Task(ABC):
         """Return the number [..., B] that gradients explain, from logits [..., B, C]."""
         if self.output == "prob":
             return self.probability(self.probabilities(logits), target)
-        return self.log_probability(logits, target) if self.output == "log_prob" else self.logit(logits, target)
+        if self.output == "log_prob":
+            return self.log_probability(logits, target)
+        return self.logit(logits, target)
 
     def score_removal(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the number [..., B] whose drop removal methods report, from logits: `output`, or the probability."""
@@ -326,7 +327,9 @@ class Generation(Task):
     def logit(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the sum of the tokens' logits, with foils of their differences from the foils' logits."""
         picked = self.pick(logits, target)
-        return picked[..., 1] - picked[..., 2] if picked.shape[-1] > 2 else picked[..., 1]
+        if picked.shape[-1] > 2:
+            return picked[..., 1] - picked[..., 2]
+        return picked[..., 1]
 
     def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
         """Return the span's probability, given everything before it."""
@@ -387,4 +390,6 @@ def _infer_task_name(model: PreTrainedModel) -> str:
     if config.problem_type == "multi_label_classification":
         return "multi_label"
     # transformers itself reads a single output as a regression.
-    return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"
+    if config.problem_type == "regression" or config.num_labels == 1:
+        return "regression"
+    return "classification"

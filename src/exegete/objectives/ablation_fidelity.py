@@ -87,7 +87,9 @@ class AblationFidelity(AttributionObjective):
         if not self.lifetime:
             return explainer
         # the memory is a module so that checkpoints contain it
-        return self.memory if explainer is None else nn.ModuleList([self.memory, explainer])
+        if explainer is None:
+            return self.memory
+        return nn.ModuleList([self.memory, explainer])
 
     @property
     def _ablation_method(self) -> ContextCite:

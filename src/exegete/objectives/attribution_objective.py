@@ -50,7 +50,9 @@ class AttributionObjective(Objective):
     @property
     def learned(self) -> nn.Module | None:
         """The explainer, if it has parameters."""
-        return self.explainer if isinstance(self.explainer, nn.Module) else None
+        if isinstance(self.explainer, nn.Module):
+            return self.explainer
+        return None
 
     @property
     def params(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Self
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
@@ -168,7 +169,7 @@ class Objective(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """The parameters by name, as plain values, for the record of a run."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+        return read_fields(self)
 
     @abstractmethod
     def __call__(self, step: TrainingStep) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import TrainingStep
 from exegete.objectives.criterion import Criterion
@@ -65,8 +65,7 @@ class ConsistencyLoss(PairCriterion):
         super().__post_init__()
         if self.epsilon <= 0:
             raise ExegeteError(f"epsilon is above 0, got {self.epsilon}")
-        if self.distance not in get_args(Distance):
-            raise unknown("distance", self.distance, get_args(Distance))
+        check_choice("distance", self.distance, get_args(Distance))
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over all pairs of the batch, a scalar."""

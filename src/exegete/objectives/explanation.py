@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers import Explainer
 from exegete.explainers.attention.weights import AttentionRollout
 from exegete.models import Batch
@@ -65,13 +65,9 @@ class ExplanationLoss(AttributionObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for what, value, valid in (
-            ("score", self.score, DISTANCES),
-            ("normalisation", self.normalisation_in_use, NORMALISATIONS),
-            ("target of guidance", self.target, ("label", "predicted")),
-        ):
-            if value not in valid:
-                raise unknown(what, value, valid)
+        check_choice("score", self.score, DISTANCES)
+        check_choice("normalisation", self.normalisation_in_use, NORMALISATIONS)
+        check_choice("target of guidance", self.target, ("label", "predicted"))
 
     @property
     def needs_rationale(self) -> bool:
@@ -138,7 +134,9 @@ class ExplanationLoss(AttributionObjective):
 
 def get_rationale_mask(batch: Batch) -> Tensor:
     """Return the rationale mask [B, L] at content positions; False for examples without an annotated rationale."""
-    return torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask & batch.content
+    if batch.rationale_mask is None:
+        return torch.zeros_like(batch.content)
+    return batch.rationale_mask & batch.content
 
 
 def _normalise_softmax(scores: Tensor, attended: Tensor) -> Tensor:

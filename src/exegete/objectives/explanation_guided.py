@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers import Explainer
 from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.base import describe_explainer
@@ -71,13 +71,11 @@ class ExplanationGuidedLoss(LabelledObjective):
     def __post_init__(self) -> None:
         if not 0 <= self.mask_ratio <= 1:
             raise ExegeteError(f"expected a mask ratio from 0 to 1, as 0.15 for 15 %, got {self.mask_ratio}")
-        if self.aggregation_in_use not in get_args(Aggregation):
-            raise unknown("aggregation", self.aggregation_in_use, get_args(Aggregation))
+        check_choice("aggregation", self.aggregation_in_use, get_args(Aggregation))
         set_aggregation(self.explainer, self.aggregation_in_use)
         if self.lifetime < 0:
             raise ExegeteError(f"a teacher's answer is kept for at least 0 epochs, got {self.lifetime}")
-        if self.direction not in get_args(Direction):
-            raise unknown("direction", self.direction, get_args(Direction))
+        check_choice("direction", self.direction, get_args(Direction))
 
     @property
     def aggregation_in_use(self) -> Aggregation:

@@ -8,7 +8,7 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.attributive_masking import losses
 from exegete.explainers.attributive_masking.losses import Inverse, Sparsity
 from exegete.models import Batch
@@ -58,8 +58,7 @@ class InverseMasking(Objective):
     name: ClassVar[str] = "inverse_masking"
 
     def __post_init__(self) -> None:
-        if self.form not in get_args(Inverse):
-            raise unknown("form of inverse masking", self.form, get_args(Inverse))
+        check_choice("form of inverse masking", self.form, get_args(Inverse))
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the examples, a scalar."""
@@ -83,8 +82,7 @@ class MaskSparsity(Objective):
     name: ClassVar[str] = "mask_sparsity"
 
     def __post_init__(self) -> None:
-        if self.form not in get_args(Sparsity):
-            raise unknown("form of sparsity", self.form, get_args(Sparsity))
+        check_choice("form of sparsity", self.form, get_args(Sparsity))
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the examples, a scalar."""
@@ -92,7 +90,9 @@ class MaskSparsity(Objective):
         # the authors' code also counts padding and special tokens, so that λ_a depends on the padding
         value = losses.sparsity(step.scores, step.own_content, self.form).mean()
         is_warming_up = step.context.training and step.context.number < self.warmup
-        return value * (step.context.number / self.warmup) if is_warming_up else value
+        if not is_warming_up:
+            return value
+        return value * (step.context.number / self.warmup)
 
 
 def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.objectives.base import TrainingStep
 from exegete.objectives.criterion import ErasureCriterion
 
@@ -37,8 +37,7 @@ class SufficiencyLoss(ErasureCriterion):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.form not in get_args(Form):
-            raise unknown("form of sufficiency", self.form, get_args(Form))
+        check_choice("form of sufficiency", self.form, get_args(Form))
         if self.margin <= 0:
             raise ExegeteError(f"the margin is above 0, got {self.margin}")
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models.state import isolate_random_state
 from exegete.objectives.base import Objective, TrainingStep
 
@@ -59,8 +59,7 @@ class VirtualAdversarialLoss(Objective):
     avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`share`, `steps`)."
 
     def __post_init__(self) -> None:
-        if self.form not in get_args(Form):
-            raise unknown("form of virtual adversarial training", self.form, get_args(Form))
+        check_choice("form of virtual adversarial training", self.form, get_args(Form))
         for name in ("steps", "deviation", "step_size", "radius"):
             if getattr(self, name) < 0:
                 raise ExegeteError(f"{name} is at least 0, got {getattr(self, name)}")

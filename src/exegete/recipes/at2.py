@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from datasets import Dataset
 
 from exegete.data.granularity import Granularity
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
@@ -56,8 +56,7 @@ class At2Recipe(Recipe):
         """
         arguments = {**self.arguments, **options.arguments}
         for name in arguments:
-            if name not in ARGUMENTS:
-                raise unknown("argument of at2", name, ARGUMENTS)
+            check_choice("argument of at2", name, ARGUMENTS)
         options.forbid_model_options()
         if options.early_stopping_patience:
             raise ExegeteError("at2 always fits max_steps steps: early stopping does not apply")
@@ -87,8 +86,7 @@ def at2(
 
     Example: exegete train at2 --model runs/sst --data sst:data/sst --limit 500 --output-dir runs/at2
     """
-    if learner not in LEARNERS:
-        raise unknown("learner", learner, LEARNERS)
+    check_choice("learner", learner, LEARNERS)
     return At2Recipe(
         name="at2",
         trains_language_models=True,

@@ -31,7 +31,9 @@ def load_explained_model(
     if isinstance(model, ExplainedModel):
         if tokenizer not in (None, model.processing_class):
             raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
-        return model if max_length is None else model.with_max_length(max_length)
+        if max_length is None:
+            return model
+        return model.with_max_length(max_length)
     if is_from_scratch(model):
         raise ExegeteError(f"{name} explains a model that is fine-tuned already: give its folder as the model")
     if isinstance(tokenizer, str | Path):

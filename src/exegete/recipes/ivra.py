@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from datasets import Dataset
 from torch import nn
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention, Mix
 from exegete.explainers.learned.learned_attention import Norm
 from exegete.models import ExplainedModel
@@ -274,6 +274,5 @@ def _parse_criteria(criteria: str) -> list[str]:
     if not names:
         raise ExegeteError(f"expected at least one criterion. Valid choices: {', '.join(CRITERIA)}")
     for name in names:
-        if name not in CRITERIA:
-            raise unknown("criterion", name, CRITERIA)
+        check_choice("criterion", name, CRITERIA)
     return [name for name in CRITERIA if name in names]

@@ -52,7 +52,9 @@ def use_preset(made: Recipe, preset: str | None) -> Recipe:
     """Return the recipe, with the paper's training arguments if the preset is `paper`. ExegeteError for others."""
     if preset not in (None, *PRESETS):
         raise unknown("preset", preset, PRESETS)
-    return made if preset is None or made.paper_arguments is None else replace(made, arguments=made.paper_arguments)
+    if preset is None or made.paper_arguments is None:
+        return made
+    return replace(made, arguments=made.paper_arguments)
 
 
 def recipe(spec: str | Recipe, *, preset: str | None = None, **params: Any) -> Recipe:

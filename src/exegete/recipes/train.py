@@ -155,7 +155,9 @@ def _unwrap_model(model: Any, recipe: Recipe) -> tuple[Any, Any]:
         model = load(model)
     if isinstance(model, ExplainedModel):
         # a recipe that only explains the model keeps its task, such as the template of a prompted classifier
-        return (model, None) if recipe.keeps_model else (model.model, model.processing_class)
+        if recipe.keeps_model:
+            return (model, None)
+        return (model.model, model.processing_class)
     if isinstance(model, tuple):
         if len(model) != 2:
             raise ExegeteError(f"expected (model, tokenizer), got a tuple of {len(model)}")

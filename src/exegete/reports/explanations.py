@@ -140,7 +140,9 @@ class Explanation:
         """What a reader should know about the input and the response, in words."""
         notes = ["input cut to the model's length"] if self.truncated else []
         repeated = self.metadata.get("repeated_sentences")
-        return [*notes, f"{repeated} repeated sentences are explained where they come first"] if repeated else notes
+        if not repeated:
+            return notes
+        return [*notes, f"{repeated} repeated sentences are explained where they come first"]
 
     @property
     def content_scores(self) -> NDArray[np.float32]:
@@ -379,7 +381,9 @@ class Explanations(Sequence[Explanation]):
         import pandas as pd
 
         frames = [item.to_pandas(long=True) for item in self]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        if frames:
+            return pd.concat(frames, ignore_index=True)
+        return pd.DataFrame()
 
     def to_json(self) -> str:
         """Return a JSON list with one object per example; numbers that JSON lacks (NaN, infinity) become null."""

@@ -115,4 +115,6 @@ def _training_lines(run: Mapping[str, Any], config: Mapping[str, Any]) -> list[s
 
 
 def _format_section(title: str, lines: list[str]) -> list[str]:
-    return [f"## {title}", "\n".join(f"- {line}" for line in lines)] if lines else []
+    if not lines:
+        return []
+    return [f"## {title}", "\n".join(f"- {line}" for line in lines)]

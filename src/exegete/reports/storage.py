@@ -122,7 +122,9 @@ def _read_target(target: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _to_tuples(value: Any) -> Any:
-    return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(map(_to_tuples, value))
 
 
 def to_arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exegete.data.specs import parse_spec
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.metrics.agreement import jaccard, kendall_tau
 
 Measure: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
@@ -27,12 +27,10 @@ def get_measure(spec: str) -> Measure:
         ExegeteError: an unknown name or parameter, or a value that is no number.
     """
     name, given = parse_spec(spec)
-    if name not in MEASURES:
-        raise unknown("measure", name, MEASURES)
+    check_choice("measure", name, MEASURES)
     valid = list(inspect.signature(MEASURES[name]).parameters)[2:]
-    wrong = next((key for key in given if key not in valid), None)
-    if wrong is not None:
-        raise unknown(f"parameter of {name}", wrong, valid)
+    for key in given:
+        check_choice(f"parameter of {name}", key, valid)
     try:
         return partial(MEASURES[name], **{key: float(value) for key, value in given.items()})
     except ValueError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed, nn
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.models import ExplainedModel
 from exegete.models.passes.checkpointing import is_checkpointed
 from exegete.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext
@@ -89,8 +89,7 @@ class ExplanationTerms(nn.Module):
             ExegeteError: a missing or unknown input, or one of a wrong shape.
         """
         for name in inputs:
-            if name not in (*MODEL_INPUTS, *MASKS, "labels"):
-                raise unknown("input", name, (*MODEL_INPUTS, *MASKS, "labels"))
+            check_choice("input", name, (*MODEL_INPUTS, *MASKS, "labels"))
         batch = read_batch(self.model, inputs, needs_labels=True)
         # Without a graph no backward pass can follow. The mode of the model does not tell: some train without dropout.
         training = torch.is_grad_enabled()

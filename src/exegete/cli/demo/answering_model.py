@@ -33,7 +33,7 @@ from exegete.data.atomic_files import atomic_folder
 from exegete.data.generated.retrieval import generate_lessons, get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.data.provenance import write_json
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models import load
 from exegete.models.state import preserve_random_state
 from exegete.training.loop.execute import StopAfterStep, TrainResult
@@ -70,8 +70,7 @@ def train_answering_model(
     Raises:
         ExegeteError: an unknown architecture, or the folder holds a training with other settings.
     """
-    if architecture not in MODELS:
-        raise unknown("architecture", architecture, MODELS)
+    check_choice("architecture", architecture, MODELS)
     make_model, scale = MODELS[architecture], scale * STEPS_FACTOR.get(architecture, 1.0)
     folder, stop = Path(output_dir), StopAfterStep()
     whole, tokenizer = folder / "model", generated_tokenizer(get_vocabulary())

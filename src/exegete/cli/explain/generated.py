@@ -75,7 +75,9 @@ def parse_target(text: str) -> Any:
     if text == "predicted":
         return "sentences"
     parts = [re.fullmatch(r"(\d{1,9}):(\d{1,9})", part) for part in text.split(",")]
-    return [(int(part[1]), int(part[2])) for part in parts if part] if all(parts) else text
+    if not all(parts):
+        return text
+    return [(int(part[1]), int(part[2])) for part in parts if part]
 
 
 def describe_costs(

@@ -56,7 +56,9 @@ class StudyPlan:
 
         platform = self.protocol.recruiting.platform
         names = PARAMETERS[platform]
-        return "?" + "&".join(f"{name}={PLACES[platform].format(name=name)}" for name in names) if names else ""
+        if not names:
+            return ""
+        return "?" + "&".join(f"{name}={PLACES[platform].format(name=name)}" for name in names)
 
 
 @dataclass(frozen=True)

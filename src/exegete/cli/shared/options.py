@@ -187,4 +187,6 @@ def parse_target(text: str, labels: Sequence[str]) -> str | int | tuple[str | in
     # A label may itself contain a comma or be a number, so names are tried first.
     if text not in labels and "," in text:
         return tuple(cast("str | int", parse_target(part.strip(), labels)) for part in text.split(","))
-    return int(text) if text not in labels and re.fullmatch("-?[0-9]{1,9}", text) else text
+    if text not in labels and re.fullmatch("-?[0-9]{1,9}", text):
+        return int(text)
+    return text

@@ -44,7 +44,9 @@ class Recipes(TyperGroup):
         if point is not None:
             source = read_source(point.module)
             return make_command(cmd_name, source.function(point.attr), source.constant("DEPARTURES", default=()))
-        return make_command(cmd_name, RECIPES[cmd_name]) if cmd_name in RECIPES else None
+        if cmd_name not in RECIPES:
+            return None
+        return make_command(cmd_name, RECIPES[cmd_name])
 
 
 app = typer.Typer(cls=Recipes, help="Train a model: one command per training method.", no_args_is_help=True)

@@ -259,7 +259,9 @@ def _describe_best_epoch(result: TrainResult) -> str:
     """Return which epoch was kept, empty if it is unknown."""
     evaluations = [entry for entry in _dev_evaluations(result) if entry.get("step") != 0]
     epochs = [entry["epoch"] for entry in evaluations if entry["eval_loss"] == result.metrics.get("loss")]
-    return f", best epoch {epochs[0]:g} of {evaluations[-1]['epoch']:g}" if epochs else ""
+    if not epochs:
+        return ""
+    return f", best epoch {epochs[0]:g} of {evaluations[-1]['epoch']:g}"
 
 
 def print_report(result: TrainResult, rows: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 
 Pole = tuple[str, str]
 Quality = tuple[Pole, Pole]
@@ -94,6 +94,5 @@ DOMAINS: dict[str, Lexicon] = {"films": FILMS, "gadgets": GADGETS}
 
 def get_lexicon(domain: str) -> Lexicon:
     """Return the words of a domain. Raises ExegeteError for an unknown domain."""
-    if domain not in DOMAINS:
-        raise unknown("domain", domain, DOMAINS)
+    check_choice("domain", domain, DOMAINS)
     return DOMAINS[domain]

@@ -95,7 +95,9 @@ def _parse_sources(value: Any, name: str, where: str) -> list[Row] | None:
 
 def _parse_names(value: Any, name: str, where: str) -> list[str] | None:
     names = _require_list(value, name, where)
-    return None if names is None else [require_text(source, name, where) for source in names]
+    if names is None:
+        return None
+    return [require_text(source, name, where) for source in names]
 
 
 def _require_list(value: Any, name: str, where: str) -> list[Any] | None:

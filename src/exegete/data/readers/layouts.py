@@ -98,7 +98,9 @@ class DividedFile(Reader):
         return Table(features, (row for key, row in rows if is_in_split(key, split, self.seed)))
 
     def _find_files(self) -> dict[str, Path]:
-        return find_split_files(self.path, self.names) if self.names and Path(self.path).is_dir() else {}
+        if self.names and Path(self.path).is_dir():
+            return find_split_files(self.path, self.names)
+        return {}
 
     @abstractmethod
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:

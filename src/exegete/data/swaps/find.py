@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from exegete.data.generated.keyed_random import KeyedRandom
 from exegete.data.swaps import lists
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 
 Pattern = re.Pattern[str]
 _CLITIC = re.compile(r"n't|'(?:s|re|ve|ll|m)")
@@ -48,8 +48,7 @@ def find_swaps(text: str, *, kinds: Sequence[str] | None = None, choices: int = 
         ExegeteError: an unknown kind, or `choices` below 1.
     """
     for kind in kinds or ():
-        if kind not in KINDS:
-            raise unknown("kind of swap", kind, KINDS)
+        check_choice("kind of swap", kind, KINDS)
     if choices < 1:
         raise ExegeteError(f"choices is at least 1, got {choices}")
     candidates: list[Swap] = []

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.explainers.assumptions import OF_ATTENTION
 from exegete.explainers.base import OutputExplainer, SinglePass, TokenScores, compute_gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
@@ -72,8 +72,7 @@ class AttentionLast(LayerwiseAttention):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.query not in get_args(Query):
-            raise unknown("query", self.query, get_args(Query))
+        check_choice("query", self.query, get_args(Query))
 
     @property
     def capture(self) -> Capture:

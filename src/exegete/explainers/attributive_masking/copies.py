@@ -56,7 +56,9 @@ def copy_weights(copies: nn.Module) -> Iterator[nn.Parameter]:
 
 def _copy_layer(layer: nn.Module, count: int, rank: int) -> nn.Module:
     if isinstance(layer, nn.Linear):
-        return BatchedLowRankLinear(layer, count, rank) if rank else BatchedLinear(layer, count)
+        if rank:
+            return BatchedLowRankLinear(layer, count, rank)
+        return BatchedLinear(layer, count)
     if isinstance(layer, nn.LayerNorm):
         return layer if rank else BatchedLayerNorm(layer, count)
     raise ExegeteError(
@@ -129,4 +131,6 @@ class BatchedLayerNorm(_CopiedLayer):
         normal = nn.functional.layer_norm(inputs, self.shape, eps=self.eps)
         if self.weight is not None:
             normal = normal * self.weight.view(len(inputs), *between, *self.shape)
-        return normal if self.bias is None else normal + self.bias.view(len(inputs), *between, *self.shape)
+        if self.bias is None:
+            return normal
+        return normal + self.bias.view(len(inputs), *between, *self.shape)

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 
 Inverse = Literal["log", "probability", "negative_entropy"]
 Sparsity = Literal["bce", "l1"]
@@ -56,10 +56,8 @@ class MaskWeights:
         weights = (self.preservation, self.sparsity, self.inverse)
         if min(weights) < 0 or not max(weights) > 0:
             raise ExegeteError(f"expected weights of at least 0, and one above 0, got {weights}")
-        if self.inverse_form not in get_args(Inverse):
-            raise unknown("form of inverse masking", self.inverse_form, get_args(Inverse))
-        if self.sparsity_form not in get_args(Sparsity):
-            raise unknown("form of sparsity", self.sparsity_form, get_args(Sparsity))
+        check_choice("form of inverse masking", self.inverse_form, get_args(Inverse))
+        check_choice("form of sparsity", self.sparsity_form, get_args(Sparsity))
 
     def total(self, kept: Tensor, without: Tensor, answer: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
         """Return the weighted sum of the three losses of each example (eq. 4): [B]."""

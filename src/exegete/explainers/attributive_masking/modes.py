@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.families import FAMILIES
 
@@ -35,8 +35,7 @@ class SoftMasking(nn.Module):
 
     def __init__(self, mode: Mode = "mask", predictor: str | None = None, width: int | None = None) -> None:
         super().__init__()
-        if mode not in get_args(Mode):
-            raise unknown("masking mode", mode, get_args(Mode))
+        check_choice("masking mode", mode, get_args(Mode))
         if (mode == "predicted") != (predictor is not None):
             raise ExegeteError(
                 "masking by predicted tokens needs a masked language model as predictor, others have none"
@@ -126,7 +125,9 @@ def _load_predictor(name: str, device: str) -> _Predictor:
 def choose_mode(model: ExplainedModel) -> Mode:
     """Return the default mode: `omit`, or `mask` for models whose attention accepts no weights."""
     family = FAMILIES.get(model.config.model_type)
-    return "omit" if family is not None and family.accepts_pairwise_mask else "mask"
+    if family is not None and family.accepts_pairwise_mask:
+        return "omit"
+    return "mask"
 
 
 def _weigh_attention(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from exegete.data.cards import MethodCard
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.models.layers.backward_rules import DerivativeRules
 
@@ -41,9 +41,8 @@ class DecompXLinear(BackwardRules):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name, choices in (("start", ("hidden", "embeddings")), ("gate", ("value", "both"))):
-            if getattr(self, name) not in choices:
-                raise unknown(name, getattr(self, name), choices)
+        check_choice("start", self.start, ("hidden", "embeddings"))
+        check_choice("gate", self.gate, ("value", "both"))
 
     @property
     def rules(self) -> DerivativeRules:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 
 # A rule gets the inner products ⟨x_k, b⟩ and the lengths ‖x_k‖ of the components, and returns shares w_k that sum to 1
 # (DecompX, Modarressi et al. 2023, whose default is absdot).
@@ -49,8 +49,7 @@ NEED_LENGTHS = frozenset({"norm", "abssim"})
 
 def check_rule(name: str) -> str:
     """Return the rule's name; ExegeteError if there is no such rule."""
-    if name not in RULES:
-        raise unknown("bias rule", name, RULES)
+    check_choice("bias rule", name, RULES)
     return name
 
 

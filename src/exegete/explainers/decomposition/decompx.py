@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition import biases
@@ -64,8 +64,7 @@ class DecompX(Explainer):
     @property
     def rules(self) -> DecompositionRules:
         """The parameters for the decomposition of layers."""
-        if self.activation not in ("zero_origin", "tangent", "relu"):
-            raise unknown("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
+        check_choice("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
         return DecompositionRules(biases.check_rule(self.bias), self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition.nearness import HeadVectors
@@ -48,8 +48,7 @@ class FlashTrace(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.sinks not in ("predicting", "own"):
-            raise unknown("sinks", self.sinks, ("predicting", "own"))
+        check_choice("sinks", self.sinks, ("predicting", "own"))
         if self.hops < 0:
             raise ExegeteError(f"expected hops of at least 0, got {self.hops}")
 

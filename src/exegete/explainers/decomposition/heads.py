@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.explainers.decomposition import biases
 from exegete.models.layers import activations
 from exegete.models.layers.layer_parts import HeadParts
@@ -16,8 +16,7 @@ def propagate_head(
     parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
 ) -> Tensor:
     """Propagate components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
-    if activation not in ("zero_origin", "tangent"):
-        raise unknown("head activation rule", activation, ("zero_origin", "tangent"))
+    check_choice("head activation rule", activation, ("zero_origin", "tangent"))
     if parts.dense is not None:
         components = biases.add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
         height = parts.dense(point)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.base import TargetSelector, TokenScores
 from exegete.explainers.decomposition.maps import LayerMaps
@@ -51,8 +51,7 @@ class InformationFlow(LayerMaps):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.form not in ("rollout", "routes"):
-            raise unknown("form", self.form, ("rollout", "routes"))
+        check_choice("form", self.form, ("rollout", "routes"))
         if not 0 <= self.threshold < 1:
             raise ExegeteError(f"expected a threshold from 0 to 1, got {self.threshold}")
 

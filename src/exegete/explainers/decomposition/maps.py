@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
 from exegete.models import Batch, ExplainedModel
@@ -43,8 +43,7 @@ class LayerMaps(Explainer):
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the scores example by example, without padding."""
-        if self.layers not in ("up_to", "each"):
-            raise unknown("choice of layers", self.layers, ("up_to", "each"))
+        check_choice("choice of layers", self.layers, ("up_to", "each"))
         traces = trace_examples(model, batch)
         both = stack_readout_rows(model, batch, traces, select_target, self._compute_readout_rows)
         return TokenScores(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach())

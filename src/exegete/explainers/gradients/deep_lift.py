@@ -12,7 +12,7 @@ from captum.attr import DeepLift as CaptumDeepLift
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, constant_target
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, Capture, ExplainedModel
@@ -60,8 +60,7 @@ class DeepLift(DimensionwiseExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.rule not in get_args(Rule):
-            raise unknown("rule", self.rule, get_args(Rule))
+        check_choice("rule", self.rule, get_args(Rule))
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return a forward pass at the baseline, and one at the input with a backward pass; Captum's go back twice."""

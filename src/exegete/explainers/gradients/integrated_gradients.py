@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.base import (
     DimensionwiseExplainer,
     Point,
@@ -60,8 +60,7 @@ class IntegratedGradients(DimensionwiseExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.rule not in get_args(Rule):
-            raise unknown("quadrature rule", self.rule, get_args(Rule))
+        check_choice("quadrature rule", self.rule, get_args(Rule))
         least = 2 if self.rule == "riemann_trapezoid" else 1
         if self.n_steps != "auto" and self.n_steps < least:
             raise ExegeteError(f"{self.rule} needs n_steps of at least {least}, got {self.n_steps}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import unknown
+from exegete.errors import check_choice, unknown
 from exegete.explainers.base import Aggregate
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, sum_gradient
 
@@ -37,8 +37,7 @@ class Saliency(EmbeddingGradient):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.norm not in get_args(Norm):
-            raise unknown("norm", self.norm, get_args(Norm))
+        check_choice("norm", self.norm, get_args(Norm))
         if self.aggregate is not None and self.aggregate not in get_args(Aggregate):
             raise unknown("aggregate", self.aggregate, get_args(Aggregate))
 

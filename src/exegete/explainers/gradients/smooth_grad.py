@@ -66,4 +66,6 @@ class SmoothGrad(DimensionwiseExplainer):
         total = torch.zeros_like(embeddings)
         for part in gradients_at(model, batch, target, rows, add_noise):
             total = total.index_add(0, rows[part.points], part.gradient / self.n_samples)
-        return sum_gradient(total) if self.aggregate == "sum" else self.aggregate_dimensions(total)
+        if self.aggregate == "sum":
+            return sum_gradient(total)
+        return self.aggregate_dimensions(total)

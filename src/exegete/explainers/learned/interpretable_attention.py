@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.learned.learned_attention import (
     NORMS,
     LearnedAttention,
@@ -177,11 +177,9 @@ class InterpretableAttention(LearnedAttention):
 
 
 def _check_normaliser(normaliser: str, mix: str | None) -> tuple[str, str]:
-    if normaliser not in NORMS:
-        raise unknown("normaliser", normaliser, NORMS)
+    check_choice("normaliser", normaliser, NORMS)
     mix = mix or ("coefs" if normaliser == "softmax" else "literal")
-    if mix not in get_args(Mix):
-        raise unknown("mix", mix, get_args(Mix))
+    check_choice("mix", mix, get_args(Mix))
     return normaliser, mix
 
 

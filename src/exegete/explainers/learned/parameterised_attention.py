@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.errors import unknown
+from exegete.errors import check_choice, unknown
 from exegete.explainers.learned.learned_attention import (
     NORMS,
     LearnedAttention,
@@ -56,8 +56,7 @@ class ParameterisedAttention(LearnedAttention):
         super().__init__(n_layers, n_heads)
         if normaliser != "none" and normaliser not in NORMS:
             raise unknown("normaliser", normaliser, (*NORMS, "none"))
-        if layers not in get_args(Layers):
-            raise unknown("layers", layers, get_args(Layers))
+        check_choice("layers", layers, get_args(Layers))
         self.normaliser, self.layers, self.special_tokens = normaliser, layers, special_tokens
         used = n_layers if layers == "all" else 1
         # Any constant start gives a uniform λ: untrained, the scores are the mean over heads.

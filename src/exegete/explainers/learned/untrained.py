@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.data.specs import BOOLEANS
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.base import Explainer, SinglePass
 from exegete.explainers.learned.base import LearnedExplainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
@@ -44,8 +44,7 @@ class UntrainedExplainer(SinglePass):
         valid = inspect.signature(self.explainer_class).parameters
         names = [name for name in valid if name not in SIZES]
         for name in self.options:
-            if name not in names:
-                raise unknown(f"parameter of {self.name}?untrained", name, names)
+            check_choice(f"parameter of {self.name}?untrained", name, names)
         values = {name: BOOLEANS.get(value, value) for name, value in self.options.items()}
         if not all(isinstance(values[name], bool) for name in values if isinstance(valid[name].default, bool)):
             raise ExegeteError(f"{self.name}?untrained: expected true or false, got {dict(self.options)}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.base import Explainer
 from exegete.explainers.perturbation.beam import Beam, run_beams
 from exegete.explainers.perturbation.coalitions import coalition_values
@@ -56,8 +56,7 @@ class Solvex(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.objective not in get_args(SearchObjective):
-            raise unknown("objective", self.objective, get_args(SearchObjective))
+        check_choice("objective", self.objective, get_args(SearchObjective))
         if self.beam < 1:
             raise ExegeteError(f"solvex needs a beam of at least 1, got {self.beam}")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.perturbation.context_cite import batch_ablation_masks
 from exegete.metrics.faithfulness.unit_order import UnitMetric, UnitOrderMetric
 from exegete.models import Batch, ExplainedModel
@@ -65,8 +65,7 @@ class Lds(UnitMetric):
         super().__post_init__()
         if not 0 < self.keep < 1:
             raise ExegeteError(f"lds needs keep between 0 and 1, got {self.keep}")
-        if self.sets not in get_args(Sets):
-            raise unknown("sets", self.sets, get_args(Sets))
+        check_choice("sets", self.sets, get_args(Sets))
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; NaN if all answers or all sums are equal."""
@@ -128,7 +127,9 @@ class TopkDrop(UnitOrderMetric):
 
 def with_log_output(model: ExplainedModel) -> ExplainedModel:
     """Return the model with the target's log-probability as output; a regression is returned unchanged."""
-    return model if model.task.name == "regression" else model.with_output("log_prob")
+    if model.task.name == "regression":
+        return model
+    return model.with_output("log_prob")
 
 
 def replace_infinite(answers: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.metrics.base import Metric, build_metric_input
 from exegete.metrics.ranking import Rounding, check_fractions, top_fraction
 from exegete.models import Batch, ExplainedModel
@@ -42,10 +42,8 @@ class Erasure(Metric):
 
     def __post_init__(self) -> None:
         check_fractions(self.fractions())
-        if self.how not in get_args(RemovalMethod):
-            raise unknown("perturbation", self.how, get_args(RemovalMethod))
-        if self.rounding not in get_args(Rounding):
-            raise unknown("rounding", self.rounding, get_args(Rounding))
+        check_choice("perturbation", self.how, get_args(RemovalMethod))
+        check_choice("rounding", self.rounding, get_args(Rounding))
 
     @abstractmethod
     def fractions(self) -> tuple[float, ...]:
@@ -123,8 +121,7 @@ class OverBudgets(Erasure):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.divisor not in get_args(Divisor):
-            raise unknown("divisor", self.divisor, get_args(Divisor))
+        check_choice("divisor", self.divisor, get_args(Divisor))
 
     def fractions(self) -> tuple[float, ...]:
         """Return the budgets that the mean is taken over."""

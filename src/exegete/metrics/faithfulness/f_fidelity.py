@@ -84,7 +84,9 @@ class FFidelity(UnitMetric):
         copy = _load_cached(str(Path(self.copy).expanduser().resolve()), str(model.device))
         if copy.labels != model.labels:
             raise ExegeteError(f"{self.copy} is no copy of the model: its labels are {copy.labels}, not {model.labels}")
-        return WindowedModel(copy, model.stride) if isinstance(model, WindowedModel) else copy
+        if not isinstance(model, WindowedModel):
+            return copy
+        return WindowedModel(copy, model.stride)
 
     def draw_removed(self, batch: Batch, order: UnitOrder) -> Tensor:
         """Return the removed units of each budget and draw: [K · draws, B, U]."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.seeding import example_generators
 from exegete.metrics.base import Metric
 from exegete.metrics.faithfulness.unit_order import check_positive
@@ -52,8 +52,7 @@ class SoftErasure(Metric):
     keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.distance not in get_args(Distance):
-            raise unknown("distance", self.distance, get_args(Distance))
+        check_choice("distance", self.distance, get_args(Distance))
         if self.share is not None and not 0 < self.share < 1:
             raise ExegeteError(f"{self.name} needs a share between 0 and 1, got {self.share}")
         check_positive(self.name, draws=self.draws)
@@ -118,7 +117,9 @@ class SoftErasure(Metric):
         half = (one.sqrt() - other.sqrt()).square().sum(-1) / 2
         # Start and end of a span are independent, so their Bhattacharyya coefficients multiply.
         squared = half if model.task.name != "span" else 1 - (1 - half).prod(-1)
-        return squared.sqrt() if self.distance == "hellinger" else math.sqrt(2) * squared
+        if self.distance == "hellinger":
+            return squared.sqrt()
+        return math.sqrt(2) * squared
 
 
 @dataclass(frozen=True, kw_only=True)

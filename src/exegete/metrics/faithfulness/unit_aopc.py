@@ -37,7 +37,9 @@ class UnitComprehensiveness(UnitOrderMetric):
 
     def select_output(self, model: ExplainedModel) -> ExplainedModel:
         """Return the model with its probability as output, also for generated text."""
-        return model if model.task.name == "regression" else model.with_output("prob")
+        if model.task.name == "regression":
+            return model
+        return model.with_output("prob")
 
     def removal_sizes(self, counts: Tensor) -> Tensor:
         """Return the size of the whole input, then 1 … K units, at most all of them: [1 + K, B]."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.granularity import Granularity
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.units import number_units
 from exegete.metrics.base import Metric
@@ -51,10 +51,8 @@ class UnitMetric(Metric):
     """Names of the parameters that must be at least 1."""
 
     def __post_init__(self) -> None:
-        if self.level not in get_args(Granularity):
-            raise unknown("level", self.level, get_args(Granularity))
-        if self.how not in get_args(RemovalMethod):
-            raise unknown("perturbation", self.how, get_args(RemovalMethod))
+        check_choice("level", self.level, get_args(Granularity))
+        check_choice("perturbation", self.how, get_args(RemovalMethod))
         if self.max_units is not None and self.max_units < 1:
             raise ExegeteError(f"{self.name} needs max_units of at least 1, got {self.max_units}")
         check_positive(self.name, **{name: getattr(self, name) for name in self.positive_params})

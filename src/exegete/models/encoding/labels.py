@@ -69,7 +69,9 @@ def match_labels(names: Sequence[str], known: Sequence[str]) -> Mapping[int, int
         if numbers and set(numbers) <= set(order):
             return {place: order.index(number) for place, number in enumerate(numbers)}
     # A model that was trained without names has LABEL_0, LABEL_1, …
-    return {place: place for place in range(size)} if is_complete and _parse_numbers(known) else {}
+    if is_complete and _parse_numbers(known):
+        return {place: place for place in range(size)}
+    return {}
 
 
 def _parse_numbers(names: Sequence[str]) -> list[int]:

@@ -15,7 +15,7 @@ from transformers import StoppingCriteria
 from exegete.data.alignment import Alignment, align
 from exegete.data.exchange import Exchange
 from exegete.data.sentences import find_text_of_tokens
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template
@@ -55,7 +55,9 @@ class ResponseFormat:
         """Return the most tokens of a prompt before a response of this length, 0 or less if that is too long."""
         if not self.is_encoder_decoder:
             return self.max_length - response
-        return self.max_length if response + len(self.start) <= self.max_length else 0
+        if response + len(self.start) <= self.max_length:
+            return self.max_length
+        return 0
 
 
 def prompt_to_row(example: Any) -> dict[str, Any]:
@@ -249,8 +251,7 @@ def _mark_evidence(
     mask = torch.zeros_like(unit_of, dtype=torch.bool)
     for line, names, exchange, units in zip(mask, evidence, exchanges, unit_of, strict=True):
         for name in names or ():
-            if name not in exchange.sources:
-                raise unknown("source in evidence", name, exchange.sources)
+            check_choice("source in evidence", name, exchange.sources)
             line.logical_or_(units == exchange.sources.index(name))
     return mask, torch.tensor([names is not None for names in evidence], device=unit_of.device)
 

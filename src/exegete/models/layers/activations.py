@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from exegete.errors import unknown
+from exegete.errors import check_choice, unknown
 
 Slope = Callable[[Tensor], Tensor]
 
@@ -52,8 +52,7 @@ def get_slope(name: str) -> Slope:
     Raises:
         ExegeteError: an activation without a known slope.
     """
-    if name not in SLOPES:
-        raise unknown("activation", name, SLOPES)
+    check_choice("activation", name, SLOPES)
     return SLOPES[name]
 
 

@@ -15,7 +15,9 @@ from exegete.models.families import FAMILIES, Family, Head
 
 def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model inside a PEFT wrapper, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    if not hasattr(model, "get_base_model"):
+        return model
+    return model.get_base_model()
 
 
 def get_base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -118,7 +120,9 @@ def get_module(root: nn.Module, path: str) -> nn.Module:
 
 def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
     """Return a module of the head; a path that begins with `@` starts at the base model."""
-    return get_module(get_base_model(model), path[2:]) if path.startswith("@.") else get_module(model, path)
+    if path.startswith("@."):
+        return get_module(get_base_model(model), path[2:])
+    return get_module(model, path)
 
 
 def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models.families import Attention, Family, FeedForward
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import (
@@ -55,8 +55,7 @@ class DerivativeRules:
 
     def __post_init__(self) -> None:
         for name, choices in (("attention", AttentionRule), ("gate", Gate)):
-            if getattr(self, name) not in get_args(choices):
-                raise unknown(name, getattr(self, name), get_args(choices))
+            check_choice(name, getattr(self, name), get_args(choices))
         if self.temperature <= 0:
             raise ExegeteError(f"expected a temperature above 0, got {self.temperature}")
 
@@ -217,7 +216,9 @@ def _make_norm_hook(factors: HeldFactors) -> Callable[[nn.Module, Any, Tensor], 
     def hold_scale(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
         norm = to_norm(module)
         scale = factors.take(lambda: norm.scale(inputs[0]))
-        return None if factors.record else norm.apply_with_scale(inputs[0], scale).to(output.dtype)
+        if factors.record:
+            return None
+        return norm.apply_with_scale(inputs[0], scale).to(output.dtype)
 
     return hold_scale
 

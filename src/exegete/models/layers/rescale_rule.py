@@ -97,7 +97,9 @@ class RescaleRule(TorchFunctionMode):
         # Norms of other families may mean something else by their weight (Gemma's is added to 1), or normalise another
         # dimension (SqueezeBERT's, a subclass of LayerNorm).
         is_known = self.model.config.model_type in FAMILIES or type(module) in (nn.LayerNorm, nn.RMSNorm)
-        return partial(_rescale_norm, to_norm(module)) if is_known and is_norm_layer(module) else None
+        if is_known and is_norm_layer(module):
+            return partial(_rescale_norm, to_norm(module))
+        return None
 
     def _enter_module(self, module: nn.Module, inputs: Any) -> None:
         self.is_inside_module = True

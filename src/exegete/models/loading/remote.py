@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from transformers import AutoTokenizer
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models.generation.completions import CompletionsModel
 from exegete.models.generation.server import KEY_VARIABLE, CompletionsServer
 from exegete.models.loading.checkpoint import check_files, describe_load_errors
@@ -43,8 +43,7 @@ def load_remote(address: str, tokenizer: Any, task: str | None, max_length: int 
     parts = urlsplit(address)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
-        if name not in OPTIONS:
-            raise unknown("option of a server's address", name, OPTIONS)
+        check_choice("option of a server's address", name, OPTIONS)
     if parts.username or parts.password:
         raise ExegeteError(f"an address is stored with results: give the server's key in {KEY_VARIABLE} instead")
     if not parts.hostname or not options.get("model"):

@@ -26,7 +26,9 @@ def intercept_inputs(modules: Iterable[nn.Module], change: Change | None = None)
         value = args[0] if args else kwargs["hidden_states"]
         value = value if change is None else change(len(inputs), value)
         inputs.append(value)
-        return ((value, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": value})
+        if args:
+            return ((value, *args[1:]), kwargs)
+        return (args, kwargs | {"hidden_states": value})
 
     with ExitStack() as scope:
         for module in dict.fromkeys(modules):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.models.batch import Batch
 from exegete.models.checks import MODEL_ERRORS, Probe, describe_failure, find_failure
 from exegete.models.hugging_face import HuggingFaceModel
@@ -42,8 +42,7 @@ def run_perturbed(
     cache: PerturbationCache | None = None,
 ) -> Tensor:
     """Return the logits of perturbed versions of a batch; see `ExplainedModel.predict_perturbed`."""
-    if how not in get_args(RemovalMethod):
-        raise unknown("perturbation", how, get_args(RemovalMethod))
+    check_choice("perturbation", how, get_args(RemovalMethod))
     if keep.ndim != 3 or keep.shape[1:] != batch.content.shape:
         raise ExegeteError(f"expected keep of shape [N, {len(batch)}, {batch.length}], got {list(keep.shape)}")
     if keep.dtype != torch.bool:

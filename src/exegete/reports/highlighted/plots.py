@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.reports.highlighted.colors import LIGHT
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ MOST = 20
 def plot_explanation(item: Explanation, kind: str | None = None) -> Figure:
     """Return the figure, see `Explanation.plot`."""
     kind = kind or ("bars" if len(item.targets) == 1 else "heatmap")
-    if kind not in KINDS:
-        raise unknown("plot", kind, KINDS)
+    check_choice("plot", kind, KINDS)
     size = (min(24.0, 2 + 0.5 * len(item.units)), 1.5 + 0.4 * len(item.targets))
     if kind != "heatmap":
         size = (7.0, 1.2 + 0.3 * min(len(item.units), MOST + 1))

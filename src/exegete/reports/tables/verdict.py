@@ -104,4 +104,6 @@ def _format_cost(board: Leaderboard, leaders: Sequence[int]) -> str:
 def _join_names(names: Sequence[str], last: str = " and ") -> str:
     """Return the names with commas, `last` before the last one; of many the first NAMED and the number of others."""
     shown = list(names) if len(names) <= NAMED + 1 else [*names[:NAMED], f"{len(names) - NAMED} more"]
-    return ", ".join(shown[:-1]) + last + shown[-1] if len(shown) > 1 else shown[0]
+    if len(shown) > 1:
+        return ", ".join(shown[:-1]) + last + shown[-1]
+    return shown[0]

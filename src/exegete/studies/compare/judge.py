@@ -101,7 +101,9 @@ def judge(
 
 def include_special_tokens(batch: Batch, metric: Metric) -> Batch:
     """Return the batch that a metric with `specials` judges: special tokens are content without rationale."""
-    return replace(batch, content=batch.attended) if getattr(metric, "specials", False) else batch
+    if not getattr(metric, "specials", False):
+        return batch
+    return replace(batch, content=batch.attended)
 
 
 def _judge_by_metric(

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.studies.protocols import citations, students, trained, words
 
 if TYPE_CHECKING:
@@ -77,12 +77,10 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
 
 def check_protocol(name: str, options: Mapping[str, Any]) -> None:
     """Raise ExegeteError for an unknown protocol or option, or a missing option."""
-    if name not in PROTOCOLS:
-        raise unknown("protocol", name, PROTOCOLS)
+    check_choice("protocol", name, PROTOCOLS)
     valid = _protocol_options(name)
-    wrong = next((key for key in options if key not in valid), None)
-    if wrong is not None:
-        raise unknown(f"option of {name}", wrong, valid)
+    for key in options:
+        check_choice(f"option of {name}", key, valid)
     missing = [key for key, each in valid.items() if each.default is each.empty and key not in options]
     if missing:
         raise ExegeteError(f"{name} needs the option {missing[0]!r}")
@@ -117,9 +115,8 @@ def run_protocol(
     arguments = {key: given[key] for key in _run_arguments(name)}
     result = protocol.run(model, data, **options, **arguments)
     figures = result if isinstance(result, Mapping) else result.columns.drop(["example", "method"])
-    wrong = next((key for key in figures if key not in protocol.figures), None)
-    if wrong is not None:
-        raise unknown(f"figure of {name}", wrong, protocol.figures)
+    for key in figures:
+        check_choice(f"figure of {name}", key, protocol.figures)
     return result
 
 

@@ -179,7 +179,9 @@ class CellBuilder:
 
     def _model_address(self, ref: RunRef, cell: Cell | None, part: RunPart | None) -> Mapping[str, Any]:
         """Return the address of the grid's model, or of the folder that `part` names in a cell."""
-        return self.sources.start_model(ref).address if cell is None else _folder_address(cell, part)
+        if cell is None:
+            return self.sources.start_model(ref).address
+        return _folder_address(cell, part)
 
     def _add_judgements(self, name: str, judgement: JudgementPart, ref: RunRef, trained: Cell | None) -> None:
         """Add the judgements of one training run: a run for each dataset and each limit of explainers."""

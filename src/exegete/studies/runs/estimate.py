@@ -47,7 +47,9 @@ def format_duration(seconds: float) -> str:
         return f"{max(seconds, 1):.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
+    if seconds < 172800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
 
 
 def _kind_of(run: StudyRun) -> Kind:

@@ -140,7 +140,9 @@ def _run_protocol(
         explainers=list(stored_names),
         folder=space.work / "protocol",
     )
-    return figures.replace({"method": stored_names}) if isinstance(figures, pd.DataFrame) else figures
+    if not isinstance(figures, pd.DataFrame):
+        return figures
+    return figures.replace({"method": stored_names})
 
 
 def _run_comparison(
@@ -173,7 +175,9 @@ def _fill_metric(spec: str, facts: Mapping[str, Any], store: Store) -> str:
 def _start_source(cell: Cell, store: Store) -> str | Path:
     """Return the source of the model that a cell starts from: the grid's, or another cell's folder."""
     model = cell.config["model"]
-    return _run_folder(model, store) if TRAINED in model else str(cell.sources["model"])
+    if TRAINED in model:
+        return _run_folder(model, store)
+    return str(cell.sources["model"])
 
 
 def _start_model(cell: Cell, store: Store) -> Any:
@@ -203,14 +207,18 @@ def _make_explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
 
 def load_learned_explainer(cell: Cell, name: str, store: Store) -> Explainer | None:
     """Load an explainer of a judgement from the cell that learned it; None for one without such a cell."""
-    return explainer(_fill_spec(cell, name, store)) if "run" in cell.config["explainers"][name] else None
+    if "run" not in cell.config["explainers"][name]:
+        return None
+    return explainer(_fill_spec(cell, name, store))
 
 
 def _fill_spec(cell: Cell, name: str, store: Store) -> str:
     """Return an explainer's spec, with the folder of the cell that learned it."""
     facts = cell.config["explainers"][name]
     spec = str(facts.get("spec", name))
-    return spec.replace(OWN_RUN, str(store.require_folder(facts["run"]))) if "run" in facts else spec
+    if "run" not in facts:
+        return spec
+    return spec.replace(OWN_RUN, str(store.require_folder(facts["run"])))
 
 
 def _fill_parameters(parameters: Mapping[str, Any], cell: Cell, store: Store) -> dict[str, Any]:

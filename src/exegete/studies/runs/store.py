@@ -89,7 +89,9 @@ class Store:
         """Return the last line of a failed cell's traceback."""
         text = self.failure_path(key).read_text(encoding="utf-8").strip()
         # On a full disk the file may have been created without any content.
-        return text.splitlines()[-1] if text else "its reason could not be written"
+        if not text:
+            return "its reason could not be written"
+        return text.splitlines()[-1]
 
     def read_record(self, key: str) -> Mapping[str, Any] | None:
         """Return the record of a finished cell; None if it is missing or its files are incomplete."""
@@ -147,7 +149,9 @@ class Store:
     def read_sources(self, study: str) -> Mapping[str, Any]:
         """Return the addresses of a study's datasets and models on the machine that its imported figures come from."""
         path = self.root / "sources" / f"{study}.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        if not path.exists():
+            return {}
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
     def list_finished(self) -> list[str]:
         """Return the keys of all finished cells."""

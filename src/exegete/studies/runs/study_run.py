@@ -31,7 +31,9 @@ class StudyRun:
     @property
     def title(self) -> str:
         """The place in the grid in words, which the option --only is matched with."""
-        return self.cell.title if self.partly else join_title(*place_names(self), self.judgement, self.dataset)
+        if self.partly:
+            return self.cell.title
+        return join_title(*place_names(self), self.judgement, self.dataset)
 
 
 def place_names(at: StudyRun | RunRef) -> tuple[str, str, str, str]:

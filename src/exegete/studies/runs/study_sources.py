@@ -75,7 +75,9 @@ class StudySources:
 
     def _model_key(self, model: str, seed: int) -> str:
         """Return the key of a model: its name, with the seed if its source depends on it."""
-        return f"{model}{OF_SEED}{seed}" if SEED in self.file.models[model].source else model
+        if SEED not in self.file.models[model].source:
+            return model
+        return f"{model}{OF_SEED}{seed}"
 
 
 def _use_recorded(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice, unknown
 from exegete.recipes import RECIPES
 from exegete.recipes.registry import paper_parameters, use_preset
 from exegete.studies.spec.run_ref import MODEL, RUN, TRAINED, find_run_parts
@@ -28,8 +28,7 @@ FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
     """Raise ExegeteError for an unknown recipe or parameter, or for a value from an undeclared recipe."""
     for part in find_run_parts(parameters).values():
-        if part.run not in declared:
-            raise unknown("recipe", part.run, declared)
+        check_choice("recipe", part.run, declared)
     if name != NONE and name not in RECIPES:
         raise unknown("recipe", name, [*RECIPES, NONE])
     for key, value in find_values_from_runs(parameters).items():
@@ -47,8 +46,7 @@ def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str
 def check_run_options(options: Mapping[str, Any]) -> None:
     """Raise ExegeteError for an option of a run that a study cannot set under `options`."""
     for name in options:
-        if name not in OPTIONS_OF_RUNS:
-            raise unknown("option of a run", name, OPTIONS_OF_RUNS)
+        check_choice("option of a run", name, OPTIONS_OF_RUNS)
 
 
 def find_values_from_runs(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -81,9 +79,8 @@ def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
 def _make_cached(name: str, parameters: str) -> Recipe:
     factory, given = RECIPES[name], json.loads(parameters)
     valid = inspect.signature(factory).parameters
-    wrong = next((key for key in given if key not in valid), None)
-    if wrong is not None:
-        raise unknown(f"parameter of {name}", wrong, valid)
+    for key in given:
+        check_choice(f"parameter of {name}", key, valid)
     try:
         return factory(**given)
     except TypeError as error:

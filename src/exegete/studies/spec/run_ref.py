@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice, unknown
 from exegete.studies.spec.schema import RunPart, StudyFile
 
 RUN, TRAINED, DATASET, MODEL = "run", "trained", "dataset", "model"
@@ -83,8 +83,7 @@ def resolve_run(file: StudyFile, part: RunPart, at: RunRef) -> RunRef:
     Raises:
         ExegeteError: an unknown recipe or name, or several candidates.
     """
-    if part.run not in file.recipes:
-        raise unknown("recipe", part.run, file.recipes)
+    check_choice("recipe", part.run, file.recipes)
     valid = {
         "training": trainings_of(file, part.run),
         "model": models_of(file, part.run),

@@ -35,7 +35,9 @@ def _as_explainer_parts(value: Any) -> Any:
 def _as_seeds(value: Any) -> Any:
     """Return a number N of seeds as the seeds 0 to N − 1."""
     # A bool is an int in Python.
-    return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return list(range(value))
+    return value
 
 
 Several = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]

@@ -99,7 +99,9 @@ def load_dataset(part: Mapping[str, Any]) -> Dataset:
     if not start < end <= len(data):
         left = f"has {len(data)} rows" if len(data) else "has no row left"
         raise ExegeteError(f"{part['spec']} {left}, none to take from {start} to {end}")
-    return data if "rows" not in part else data.select(sorted(order[start:end].tolist()))
+    if "rows" not in part:
+        return data
+    return data.select(sorted(order[start:end].tolist()))
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.studies.spec.checks import find_problems
 from exegete.studies.spec.schema import StudyFile
 from exegete.studies.spec.sources import resolve_dataset
@@ -118,8 +118,7 @@ def _fill_variables(document: YamlDocument, value: Any, place: Place) -> Any:
 
 def _apply_scale(whole: YamlDocument, scale: str) -> YamlDocument:
     """Merge the part of `scales` with the chosen scale onto the file."""
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
+    check_choice("scale", scale, SCALES)
     if "scales" not in whole.value:
         return whole
     scales = get_part(whole, "scales")

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
 from exegete.reports.figures.study_figures import Dots, Matrix, Panel, plot_heat_maps, plot_scatter, plot_strips
@@ -40,8 +40,7 @@ def make_study_figure(results: Results, name: str) -> Figure:
         ExegeteError: an unknown figure, or one without finished runs.
     """
     declared = results.grid.study.file.figures
-    if name not in declared:
-        raise unknown("figure", name, declared)
+    check_choice("figure", name, declared)
     return KINDS[declared[name].kind](results, declared[name])
 
 

@@ -124,7 +124,9 @@ class _Queue:
     def poll_seconds(self) -> float:
         """Return how long to wait for workers before looking at other processes' cells again."""
         # Only cells of other processes are left: look more often, as no worker will wake this process.
-        return POLL_SECONDS if self.running or not self.waiting else POLL_SECONDS / 4
+        if self.running or not self.waiting:
+            return POLL_SECONDS
+        return POLL_SECONDS / 4
 
     def add_result(self, result: CellResult) -> CellResult:
         """Update the queue with the end of an attempt; return it, as `failed` after the last attempt."""

@@ -49,7 +49,9 @@ class InnerOptimizer:
         # SGD in place: θ' takes the gradient's memory, which saves a copy of all weights.
         share, buffer = _undampened_share(group, state), state.get("momentum_buffer")
         after = gradient.mul_(-group["lr"] * share).add_(weight, alpha=1 - group["lr"] * share * group["weight_decay"])
-        return after if buffer is None else after.add_(buffer, alpha=-group["lr"] * group["momentum"])
+        if buffer is None:
+            return after
+        return after.add_(buffer, alpha=-group["lr"] * group["momentum"])
 
     @torch.no_grad()
     def backward(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
@@ -120,7 +122,9 @@ def _adamw_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settin
 
 
 def _add_weight_decay(gradient: Tensor, weight: Tensor, group: Settings) -> Tensor:
-    return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
+    if not group["weight_decay"]:
+        return gradient
+    return gradient.add(weight, alpha=group["weight_decay"])
 
 
 class AdamMoments(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.passes.last_layer import skip_unread_positions
@@ -111,8 +111,7 @@ class LookaheadStep:
     max_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise unknown("meta-gradient", self.mode, get_args(Mode))
+        check_choice("meta-gradient", self.mode, get_args(Mode))
 
     def gradient(
         self, batch: Batch, teacher_explanation: Tensor, held_out: Batch, seed: int, explained: Tensor | None = None
@@ -269,7 +268,9 @@ class _OuterLoss(NamedTuple):
     @property
     def call_arguments(self) -> tuple[Any, ...]:
         """The name of the student's method and its arguments."""
-        return ("simulation", self.batch) if self.explained is None else ("loss", self.batch, self.explained)
+        if self.explained is None:
+            return ("simulation", self.batch)
+        return ("loss", self.batch, self.explained)
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -283,7 +284,9 @@ class _OuterLoss(NamedTuple):
 
     def relevant_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights that the loss depends on."""
-        return _model_weights(weights) if self.explained is None else dict(weights)
+        if self.explained is None:
+            return _model_weights(weights)
+        return dict(weights)
 
 
 class _InnerStep(NamedTuple):

@@ -195,7 +195,9 @@ def make_static_explainer(name: str, teacher: ExplainedModel, normaliser: Normal
     if name.partition("?")[0] == "integrated_gradients":
         return explainer(name, **{key: value for key, value in INTEGRATED.items() if f"{key}=" not in name})
     found = explainer(name)
-    return found.for_model(teacher) if isinstance(found, UntrainedExplainer) else found
+    if not isinstance(found, UntrainedExplainer):
+        return found
+    return found.for_model(teacher)
 
 
 def normalize_scores(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:

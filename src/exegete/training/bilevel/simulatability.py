@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
 from exegete.models.loading.digest import digest_weights
@@ -47,8 +47,7 @@ class SimulatingStudent(nn.Module):
         special_tokens: bool = True,
     ) -> None:
         super().__init__()
-        if optimizer not in get_args(InnerOptimizerName):
-            raise unknown("student's optimizer", optimizer, get_args(InnerOptimizerName))
+        check_choice("student's optimizer", optimizer, get_args(InnerOptimizerName))
         if weight <= 0:
             raise ExegeteError(f"a student that learns from explanations weighs them by more than 0, got {weight}")
         own = InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=special_tokens).to(

@@ -125,11 +125,15 @@ class Teaching:
 
     def with_max_length(self, max_length: int | None) -> Teaching:
         """Return a copy whose teacher truncates texts at the student's maximum length."""
-        return self if max_length is None else replace(self, teacher=self.teacher.with_max_length(max_length))
+        if max_length is None:
+            return self
+        return replace(self, teacher=self.teacher.with_max_length(max_length))
 
     def label_data(self, data: Dataset) -> Dataset:
         """Return the data labelled by the teacher, see `label_by_teacher`; labelled data is returned unchanged."""
-        return data if ROW in data.column_names else label_by_teacher(self.teacher, data)
+        if ROW in data.column_names:
+            return data
+        return label_by_teacher(self.teacher, data)
 
     def make_objectives(self, data: Dataset, folder: Path | None = None) -> tuple[Objective, ...]:
         """Return the student's objectives: L_sim and, with explanations, the scaffolding term.

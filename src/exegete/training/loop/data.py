@@ -55,7 +55,9 @@ def text_lengths(dataset: Dataset) -> list[int]:
 def sample_evenly(data: Dataset, count: int) -> Dataset:
     """Return at most `count` examples, at equal distances in the data's order."""
     size = len(data)
-    return data if size <= count else data.select([index * size // count for index in range(count)])
+    if size <= count:
+        return data
+    return data.select([index * size // count for index in range(count)])
 
 
 def shuffle_by_length(sizes: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:

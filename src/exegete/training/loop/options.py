@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice, unknown
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -115,9 +115,8 @@ class RunOptions:
             ExegeteError: an override is not an option of a run.
         """
         valid = [each.name for each in fields(cls)]
-        wrong = next((name for name in overrides if name not in valid), None)
-        if wrong is not None:
-            raise unknown("option of a run", wrong, valid)
+        for name in overrides:
+            check_choice("option of a run", name, valid)
         return replace(options or cls(), **overrides)
 
     @property

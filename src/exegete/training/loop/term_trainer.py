@@ -82,7 +82,9 @@ class TermTrainer(Trainer):
         # The Trainer averages the batches of a step with equal weights. Scaling by size makes that average equal the
         # mean over one large batch.
         # Outside of the training loop a batch is a whole step.
-        return torch.ones_like(sizes) if self.mean_sizes is None else sizes / self.mean_sizes.clamp(min=1e-9)
+        if self.mean_sizes is None:
+            return torch.ones_like(sizes)
+        return sizes / self.mean_sizes.clamp(min=1e-9)
 
     def _is_probed_step(self) -> bool:
         """Return whether the terms' gradient norms are logged in this step: some steps of a run with several terms."""

@@ -159,7 +159,9 @@ class ObjectiveTrainer(TermTrainer):
         return loss.detach(), None if prediction_loss_only else outputs["prediction"], None
 
     def _prepare_input(self, data: Any) -> Any:
-        return data.to(self.args.device) if isinstance(data, Batch) else super()._prepare_input(data)
+        if isinstance(data, Batch):
+            return data.to(self.args.device)
+        return super()._prepare_input(data)
 
     # -- figures -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.reports.highlighted import colors
 from exegete.reports.tables.cells import make_cells
 from exegete.web.browse.corpus import render_corpus
@@ -135,6 +135,5 @@ def _render_study(request: Request, result: Result) -> Response:
 
 def _get_result(request: Request, name: str) -> Result:
     results = get_site(request).results
-    if name not in results:
-        raise unknown("result", name, results)
+    check_choice("result", name, results)
     return results[name]

@@ -72,7 +72,9 @@ class Result:
     @cached_property
     def comparison(self) -> Comparison:
         """The scores, and the attributions if they were kept."""
-        return Comparison.load(self.folder) if (self.folder / RUN).is_file() else _load_run(self.folder)
+        if (self.folder / RUN).is_file():
+            return Comparison.load(self.folder)
+        return _load_run(self.folder)
 
     @cached_property
     def leaderboard(self) -> Leaderboard:

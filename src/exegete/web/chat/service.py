@@ -113,7 +113,9 @@ class ChatService:
         """Return the method the model was trained for, else the first one chosen for the server, else the best."""
         if model in self.trained_methods:
             return self.trained_methods[model]
-        return self.configured_methods[0] if self.configured_methods else default_method(self.models[model])
+        if self.configured_methods:
+            return self.configured_methods[0]
+        return default_method(self.models[model])
 
     def has_chat_template(self, model: str) -> bool:
         """Return whether a model reads messages; other models continue a plain prompt."""

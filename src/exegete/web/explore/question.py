@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.web.choice import validate_choice
 from exegete.web.settings import Limits
 
@@ -75,8 +75,7 @@ def parse_text_question(
     chosen = tuple(dict.fromkeys(query.get("method", ()))) or tuple(default_methods(model))
     # A request only selects among the server's methods: a spec made from its words could name any file.
     for name in chosen:
-        if name not in methods:
-            raise unknown("method", name, methods)
+        check_choice("method", name, methods)
     if len(chosen) > limits.methods:
         raise ExegeteError(f"expected at most {limits.methods} methods, got {len(chosen)}")
     return TextQuestion(

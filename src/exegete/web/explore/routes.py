@@ -174,7 +174,9 @@ def _parse_request(request: Request, form: authentication.Form | None = None) ->
 
 def _select_level(question: TextQuestion, item: Explanation) -> Explanation:
     """Return the explanation by words, or by tokens; that of an image by patches."""
-    return item.aggregate("token") if question.level == "token" and item.texts else item
+    if question.level == "token" and item.texts:
+        return item.aggregate("token")
+    return item
 
 
 def _render_card(explorer: Explorer, question: TextQuestion, result: MethodResult) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers import attribute, number_units
 from exegete.explainers.registry import default_method, make_seeded, make_titles
 from exegete.metrics import metric
@@ -106,7 +106,9 @@ class Explorer:
         """Return the question's text, pair of texts or image, as `attribute` takes it."""
         if self.is_image_model(question.model):
             return Image.open(BytesIO(self.read_picture(question.picture)))
-        return (question.text, question.pair) if question.pair.strip() else question.text
+        if question.pair.strip():
+            return (question.text, question.pair)
+        return question.text
 
     def read_picture(self, key: str) -> bytes:
         """Return an uploaded picture or the picture of an example as PNG. Raises ExegeteError if it is not stored."""
@@ -119,13 +121,14 @@ class Explorer:
     def list_target_labels(self, question: TextQuestion) -> list[str]:
         """Return the labels that can be explained; empty for models with one output and for extracted answers."""
         model = self.models[question.model]
-        return list(model.labels) if model.task.name in ("classification", "multi_label") else []
+        if model.task.name not in ("classification", "multi_label"):
+            return []
+        return list(model.labels)
 
     def check_target(self, question: TextQuestion) -> str:
         """Return the question's target. Raises ExegeteError if the model has no such label."""
         valid = (PREDICTED, *self.list_target_labels(question))
-        if question.target not in valid:
-            raise unknown("target", question.target, valid)
+        check_choice("target", question.target, valid)
         return question.target
 
     def predict_labels(

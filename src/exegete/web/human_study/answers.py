@@ -46,7 +46,9 @@ class AnnotatorProgress:
     @property
     def protocol(self) -> Protocol | None:
         """Return the project's protocol; None if it has none."""
-        return None if self.project.protocol is None else parse_protocol(self.project.protocol)
+        if self.project.protocol is None:
+            return None
+        return parse_protocol(self.project.protocol)
 
     @property
     def digest(self) -> str:
@@ -56,7 +58,9 @@ class AnnotatorProgress:
     @property
     def title(self) -> str:
         """Return the study's title on annotators' pages."""
-        return self.project.name if self.protocol is None else self.protocol.title
+        if self.protocol is None:
+            return self.project.name
+        return self.protocol.title
 
     @property
     def language(self) -> str:
@@ -204,4 +208,6 @@ def save_answer(
 
 def _discard_implausible(seconds: float | None) -> float | None:
     # Seconds are measured by the browser, so they are only as trustworthy as the annotator.
-    return seconds if seconds is not None and 0 <= seconds <= MAX_SECONDS else None
+    if seconds is not None and 0 <= seconds <= MAX_SECONDS:
+        return seconds
+    return None

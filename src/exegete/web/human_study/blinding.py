@@ -32,7 +32,9 @@ class BlindExplanation(NamedTuple):
     @property
     def sources(self) -> list[ShadedSource]:
         """Return the shaded sources of a generated answer; empty for a classifier's prediction."""
-        return [] if self.attribution.exchange is None else shade_sources(self.attribution)
+        if self.attribution.exchange is None:
+            return []
+        return shade_sources(self.attribution)
 
 
 def blind_explanations(

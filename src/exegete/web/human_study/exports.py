@@ -249,7 +249,9 @@ def _escape_cell(value: Any) -> Any:
         return json.dumps(value)
     # Annotators type free text. A spreadsheet that opens the file would run =HYPERLINK(…) and the like (OWASP, CSV
     # injection).
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_PREFIXES) else value
+    if isinstance(value, str) and value.startswith(FORMULA_PREFIXES):
+        return f"'{value}"
+    return value
 
 
 def _format_json(value: Any) -> bytes:

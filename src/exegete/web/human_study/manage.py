@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from exegete.data.argilla import read_records
 from exegete.data.label_studio import read_tasks
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.web import authentication
 from exegete.web.human_study import projects
 from exegete.web.human_study.exports import get_exports, run_export
@@ -61,8 +61,7 @@ def create_study(request: Request, form: authentication.CheckedForm) -> Response
     site, name = get_site(request), authentication.get_field(form, "name").strip()
     sources = _list_results(site)
     source = authentication.get_field(form, "source")
-    if source not in sources:
-        raise unknown("result", source, sources)
+    check_choice("result", source, sources)
     limit, seed = _read_count(form, "limit", 20, MAX_EXAMPLES), _read_count(form, "seed", 0, 2**31 - 1, minimum=0)
     comparison = site.results[source].comparison
     chosen = select_comparison_items(comparison, limit)
@@ -84,8 +83,7 @@ def import_marks(request: Request, form: authentication.CheckedForm, file: authe
     """Create a study from texts that were marked with another tool, with the marks."""
     site, name = get_site(request), authentication.get_field(form, "name").strip()
     form_name = authentication.get_field(form, "format")
-    if form_name not in FORMATS:
-        raise unknown("format", form_name, FORMATS)
+    check_choice("format", form_name, FORMATS)
     try:
         content = json.loads(file)
     # Deeply nested JSON exceeds Python's recursion limit.

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice, unknown
 from exegete.reports.explanations import Explanation
 from exegete.web.human_study.items import StudyItem
 from exegete.web.human_study.kinds import KINDS, ONLY_PHASE
@@ -107,8 +107,7 @@ def check_name_and_kind(name: str, kind: str) -> None:
     """Raise ExegeteError for an invalid name or an unknown kind of a study."""
     if not NAME_PATTERN.fullmatch(name):
         raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
-    if kind not in KINDS:
-        raise unknown("kind of study", kind, KINDS)
+    check_choice("kind of study", kind, KINDS)
 
 
 def _check_items(items: Sequence[StudyItem], kind: str) -> None:
@@ -221,7 +220,9 @@ def revoke_invitation(session: Session, project: Project, annotator_id: int) -> 
 def find_annotator(session: Session, token: str) -> Annotator | None:
     """Return the annotator with this token; None if the token is unknown or revoked."""
     annotator = session.scalar(select(Annotator).where(Annotator.token_digest == digest_token(token)))
-    return annotator if annotator is not None and annotator.revoked is None else None
+    if annotator is not None and annotator.revoked is None:
+        return annotator
+    return None
 
 
 def digest_token(token: str) -> str:

@@ -141,7 +141,9 @@ def _replace_non_finite(value: Any) -> Any:
         return {key: _replace_non_finite(element) for key, element in value.items()}
     if isinstance(value, list):
         return [_replace_non_finite(element) for element in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _describe_people(people: Sequence[Participation], plan: Protocol | None, project: Project) -> list[str]:

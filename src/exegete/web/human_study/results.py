@@ -111,7 +111,9 @@ def find_widest_interval(session: Session, project: Project) -> float:
     findings = compute_findings(session, project)
     rows = findings.strengths if project.kind == "rank" else findings.gains
     widths = [row.high - row.low for row in rows]
-    return float("inf") if not widths or np.isnan(widths).any() else max(widths)
+    if not widths or np.isnan(widths).any():
+        return float("inf")
+    return max(widths)
 
 
 def load_marked_examples(session: Session, project: Project, excluded: Collection[int] = ()) -> list[MarkedExample]:

@@ -81,8 +81,12 @@ def translate_error(error: object, language: str) -> str:
     if isinstance(error, MissingError):
         values = {name: _translate_value(value, language) for name, value in error.values.items()}
         return str(make_translator(language)(error.key, **values))
-    return str(error) if language == "en" else str(make_translator(language)("missing"))
+    if language == "en":
+        return str(error)
+    return str(make_translator(language)("missing"))
 
 
 def _translate_value(value: object, language: str) -> object:
-    return translate_error(value, language) if isinstance(value, MissingError) else value
+    if not isinstance(value, MissingError):
+        return value
+    return translate_error(value, language)

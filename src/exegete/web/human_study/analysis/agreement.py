@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.errors import unknown
+from exegete.errors import check_choice
 
 Array = NDArray[np.float64]
 
@@ -49,8 +49,7 @@ def krippendorff_alpha(units: Iterable[Collection[Hashable]], level: str = "nomi
     Returns:
         α; NaN if no unit has two ratings, or if all ratings are the same.
     """
-    if level not in LEVELS:
-        raise unknown("level of measurement", level, LEVELS)
+    check_choice("level of measurement", level, LEVELS)
     rated: list[Collection[Any]] = [unit for unit in units if len(unit) > 1]
     # Nominal ratings may be of types that cannot be compared, as texts and None, so they are sorted by their repr.
     values = sorted(set(chain.from_iterable(rated)), key=repr if level == "nominal" else None)

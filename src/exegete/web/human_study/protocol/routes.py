@@ -136,7 +136,9 @@ def _find_returning_annotator(request: Request, session: Session, project: Proje
     if person is None or person.project_id != project.id:
         return None
     # On a shared computer another worker's link must not continue the earlier worker's participation.
-    return person if not who.source or person.source == dict(who.source) else None
+    if not who.source or person.source == dict(who.source):
+        return person
+    return None
 
 
 def _get_address(request: Request) -> str:
