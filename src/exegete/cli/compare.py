@@ -97,9 +97,9 @@ def compare(
     check(
         models=[model, *others], data=data, methods=methods, metrics=metrics, preset=preset, device=device, dtype=dtype
     )
-    load_options = (
-        options.prompt_options(template, labels) | {"incomplete": incomplete} | ({} if task is None else {"task": task})
-    )
+    load_options = options.prompt_options(template, labels) | {"incomplete": incomplete}
+    if task is not None:
+        load_options["task"] = task
     import exegete
     from exegete.cli.shared.options import column_options, parse_target, split_ids
     from exegete.metrics import preset as preset_metrics

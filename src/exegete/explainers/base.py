@@ -345,7 +345,9 @@ class SinglePass(Explainer):
         last_only = self.capture.last_only and (keep_graph or backward)
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
         with torch.set_grad_enabled(keep_graph or backward):
-            embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
+            embeddings = None
+            if backward:
+                embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
             # Without the positions that the head does not read, the last hidden states would be incomplete.
             with nullcontext() if capture.hidden_states else skip_unread_positions(model):
                 outputs = model(batch, embeddings, capture)

@@ -35,7 +35,9 @@ def number_units(batch: Batch, granularity: Granularity) -> Tensor:
     check_choice("granularity", granularity, get_args(Granularity))
     if granularity == "token":
         return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
-    numbers = batch.word_of if granularity == "word" else _number_larger_units(batch, granularity)
+    numbers = batch.word_of
+    if granularity != "word":
+        numbers = _number_larger_units(batch, granularity)
     numbers = torch.where(batch.content, numbers, -1)
     # Truncation and special tokens leave gaps in the numbers. Each number becomes its rank among those present, as the
     # cumulative sum of a table of presence; column 0 is for -1.

@@ -144,8 +144,12 @@ class Batch:
         """Return the examples at `rows` [K], in that order; a row may occur more than once."""
         index = torch.as_tensor(rows, device=self.device)
         selected, order = self._map_tensors(lambda tensor: tensor[index]), index.tolist()
-        alignments = None if self.alignments is None else tuple(self.alignments[row] for row in order)
-        exchanges = None if self.exchanges is None else tuple(self.exchanges[row] for row in order)
+        alignments = None
+        if self.alignments is not None:
+            alignments = tuple(self.alignments[row] for row in order)
+        exchanges = None
+        if self.exchanges is not None:
+            exchanges = tuple(self.exchanges[row] for row in order)
         return replace(selected, alignments=alignments, exchanges=exchanges)
 
     def trim_padding(self) -> tuple[Self, slice]:

@@ -276,13 +276,17 @@ class ExplainedModel(HuggingFaceModel):
         # The probability of a contrast is that of the class it argues for.
         single = target[:, 0] if is_contrast else target
         probabilities = self.task.probability(self.task.probabilities(logits), single).tolist()
-        log_probs = self.task.log_probability(logits, target).tolist() if self.task.name == "generation" else None
+        log_probs = None
+        if self.task.name == "generation":
+            log_probs = self.task.log_probability(logits, target).tolist()
         # Spans count from the example's first token, without padding on the left; those of responses already do.
         starts = None if is_contrast or log_probs is not None else batch.attended.long().argmax(1).tolist()
         targets = []
         for row, position in enumerate(target.tolist()):
             start = 0 if starts is None else starts[row]
-            value = (position[0] - start, position[1] - start) if isinstance(position, list) else position
+            value = position
+            if isinstance(position, list):
+                value = (position[0] - start, position[1] - start)
             targets.append(
                 Target(
                     text=self._name_target(batch, row, value),

@@ -245,7 +245,9 @@ def _find_span_tokens(row: Mapping[str, Any], number: int, alignment: Alignment)
     span = row.get("span")
     if span is None:
         raise ExegeteError(f"example {number} has no 'span', the stretch of the text whose tag is explained")
-    places = [place for _, place in _find_first_tokens(alignment, *span)] if span[0] < span[1] else []
+    places = []
+    if span[0] < span[1]:
+        places = [place for _, place in _find_first_tokens(alignment, *span)]
     if not places:
         raise ExegeteError(f"example {number}: its span {list(span)} covers no token of {alignment.texts[0]!r:.80}")
     return places

@@ -64,7 +64,9 @@ class CiteRecipe(LoraRecipe):
     def _calibrate(self, result: TrainResult, train: Dataset, dev: Dataset) -> None:
         model, how = result.model, self.fidelity.perturbation
         # a learned explainer was saved in the folder of the run
-        spec = f"{LEARNED_METHOD}:{result.output_dir}" if self.citation == LEARNED_METHOD else self.citation
+        spec = self.citation
+        if self.citation == LEARNED_METHOD:
+            spec = f"{LEARNED_METHOD}:{result.output_dir}"
         method = explainer(spec)
         if isinstance(method, nn.Module):
             method = method.to(model.device)

@@ -40,5 +40,7 @@ def load_explained_model(
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
     if not isinstance(model, str | Path):
         return load(model, tokenizer, task=task, max_length=max_length)
-    device = "cpu" if options.trainer_arguments.get("use_cpu") or not torch.cuda.is_available() else "cuda"
+    device = "cuda"
+    if options.trainer_arguments.get("use_cpu") or not torch.cuda.is_available():
+        device = "cpu"
     return load(model, tokenizer, device, task=task, max_length=max_length)

@@ -130,7 +130,9 @@ class IvraRecipe(Recipe):
             add_lora(model)
         criteria: list[Objective] = []
         for name, params in self.criteria.items():
-            extra: dict[str, Any] = {"student": student} if name == Simulatability.name else {}
+            extra: dict[str, Any] = {}
+            if name == Simulatability.name:
+                extra = {"student": student}
             criteria.append(CRITERIA[name](explainer, lr_multiplier=self.lr_multiplier, **params, **extra))
         # L = CE + Σ_c L_c (§3.5); the fixed model needs no cross-entropy
         return (*self.objectives, *criteria) if self.train_model else criteria

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exegete.data.exchange import Exchange
+from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError, unknown
 from exegete.reports import frames, storage
 from exegete.reports.highlighted import highlight
@@ -275,7 +276,7 @@ class Explanation:
 
     def to_row(self) -> dict[str, Any]:
         """Return plain values by column name, as stored."""
-        return storage.to_row({each.name: getattr(self, each.name) for each in fields(self)})
+        return storage.to_row(read_fields(self))
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Explanation:
@@ -287,8 +288,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold; NaN and infinity become None. `from_row` reads them again."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        values: dict[str, Any] = replace_non_finite(storage.to_records(own))
+        values: dict[str, Any] = replace_non_finite(storage.to_records(read_fields(self)))
         return values
 
 
@@ -381,9 +381,7 @@ class Explanations(Sequence[Explanation]):
         import pandas as pd
 
         frames = [item.to_pandas(long=True) for item in self]
-        if frames:
-            return pd.concat(frames, ignore_index=True)
-        return pd.DataFrame()
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def to_json(self) -> str:
         """Return a JSON list with one object per example; numbers that JSON lacks (NaN, infinity) become null."""

@@ -72,7 +72,9 @@ def _find_pipeline(config: Mapping[str, Any]) -> str | None:
 
 
 def _describe_model(run: Mapping[str, Any], explainer: str | None, pipeline: str | None, labels: Sequence[str]) -> str:
-    recipe = f", trained by `{run['recipe']}` ({run['paper']})" if run.get("recipe") and run.get("paper") else ""
+    recipe = ""
+    if run.get("recipe") and run.get("paper"):
+        recipe = f", trained by `{run['recipe']}` ({run['paper']})"
     if explainer:
         return f"A learned explainer, `{explainer}`{recipe}, made with exegete."
     task = (pipeline or "a task").replace("-", " ")

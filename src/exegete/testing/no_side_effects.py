@@ -59,7 +59,9 @@ class NoSideEffectsContract:
         with raise_in_hook(model, error, None) as calls:
             explainer.attribute(model, batch)
         # an explainer that runs no pass calls no hook
-        numbers = {1 + int(fraction * (len(calls) - 1)) for fraction in FRACTIONS} if calls else set()
+        numbers = set()
+        if calls:
+            numbers = {1 + int(fraction * (len(calls) - 1)) for fraction in FRACTIONS}
         for number in sorted(numbers):
             with raise_in_hook(model, error, number):
                 before = snapshot(model)

@@ -86,7 +86,9 @@ class ReaderContract:
         if not reader.needs_path:
             return
         base = Path(reader.path)
-        files = sorted(path for path in base.rglob("*") if path.is_file()) if base.is_dir() else [base]
+        files = [base]
+        if base.is_dir():
+            files = sorted(path for path in base.rglob("*") if path.is_file())
         for path in files:
             content = path.read_bytes()
             try:

@@ -278,7 +278,9 @@ def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: E
         if follower.is_stopped:
             # A token that begins in the answer and ends in the stop sequence is left out.
             row["response"] = [ids[n] for n in range(len(ids)) if len(follower.decode(ids[: n + 1])) <= len(text)]
-        annotations = _annotate(chats, asked, row, documents, stop) if text.strip() and row["response"] else []
+        annotations = []
+        if text.strip() and row["response"]:
+            annotations = _annotate(chats, asked, row, documents, stop)
         send({"annotations": annotations})
     return Answer(text, annotations, "stop" if has_ended or follower.is_stopped else "length", usage)
 

@@ -148,6 +148,8 @@ def explain(
         "incomplete": incomplete,
     }
     load_options |= options.prompt_options(template, labels)
+    if task is not None:
+        load_options["task"] = task
     files = [prompt, messages, *(item.rpartition("=")[2] for item in source or ())]
     check(models=[model], data=data, methods=methods, device=device, dtype=dtype, files=files)
     if data is not None:
@@ -163,7 +165,6 @@ def explain(
 
     silence_libraries()
     if data is not None:
-        load_options |= {} if task is None else {"task": task}
         set_threads(threads, hidden_size(model), device)
         named = options.column_options(text_column, text_pair_column, label_column, rationale_column, keep_columns)
         job = {
@@ -177,7 +178,7 @@ def explain(
         corpus.run_corpus({"model": model, "data": data, "folder": output_dir, **job}, workers, threads, ray)
         return
     text = sys.stdin.read() if text == "-" else text
-    explained = exegete.load(model, **load_options | ({} if task is None else {"task": task}))
+    explained = exegete.load(model, **load_options)
     set_threads(threads, hidden_size(explained), device)
     ids = split_ids(methods) or [default_method(explained)]
     example: Any = text if pair is None else (text, pair)

@@ -262,9 +262,10 @@ def import_(
 
     options.require_writable(output_dir)
     for path in files:
-        count = (
-            merge_stores(Store(path), Store(output_dir)) if path.is_dir() else import_figures(path, Store(output_dir))
-        )
+        if path.is_dir():
+            count = merge_stores(Store(path), Store(output_dir))
+        else:
+            count = import_figures(path, Store(output_dir))
         say(f"{path}: {count} runs added")
 
 

@@ -152,7 +152,9 @@ def _get_evidence(row: Row, where: str) -> list[Evidence]:
 
 def _get_document_names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:
     """Return the documents of an annotation: the listed ones and those of its evidence, or the one of the same name."""
-    names = [str(docid) for docid in get_list(row, "docids", where)] if row.get("docids") else []
+    names = []
+    if row.get("docids"):
+        names = [str(docid) for docid in get_list(row, "docids", where)]
     names += [str(docid) for docid, *_ in evidence if docid]
     return list(dict.fromkeys(names)) or [name]
 

@@ -70,7 +70,9 @@ class Hotpotqa(DividedFile):
 def _parse_source(part: Any, where: str) -> Row:
     """Return a paragraph [title, [sentence, …]] as a source."""
     title, sentences = _parse_titled(part, "context", where)
-    text = "".join(sentences) if isinstance(sentences, list) and all(isinstance(x, str) for x in sentences) else None
+    text = None
+    if isinstance(sentences, list) and all(isinstance(x, str) for x in sentences):
+        text = "".join(sentences)
     return {"name": title, "text": require_text(text, "context", where)}
 
 

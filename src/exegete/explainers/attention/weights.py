@@ -82,11 +82,10 @@ class AttentionLast(LayerwiseAttention):
     def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """Compute each layer's attention from position q, mean over heads: mean_h A^l[q, :], [B, N, L]."""
         attended = batch.attended.to(model.dtype)
-        weights = (
-            model.readout_weights(batch, target)
-            if self.query == "readout"
-            else attended / attended.sum(1, keepdim=True)
-        )
+        if self.query == "readout":
+            weights = model.readout_weights(batch, target)
+        else:
+            weights = attended / attended.sum(1, keepdim=True)
         return torch.stack([_average_rows(weights, layer) for layer in outputs.attentions], 1)
 
 

@@ -89,7 +89,9 @@ class BackwardRules(DimensionwiseExplainer):
             self._capture_layer_inputs(model, keep_graph) as inputs,
         ):
             embedded = self.start == "embeddings"
-            embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
+            embeddings = None
+            if embedded:
+                embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
             with skip_unread_positions(model):
                 outputs = model(batch, embeddings, CAPTURE)
         logits, explanations = outputs.logits.detach(), []

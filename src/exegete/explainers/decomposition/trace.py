@@ -106,7 +106,9 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     for path in architecture.norms:
         norms.append([get_module(block, path) for block in blocks])
     with intercept_inputs(blocks) as x, intercept_inputs(norms[0]) as first, intercept_inputs(norms[1]) as second:
-        final = [get_module(get_base_model(model.model), architecture.final_norm)] if architecture.final_norm else []
+        final = []
+        if architecture.final_norm:
+            final = [get_module(get_base_model(model.model), architecture.final_norm)]
         with intercept_inputs(final) as last:
             outputs = model(batch, capture=CAPTURE)
     # A pre-norm layer ends where the next one, or the final norm, begins.

@@ -181,7 +181,9 @@ def apply_backward_rules(
                 scope.enter_context(module.register_forward_pre_hook(_make_halving_hook(factors)))
         for layer, attentions, feed_forward in _list_halves(model, family):
             _hold_activation(feed_forward, layer, factors, rules, scope)
-            products = [attention.output for attention in attentions] if rules.attention == "shared" else []
+            products = []
+            if rules.attention == "shared":
+                products = [attention.output for attention in attentions]
             if feed_forward.is_gated and rules.gate == "both":
                 products.append(feed_forward.out)
             # The projection behind a product is the first module that sees it.

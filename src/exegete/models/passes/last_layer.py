@@ -83,7 +83,9 @@ def _compute_predicting_columns(model: HuggingFaceModel, family: Family) -> Iter
         nonlocal columns
         # `logits_to_keep` names the columns that the head reads, see `GeneratingModel`.
         kept = kwargs.get("logits_to_keep")
-        columns = slice(int(kept[0]), int(kept[-1]) + 1) if isinstance(kept, Tensor) else slice(None)
+        columns = slice(None)
+        if isinstance(kept, Tensor):
+            columns = slice(int(kept[0]), int(kept[-1]) + 1)
 
     token = _SHORTENED.set((*_SHORTENED.get(), last))
     with ExitStack() as scope:

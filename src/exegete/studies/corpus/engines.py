@@ -104,7 +104,9 @@ def _explain_on_ray(job: CorpusJob, workers: int, address: str) -> None:
         options = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": gpus}
         numbers.map_batches(_ShardExplainer, fn_constructor_args=(job, num_shards), **options).materialize()
     except ray.exceptions.RayTaskError as error:
-        cause = error.cause if isinstance(error.cause, ExegeteError) else str(error).strip().splitlines()[-1]
+        cause = error.cause
+        if not isinstance(error.cause, ExegeteError):
+            cause = str(error).strip().splitlines()[-1]
         raise ExegeteError(str(cause)) from error
     except ray.exceptions.RayError as error:
         raise ExegeteError(f"the cluster gave up ({type(error).__name__}): the same command resumes") from error

@@ -76,7 +76,9 @@ class CellBuilder:
 
     def _make_training_cell(self, ref: RunRef) -> Cell | None:
         part, start, place = self.file.recipes[ref.recipe], self.file.models[ref.model], ("recipes", ref.recipe)
-        other = None if part.model is None else self._model_cell(part.model, ref, (*place, "model"))
+        other = None
+        if part.model is not None:
+            other = self._model_cell(part.model, ref, (*place, "model"))
         if part.recipe == recipe_configs.NONE:
             return other
         data = self.file.training[ref.training]
@@ -186,7 +188,9 @@ class CellBuilder:
     def _add_judgements(self, name: str, judgement: JudgementPart, ref: RunRef, trained: Cell | None) -> None:
         """Add the judgements of one training run: a run for each dataset and each limit of explainers."""
         place: Place = ("judgements", name)
-        judged = trained if judgement.model is None else self._model_cell(judgement.model, ref, (*place, "model"))
+        judged = trained
+        if judgement.model is not None:
+            judged = self._model_cell(judgement.model, ref, (*place, "model"))
         explainers, learned = self._explainer_configs(judgement, ref, trained)
         options, needs, parts = self._resolve_values(judgement.options, ref, (*place, "options"))
         metrics, metric_needs = self._metric_configs(judgement, ref)

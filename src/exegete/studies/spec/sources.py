@@ -84,7 +84,9 @@ def load_dataset(part: Mapping[str, Any]) -> Dataset:
     if part.get("rationales"):
         data = selection.select_marked(data)
     if longest := dict(part.get("longest", {})):
-        counted = selection.make_token_counter(longest.pop("model")) if "model" in longest else None
+        counted = None
+        if "model" in longest:
+            counted = selection.make_token_counter(longest.pop("model"))
         ((unit, length),) = longest.items()
         data = selection.select_short(data, length, counted or UNITS[unit])
     if part.get("exclude"):

@@ -140,5 +140,7 @@ def format_first_problem(error: ValidationError, document: YamlDocument) -> str:
     place = tuple(each for each in errors[0]["loc"] if isinstance(each, str | int))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     # Of a missing or unknown key pydantic gives the whole mapping as the input.
-    got = "" if errors[0]["type"] in ("missing", "extra_forbidden") else f", got {errors[0]['input']!r:.60}"
+    got = ""
+    if errors[0]["type"] not in ("missing", "extra_forbidden"):
+        got = f", got {errors[0]['input']!r:.60}"
     return f"{document.line_of(place)}: {'.'.join(map(str, place))}: {errors[0]['msg']}{got}{more}"

@@ -69,7 +69,9 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
     for y in part.y:
         for x in part.x:
             frame = _join_measurements(results, part, x, y)
-            rho = spearmanr(frame["x"], frame["y"]).statistic if frame["x"].nunique() > 1 else np.nan
+            rho = np.nan
+            if frame["x"].nunique() > 1:
+                rho = spearmanr(frame["x"], frame["y"]).statistic
             title = "" if part.average or np.isnan(rho) else f"Spearman ρ = {rho:.2f}"
             series = []
             for name, group in frame.groupby(group_by, sort=False):

@@ -103,7 +103,9 @@ class CriterionTrainer(ObjectiveTrainer):
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         for objective in self.module.objectives:
             learned = dict(self.module.learned.items()).get(objective.name)
-            own = [] if learned is None else [weight for weight in learned.parameters() if weight.requires_grad]
+            own = []
+            if learned is not None:
+                own = [weight for weight in learned.parameters() if weight.requires_grad]
             if own:
                 _remove_from_groups(optimizer, own)
                 rate = self.args.learning_rate * objective.lr_multiplier

@@ -191,7 +191,9 @@ def select_held_out(batch: Batch, share: float) -> Tensor:
     # Pixels are hashed by their bits. Padding is left out, since its length differs from batch to batch.
     inputs = next(iter(batch.inputs.values())).flatten(1)
     tokens = inputs.float().view(torch.int32).long() if inputs.is_floating_point() else inputs
-    real = batch.attended if tokens.shape == batch.attended.shape else torch.ones_like(tokens, dtype=torch.bool)
+    real = batch.attended
+    if tokens.shape != batch.attended.shape:
+        real = torch.ones_like(tokens, dtype=torch.bool)
     powers = torch.full_like(tokens, HASH_MULTIPLIER).masked_fill(~real, 1).cumprod(1)
     mixed = (powers * (tokens + 1) * real).sum(1)
     # Two rounds of xor-shift and multiply, as in splitmix64, spread the sum over the upper bits that are compared.

@@ -165,7 +165,9 @@ def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
             spans.append([] if start == end else [[int(start), int(end)]])
         kept = kept.add_column(column, spans, feature=List(List(Value("int32"))))
     else:
-        feature = Value("float32") if task == "regression" else ClassLabel(names=list(teacher.labels))
+        feature = Value("float32")
+        if task != "regression":
+            feature = ClassLabel(names=list(teacher.labels))
         kept = kept.add_column(column, labels.tolist(), feature=feature)
     if column in data.column_names:
         gold = [row[column] for row in renumber_labels(teacher, data)]

@@ -129,7 +129,9 @@ class TrainingModule(nn.Module):
     def _run_model(self, batch: Batch, request: tuple[Capture, bool], *, keep_graph: bool) -> Outputs:
         """Run a pass that records what is requested."""
         capture, needs_embeddings = request
-        embeddings = embed_with_gradient(self.explained, batch, keep_graph=keep_graph) if needs_embeddings else None
+        embeddings = None
+        if needs_embeddings:
+            embeddings = embed_with_gradient(self.explained, batch, keep_graph=keep_graph)
         outputs: Outputs = self.explained(batch, embeddings, capture)
         return outputs
 

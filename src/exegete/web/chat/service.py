@@ -150,7 +150,9 @@ class ChatService:
         example: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in question.sources]}
         answer = question.response
         if template:
-            system = [{"role": "system", "content": question.system}] if question.system.strip() else []
+            system = []
+            if question.system.strip():
+                system = [{"role": "system", "content": question.system}]
             example["messages"] = [*system, {"role": "user", "content": text}]
         else:
             example["prompt"] = text

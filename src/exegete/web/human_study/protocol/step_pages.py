@@ -99,7 +99,9 @@ def get_example_picture(protocol: Protocol) -> bytes:
 def _render_end(request: Request, progress: AnnotatorProgress, protocol: Protocol) -> Response:
     recruiting = protocol.recruiting
     exits = {COMPLETE: recruiting.complete, SCREENED_OUT: recruiting.screened_out, FAILED: recruiting.failed}
-    status = LATE if is_late(progress.annotator, protocol) else progress.annotator.status or COMPLETE
+    status = LATE
+    if not is_late(progress.annotator, protocol):
+        status = progress.annotator.status or COMPLETE
     paragraphs = protocol.thanks
     if status != COMPLETE:
         # Keys of the catalogue are the statuses with underscores.
