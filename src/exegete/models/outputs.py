@@ -90,3 +90,8 @@ def require_finite_logits(logits: Tensor) -> Tensor:
     if (torch.isnan(logits) | torch.isposinf(logits)).any():
         raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
     return logits
+
+
+def to_float32(values: Tensor) -> Tensor:
+    """Return floating point values in float32, or unchanged if their type is wider."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, check_choice, unknown
 from exegete.models.batch import Batch
+from exegete.models.outputs import to_float32
 from exegete.models.response_positions import find_predicting_columns, find_response_positions, require_response
 
 OutputKind = Literal["logit", "log_prob", "prob"]
@@ -133,7 +134,7 @@ class Task(ABC):
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the target's log-probability [..., B] from logits [..., B, C], in float32 at least."""
-        return self.pick(F.log_softmax(_to_float32(logits), -1), target)
+        return self.pick(F.log_softmax(to_float32(logits), -1), target)
 
 
 class Classification(Task):
@@ -155,12 +156,12 @@ class MultiLabel(Task):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the sigmoid of every label's logit."""
-        return _to_float32(logits).sigmoid()
+        return to_float32(logits).sigmoid()
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the log-probability [..., B] that the target is on."""
         # logsigmoid, since the logarithm of a sigmoid is −∞ for small logits.
-        return self.pick(F.logsigmoid(_to_float32(logits)), target)
+        return self.pick(F.logsigmoid(to_float32(logits)), target)
 
 
 class Regression(Task):
@@ -279,7 +280,7 @@ class Generation(Task):
         # In the usual case, one response length without padding, no copy over the vocabulary is made.
         if full.shape[1] != index.shape[1] or not real.all():
             full = full[torch.arange(len(batch), device=batch.device)[:, None], index]
-        return _to_float32(full), batch.inputs["input_ids"].gather(1, positions)[..., None], real
+        return to_float32(full), batch.inputs["input_ids"].gather(1, positions)[..., None], real
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the table itself."""
@@ -358,10 +359,6 @@ def require_integers(target: Tensor, shape: list[int]) -> None:
     """Raise ExegeteError for a target of another shape, or of floating point numbers."""
     if list(target.shape) != shape or target.is_floating_point():
         raise ExegeteError(f"expected a target of integers {shape}, got {list(target.shape)} {target.dtype}")
-
-
-def _to_float32(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}

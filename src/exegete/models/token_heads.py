@@ -17,7 +17,7 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.explained import ExplainedModel
-from exegete.models.outputs import Capture
+from exegete.models.outputs import Capture, to_float32
 from exegete.models.tasks import Classification
 
 
@@ -60,7 +60,7 @@ class Tagging(Classification):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probabilities [B, labels] that each word has the label's likeliest tag; they need not sum to 1."""
-        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        precise = to_float32(logits)
         return (precise[..., :-1] - precise[..., -1:]).exp()
 
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:

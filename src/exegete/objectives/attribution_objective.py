@@ -13,6 +13,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
 from exegete.explainers.base import describe_explainer
 from exegete.models import Capture
+from exegete.models.outputs import to_float32
 from exegete.objectives.base import Objective, TrainingStep
 
 
@@ -72,4 +73,4 @@ class AttributionObjective(Objective):
         else:
             with torch.set_grad_enabled(keep_graph):
                 scores = self.explainer.explain(step.model, step.batch, target, special_tokens=True).scores
-        return scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return to_float32(scores)

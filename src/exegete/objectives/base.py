@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
+from exegete.models.outputs import to_float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Te
     if batch.labels is None:
         raise ExegeteError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
     labels, has_label = batch.labels, has_usable_label(batch)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = to_float32(logits)
     if model.task.name == "span":
         # cross_entropy expects the classes, here the positions, in dimension 1
         losses = F.cross_entropy(logits.transpose(1, 2), labels.clamp(min=0), reduction="none")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from exegete.explainers.base import compute_gradient, embed_with_gradient
 from exegete.models import Capture
+from exegete.models.outputs import to_float32
 from exegete.objectives.base import LabelledObjective, TrainingStep, task_losses
 
 
@@ -46,7 +47,7 @@ class GradientPenalty(LabelledObjective):
         gradient = _loss_gradient(step) if keep_graph else _separate_loss_gradient(step)
         gradient = gradient.masked_fill(~step.batch.attended[..., None], 0.0)
         # squares of half-precision gradients underflow
-        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        gradient = to_float32(gradient)
         norms: Tensor = torch.linalg.vector_norm(gradient, dim=(1, 2))
         return self.mean_over_labelled(step, norms)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.outputs import to_float32
 from exegete.objectives.base import Objective, TrainingStep
 
 CAPTURE = Capture(distribution=True)
@@ -91,7 +92,7 @@ def _copy_frozen(model: ExplainedModel) -> ExplainedModel:
 
 
 def _log_probabilities(scores: Tensor) -> Tensor:
-    return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+    return to_float32(scores).log_softmax(-1)
 
 
 def _mean_per_example(values: Tensor, batch: Batch) -> Tensor:

@@ -15,6 +15,7 @@ from exegete.explainers.gradients.deep_lift import DeepLift
 from exegete.explainers.gradients.input_x_gradient import InputXGradient
 from exegete.explainers.gradients.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, ExplainedModel
+from exegete.models.outputs import to_float32
 
 Aggregation = Literal["l2", "mean"]
 MIN_PROBABILITY = 1e-8
@@ -67,7 +68,7 @@ def select_least_important(scores: Tensor, content: Tensor, ratio: float) -> Ten
 
 def to_distribution(scores: Tensor, content: Tensor) -> Tensor:
     """Return scores of at least 0, normalised to sum to 1 over content [B, L]; uniform if all scores are 0."""
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~content, 0.0)
+    scores = to_float32(scores).masked_fill(~content, 0.0)
     shares = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
     # eq. 6: the constant keeps the logarithms of KL finite
     shares = (shares + MIN_PROBABILITY).masked_fill(~content, 0.0)

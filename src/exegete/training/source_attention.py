@@ -13,6 +13,7 @@ from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
+from exegete.models.outputs import to_float32
 from exegete.models.rank_correlation import compute_pearson
 
 
@@ -49,7 +50,7 @@ def measure_effects(
         asked, parts = replace(ablated, output=None), []
         for target in targets or [model.resolve_target(batch)]:
             shares = learner.features(model, batch, outputs, target, unit)
-            shares = shares.to(torch.promote_types(shares.dtype, torch.float32))
+            shares = to_float32(shares)
             answers = asked.evaluate_masks(model, batch, target, present, unit)
             parts.append(Effects(signs.to(shares) @ shares, answers.T.to(shares)))
     return Effects.concatenate(parts)

@@ -95,15 +95,20 @@ class CitationSettings(BaseModel, extra="forbid", strict=True):
     k: int = Field(default=2, ge=0)
 
 
+def _read_citations(value: Any) -> Any:
+    """Return true as the default settings, and false as those without sources."""
+    if value is True:
+        return {}
+    return {"k": 0} if value is False else value
+
+
 class ChatRequest(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
     """The body of a request for a chat completion. `citations` may also be true, for the defaults, or false."""
 
     model: str
     messages: list[Message] = Field(min_length=1)
     documents: list[Document] | None = None
-    citations: Annotated[
-        CitationSettings | None, BeforeValidator(lambda v: ({} if v else {"k": 0}) if isinstance(v, bool) else v)
-    ] = None
+    citations: Annotated[CitationSettings | None, BeforeValidator(_read_citations)] = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     temperature: float | None = Field(None, ge=0, le=2)

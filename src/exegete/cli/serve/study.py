@@ -124,19 +124,11 @@ def make_study(storage: Storage, name: str, kind: str | None, material: StudyMat
     cases, labels = _make_cases(name, material)
     if KINDS[kind].has_changes:
         cases = _add_changed_versions(cases, material, protocol)
+    origin = None
+    if material.models:
+        origin = describe_origin(material.models, material.sources, material.data, cases)
     with storage.write_session() as session:
-        create_project(
-            session,
-            name,
-            cases,
-            kind,
-            labels=labels,
-            seed=material.seed,
-            protocol=protocol,
-            origin=describe_origin(material.models, material.sources, material.data, cases)
-            if material.models
-            else None,
-        )
+        create_project(session, name, cases, kind, labels=labels, seed=material.seed, protocol=protocol, origin=origin)
 
 
 def _add_changed_versions(cases: Sequence[StudyItem], material: StudyMaterial, protocol: str | None) -> list[StudyItem]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError, check_choice
+from exegete.models.outputs import to_float32
 
 Inverse = Literal["log", "probability", "negative_entropy"]
 Sparsity = Literal["bce", "l1"]
@@ -18,7 +19,7 @@ MIN_PROBABILITY = 1e-7
 
 def preservation(kept: Tensor, answer: Tensor) -> Tensor:
     """Return −Σ_j y_j log F_j(x') (eq. 5) from logits [B, C] under the mask and the unmasked answer y [B, C]: [B]."""
-    return -(answer * _promote_to_float32(kept).log_softmax(-1)).sum(-1)
+    return -(answer * to_float32(kept).log_softmax(-1)).sum(-1)
 
 
 def inverse(without: Tensor, answer: Tensor, form: Inverse = "log") -> Tensor:
@@ -27,13 +28,13 @@ def inverse(without: Tensor, answer: Tensor, form: Inverse = "log") -> Tensor:
     `log`: −log(1 − F_ŷ(x'')) (eq. 6), exact also if F_ŷ rounds to 1; `probability`: F_ŷ(x'');
     `negative_entropy`: Σ_j F_j(x'') log F_j(x'').
     """
-    return INVERSE[form](_promote_to_float32(without), answer.argmax(-1, keepdim=True))
+    return INVERSE[form](to_float32(without), answer.argmax(-1, keepdim=True))
 
 
 def sparsity(scores: Tensor, counted: Tensor, form: Sparsity = "bce") -> Tensor:
     """Return the mean over `counted` [B, L] of −log(1 − a) (`bce`, eq. 7) or of a (`l1`), for scores a [B, L]: [B]."""
     # The mean is over real tokens: the reference code also counts padding, so that its loss depends on the batch.
-    values = SPARSITY[form](_promote_to_float32(scores)).masked_fill(~counted, 0.0)
+    values = SPARSITY[form](to_float32(scores)).masked_fill(~counted, 0.0)
     return values.sum(-1) / counted.sum(-1).clamp(min=1)
 
 
@@ -66,10 +67,6 @@ class MaskWeights:
             + self.inverse * inverse(without, answer, self.inverse_form)
             + self.sparsity * sparsity(scores, counted, self.sparsity_form)
         )
-
-
-def _promote_to_float32(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _log(logits: Tensor, first: Tensor) -> Tensor:

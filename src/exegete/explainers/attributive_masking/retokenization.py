@@ -62,11 +62,9 @@ class Retokenizer:
         if same and batch.length <= limit:
             return RetokenizedBatch(batch)
         if batch.alignments is None:
-            reason = (
-                f"reads at most {limit} tokens, not {batch.length}"
-                if same
-                else "has another tokenizer than the explained one"
-            )
+            reason = "has another tokenizer than the explained one"
+            if same:
+                reason = f"reads at most {limit} tokens, not {batch.length}"
             raise ExegeteError(
                 f"the masking model {reason}, and token ids alone do not contain the text: encode texts instead"
             )

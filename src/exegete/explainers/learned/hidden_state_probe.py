@@ -11,9 +11,9 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.learned.base import FittedExplainer
-from exegete.explainers.learned.learned_attention import promote_to_float32
 from exegete.explainers.units import unit_membership
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
+from exegete.models.outputs import to_float32
 
 
 class HiddenStateProbe(FittedExplainer):
@@ -93,5 +93,5 @@ class HiddenStateProbe(FittedExplainer):
                 f"{len(found) - 1} layers of {widths}: use one made for this model"
             )
         # Squares of half-precision states overflow: some dimensions of large models exceed 256.
-        states = [promote_to_float32(layer) for layer in outputs.hidden_states]
+        states = [to_float32(layer) for layer in outputs.hidden_states]
         return [nn.functional.normalize(layer, dim=-1) * self.width**0.5 for layer in states]

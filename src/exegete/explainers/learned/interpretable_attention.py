@@ -20,10 +20,10 @@ from exegete.explainers.learned.learned_attention import (
     mean_logits,
     normalise_each,
     normalise_jointly,
-    promote_to_float32,
     softmax_over,
 )
 from exegete.models import Batch, ExplainedModel, Outputs
+from exegete.models.outputs import to_float32
 
 Mix = Literal["literal", "coefs"]
 
@@ -185,7 +185,7 @@ def _check_normaliser(normaliser: str, mix: str | None) -> tuple[str, str]:
 
 def _weight_features(x: Tensor, weight: Tensor) -> Tensor:
     """Return ω ⊙ x of every head and token [B, L, H, d], in the order in memory of most models."""
-    return weight.to(promote_to_float32(x)) * promote_to_float32(x).transpose(1, 2)
+    return weight.to(to_float32(x)) * to_float32(x).transpose(1, 2)
 
 
 def _check_scales(scales: Sequence[float]) -> tuple[float, float]:

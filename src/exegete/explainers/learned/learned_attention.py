@@ -13,6 +13,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.base import LearnedExplainer
 from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
+from exegete.models.outputs import to_float32
 
 Norm = Literal["sparsemax", "softmax", "entmax15"]
 NORMS: dict[str, Callable[[Tensor, int], Tensor]] = {
@@ -76,7 +77,7 @@ def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, w
         weights: [H, d], factors of the features in the products; default: 1.
     """
     # [B, L, H, d] is the order in memory of most models: transposing back makes the reductions contiguous.
-    queries, keys = promote_to_float32(queries).transpose(1, 2), promote_to_float32(keys).transpose(1, 2)
+    queries, keys = to_float32(queries).transpose(1, 2), to_float32(keys).transpose(1, 2)
     count = attended[:, :, None, None].to(queries.dtype)
     total = queries * count
     if causal:
@@ -98,11 +99,6 @@ def sum_last_axis(values: Tensor) -> Tensor:
 def disable_autocast(device: torch.device) -> torch.autocast:
     """Return a context in which products keep their precision under autocast."""
     return torch.autocast(device.type, enabled=False)
-
-
-def promote_to_float32(values: Tensor) -> Tensor:
-    """Return the values in float32, or unchanged if their type is wider."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def normalise_jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:

@@ -15,11 +15,7 @@ from exegete.models.families import Attention
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import get_architecture, get_head_module, get_module
 from exegete.models.layers.head_activation import get_head_activation
-
-
-def to_float32(x: Tensor) -> Tensor:
-    """Return the tensor in float32, unless it already has float32 or float64."""
-    return x.float() if x.element_size() < 4 else x
+from exegete.models.outputs import to_float32
 
 
 def read_weight(module: nn.Module, name: str) -> Tensor:
@@ -246,9 +242,9 @@ class HeadParts:
 def get_head_parts(model: PreTrainedModel) -> HeadParts:
     """Return the weights of the model's head."""
     head = get_architecture(model).head
-    return HeadParts(
-        output=to_affine(get_head_module(model, head.output)),
-        dense=to_affine(get_head_module(model, head.dense)) if head.dense else None,
-        activation=get_head_activation(model) if head.dense else "",
-        norm=to_norm(get_head_module(model, head.norm)) if head.norm else None,
-    )
+    output, dense, activation, norm = to_affine(get_head_module(model, head.output)), None, "", None
+    if head.dense:
+        dense, activation = to_affine(get_head_module(model, head.dense)), get_head_activation(model)
+    if head.norm:
+        norm = to_norm(get_head_module(model, head.norm))
+    return HeadParts(output, dense, activation, norm)

@@ -133,7 +133,11 @@ def summarise(
         if auc is not None:
             total, judged = total + auc, judged + 1
             _push_bounded(disagreeing, (-auc, -row["index"], " / ".join(row["texts"])), top)
-    other = None if against is None else _read_word_statistics(parts, Path(against))
+    drift, distance, other_labels = None, None, None
+    if against is not None:
+        other = _read_word_statistics(parts, Path(against))
+        drift, distance = compute_drift(other, words, least), compute_distance(other, words)
+        other_labels = dict(other.examples)
     return CorpusSummary(
         rows=parts.head["rows"],
         labels=dict(words.examples),
@@ -142,9 +146,9 @@ def summarise(
         agreement=total / judged if judged else float("nan"),
         judged=judged,
         disagreeing=[(-auc, -index, text) for auc, index, text in sorted(disagreeing, reverse=True)],
-        drift=None if other is None else compute_drift(other, words, least),
-        distance=None if other is None else compute_distance(other, words),
-        other_labels=None if other is None else dict(other.examples),
+        drift=drift,
+        distance=distance,
+        other_labels=other_labels,
         signed=signed,
     )
 

@@ -200,9 +200,7 @@ class CellBuilder:
             for limit, limited in _group_by_limit(judgement, explainers, data.rows).items():
                 config = self._judgement_config(judgement, ref, limited, options) | {
                     "metrics": metrics,
-                    "model": self.sources.start_model(ref).address
-                    if judged is None
-                    else _folder_address(judged, judgement.model),
+                    "model": self._model_address(ref, judged, judgement.model),
                     "dataset": data.address,
                 }
                 config |= self._model_options(ref, judged, explained=bool(explainers))

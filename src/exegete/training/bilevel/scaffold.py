@@ -18,6 +18,7 @@ from exegete.explainers.learned.learned_attention import LearnedAttention, softm
 from exegete.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Capture, ExplainedModel
+from exegete.models.outputs import to_float32
 from exegete.objectives import Objective, TrainingStep
 from exegete.training.bilevel.lookahead import clip_factor
 from exegete.training.bilevel.meta_gradient import explanation_divergence
@@ -206,7 +207,7 @@ def normalize_scores(method: Explainer, scores: Tensor, attended: Tensor) -> Ten
     Signed scores go through a softmax, unsigned scores are divided by their sum. All scores of 0 give a uniform
     distribution. `LearnedAttention` gives distributions already.
     """
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~attended, 0.0)
+    scores = to_float32(scores).masked_fill(~attended, 0.0)
     if isinstance(method, LearnedAttention):
         return scores
     # The temperatures are those of the authors' code; the paper has none.
