@@ -9,5 +9,5 @@ def split_tag(tag: str) -> tuple[str, str]:
     """Return a tag's prefix, which can be empty, and its kind."""
     prefix, dash, kind = tag.partition("-")
     if dash and kind and prefix in tuple(PREFIXES):
-        return (prefix, kind)
-    return ("", tag)
+        return prefix, kind
+    return "", tag

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MethodCard
@@ -198,5 +197,7 @@ def list_methods() -> pd.DataFrame:
     import pandas as pd
 
     columns = ("name", "title", "family", "signed", "differentiable", "learned", "cost", "paper")
-    cards = EXPLAINERS.cards(MethodCard).values()
-    return pd.DataFrame(list(map(attrgetter(*columns), cards)), columns=list(columns))
+    rows = []
+    for card in EXPLAINERS.cards(MethodCard).values():
+        rows.append({column: getattr(card, column) for column in columns})
+    return pd.DataFrame(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MetricCard
@@ -97,7 +96,10 @@ def list_metrics() -> pd.DataFrame:
     import pandas as pd
 
     columns = ("name", "heading", "family", "higher_is_better", "bounds", "needs_rationale", "paper")
-    return pd.DataFrame(list(map(attrgetter(*columns), cards().values())), columns=list(columns))
+    rows = []
+    for card in cards().values():
+        rows.append({column: getattr(card, column) for column in columns})
+    return pd.DataFrame(rows)
 
 
 def preset(name: str) -> list[Metric]:

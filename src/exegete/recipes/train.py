@@ -156,8 +156,8 @@ def _unwrap_model(model: Any, recipe: Recipe) -> tuple[Any, Any]:
     if isinstance(model, ExplainedModel):
         # a recipe that only explains the model keeps its task, such as the template of a prompted classifier
         if recipe.keeps_model:
-            return (model, None)
-        return (model.model, model.processing_class)
+            return model, None
+        return model.model, model.processing_class
     if isinstance(model, tuple):
         if len(model) != 2:
             raise ExegeteError(f"expected (model, tokenizer), got a tuple of {len(model)}")

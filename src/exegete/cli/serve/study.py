@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +144,7 @@ def _add_changed_versions(cases: Sequence[StudyItem], material: StudyMaterial, p
 
 def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Sequence[str]]:
     """Return the study's examples, and the labels of the model."""
-    from exegete.reports.explanations import Explanations
+    from exegete.reports.explanations import Explanation, Explanations
     from exegete.web.human_study.items import (
         explain_items,
         make_follow_up_items,
@@ -157,7 +156,9 @@ def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Se
     if result is not None:
         return select_comparison_items(result.comparison, material.limit), result.comparison.config.get("labels", ())
     if material.saved:
-        items = list(chain.from_iterable(map(Explanations.load, material.saved)))
+        items: list[Explanation] = []
+        for folder in material.saved:
+            items += Explanations.load(folder)
         return select_saved_items(items, material.limit), ()
     if material.models and material.rows:
         model = next(iter(material.models.values()))

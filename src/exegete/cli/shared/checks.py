@@ -53,7 +53,8 @@ def check_arguments(names: Sequence[str]) -> None:
     # The names are read from the source file, since importing TrainingArguments imports torch.
     package = find_spec("transformers")
     places = (package.submodule_search_locations if package else None) or []
-    file = next((path for place in places if (path := Path(place) / "training_args.py").is_file()), None)
+    files = [Path(place) / "training_args.py" for place in places]
+    file = next((file for file in files if file.is_file()), None)
     if not names or file is None:
         return
     valid = _read_field_names(file, "TrainingArguments")

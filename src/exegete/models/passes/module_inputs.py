@@ -28,7 +28,7 @@ def intercept_inputs(modules: Iterable[nn.Module], change: Change | None = None)
         inputs.append(value)
         if args:
             return ((value, *args[1:]), kwargs)
-        return (args, kwargs | {"hidden_states": value})
+        return args, kwargs | {"hidden_states": value}
 
     with ExitStack() as scope:
         for module in dict.fromkeys(modules):

@@ -269,8 +269,8 @@ class _OuterLoss(NamedTuple):
     def call_arguments(self) -> tuple[Any, ...]:
         """The name of the student's method and its arguments."""
         if self.explained is None:
-            return ("simulation", self.batch)
-        return ("loss", self.batch, self.explained)
+            return "simulation", self.batch
+        return "loss", self.batch, self.explained
 
     @property
     def leaves(self) -> list[Tensor]:

@@ -107,7 +107,7 @@ class Explorer:
         if self.is_image_model(question.model):
             return Image.open(BytesIO(self.read_picture(question.picture)))
         if question.pair.strip():
-            return (question.text, question.pair)
+            return question.text, question.pair
         return question.text
 
     def read_picture(self, key: str) -> bytes:
