@@ -6,11 +6,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import decomposable
+import families
 from exegete import Batch, explainer
 from exegete.errors import ExegeteError
+from exegete.explainers.backward_rules import rules
 from exegete.explainers.backward_rules.gim import find_baseline_token
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers import activations
+from exegete.models.passes import layerwise
 from small import shared, uneven
 
 TARGET = torch.tensor([0, 1, 2])
@@ -179,3 +182,44 @@ def test_the_softmax_of_a_probability_keeps_its_derivative(spec):
 def test_a_temperature_is_positive():
     with pytest.raises(ExegeteError, match="above 0"):
         explainer("gim?temperature=0")
+
+
+def spy_on_layers(monkeypatch):
+    """Let all inputs be long, and count the calls of `compute_slopes`."""
+    calls = []
+
+    def compute(runs, slopes):
+        calls.append(len(runs))
+        return layerwise.compute_slopes(runs, slopes)
+
+    monkeypatch.setattr(rules, "MOST_WEIGHTS", 0)
+    monkeypatch.setattr(rules, "compute_slopes", compute)
+    return calls
+
+
+@pytest.mark.parametrize("family", sorted({"llama", "gpt2", "bert", "modernbert", "vit"} & set(families.FAMILIES)))
+@pytest.mark.parametrize("method", ["decompx_linear", "decompx_linear?start=hidden", "attn_lrp", "cp_lrp", "gim"])
+def test_layer_by_layer_scores_are_the_same(family, method, monkeypatch):
+    model, made = shared(family), explainer(method)
+    batch = model.encode(uneven(family))
+    targets = [torch.tensor([0, 1, 2, 0]), torch.tensor([1, 1, 0, 2])]
+    with torch.no_grad(), model.evaluation_mode():
+        plain, plain_rows = made.explain(model, batch, targets[0]), made.compute_each(model, batch, targets)
+        calls = spy_on_layers(monkeypatch)
+        whole, rows = made.explain(model, batch, targets[0]), made.compute_each(model, batch, targets)
+    assert len(calls) == 2
+    assert not any("forward" in layer.__dict__ for layer in model.model.modules())
+    for ours, theirs in [*zip(rows, plain_rows, strict=True), (whole.scores, plain.scores), (whole.bias, plain.bias)]:
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(whole.layers, plain.layers, rtol=1e-9, atol=1e-12)
+    assert torch.equal(whole.logits, plain.logits)
+
+
+@pytest.mark.parametrize("family", ["albert", "deberta-v2"])
+def test_layers_that_are_no_chain_keep_the_whole_graph(family, monkeypatch):
+    model, batch = shared(family), shared(family).encode(uneven(family))
+    plain = explainer("decompx_linear").attribute(model, batch, torch.tensor([0, 1, 2, 0]))
+    calls = spy_on_layers(monkeypatch)
+    scores = explainer("decompx_linear").attribute(model, batch, torch.tensor([0, 1, 2, 0]))
+    torch.testing.assert_close(scores, plain, rtol=1e-9, atol=1e-12)
+    assert family != "albert" or not calls

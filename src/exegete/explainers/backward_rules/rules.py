@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from exegete.explainers.base import (
     DimensionwiseExplainer,
@@ -18,12 +18,16 @@ from exegete.explainers.base import (
     embed_with_gradient,
 )
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.layers.architecture import get_first_layers, get_layers
+from exegete.models.layers.architecture import get_first_layers, get_layers, get_part_config
 from exegete.models.layers.backward_rules import LINEAR_RULES, DerivativeRules, HeldFactors, apply_backward_rules
+from exegete.models.passes.capture import record_attention
 from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.models.passes.layerwise import are_chained, compute_slopes, run_without_graph
 from exegete.models.passes.module_inputs import intercept_inputs
 
 CAPTURE = Capture(differentiable_twice=True)
+MOST_WEIGHTS = 1 << 28
+"""Attention weights of a pass, about 6 bytes each; with more, the values of one layer at a time are kept."""
 
 
 class BackwardRules(DimensionwiseExplainer):
@@ -80,6 +84,15 @@ class BackwardRules(DimensionwiseExplainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector]
     ) -> list[TokenScores]:
         keep_graph = torch.is_grad_enabled()
+        # All layers but the last, which `skip_unread_positions` changes for the time of the forward pass only.
+        layers = get_layers(model.model)[:-1]
+        heads = getattr(get_part_config(model.model), "num_attention_heads", 1)
+        weights = len(layers) * heads * batch.attended.numel() * batch.attended.shape[1]
+        can_run_alone = not (keep_graph or model.is_encoder_decoder) and len(set(layers)) == len(layers)
+        if weights > MOST_WEIGHTS and can_run_alone:
+            explanations = self._explain_layer_by_layer(model, batch, targets, layers)
+            if explanations is not None:
+                return explanations
         # Factors are held constant in the first derivative only. For the second one they come from an ordinary pass,
         # with their graphs.
         factors = self._record_factors(model, batch) if keep_graph else HeldFactors()
@@ -88,9 +101,8 @@ class BackwardRules(DimensionwiseExplainer):
             apply_backward_rules(model.model, factors, self.rules),
             self._capture_layer_inputs(model, keep_graph) as inputs,
         ):
-            embedded = self.start == "embeddings"
             embeddings = None
-            if embedded:
+            if self.start == "embeddings":
                 embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
             with skip_unread_positions(model):
                 outputs = model(batch, embeddings, CAPTURE)
@@ -103,14 +115,64 @@ class BackwardRules(DimensionwiseExplainer):
                     score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or number < len(targets)
                 )
             with torch.set_grad_enabled(keep_graph):
-                shares = self._compute_contributions(model, batch, slopes, points, embedded=embedded)
-                scores = self.aggregate_dimensions(shares)[:, : batch.length]
-                rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
-            layers = None
-            if not model.is_encoder_decoder:
-                layers = self._stack_layers(batch, slopes[-len(inputs) :], inputs)
-            explanations.append(TokenScores(scores, layers=layers, bias=rest, logits=logits))
+                explanations.append(self._make_explanation(model, batch, score, slopes, points, inputs, logits))
         return explanations
+
+    def _explain_layer_by_layer(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector], layers: Sequence[nn.Module]
+    ) -> list[TokenScores] | None:
+        """Return the same, with the values of one layer at a time in memory, for one more forward pass.
+
+        None if the layers of this model are more than a chain of hidden states.
+        """
+        with (
+            torch.enable_grad(),
+            apply_backward_rules(model.model, HeldFactors(), self.rules),
+            self._capture_layer_inputs(model, keep_graph=False) as inputs,
+            run_without_graph(layers) as runs,
+        ):
+            embeddings = embed_with_gradient(model, batch, keep_graph=False) if self.start == "embeddings" else None
+            with skip_unread_positions(model):
+                outputs = model(batch, embeddings, CAPTURE)
+            if not are_chained(runs, inputs[-1]):
+                return None
+            logits = outputs.logits.detach()
+            scores = [self.score(model, outputs, select_target(logits)) for select_target in targets]
+            slopes: list[Tensor] = []
+            for number, score in enumerate(scores, 1):
+                slopes += torch.autograd.grad(score.sum(), [inputs[-1]], retain_graph=number < len(scores))
+        with (
+            apply_backward_rules(model.model, HeldFactors(), self.rules),
+            record_attention(model.model, CAPTURE),
+        ):
+            slopes_of_inputs = compute_slopes(runs, slopes)
+        explanations = []
+        for score, last, before in zip(scores, slopes, slopes_of_inputs, strict=True):
+            own, points = [*before, last], inputs
+            if embeddings is not None:
+                own = [*torch.autograd.grad(inputs[0], embeddings, own[0], retain_graph=True), *own]
+                points = [embeddings, *inputs]
+            explanations.append(self._make_explanation(model, batch, score, own, points, inputs, logits))
+        return explanations
+
+    def _make_explanation(
+        self,
+        model: ExplainedModel,
+        batch: Batch,
+        score: Tensor,
+        slopes: Sequence[Tensor],
+        points: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        logits: Tensor,
+    ) -> TokenScores:
+        """Return scores from the gradients at `points`, which end with the layers' inputs."""
+        shares = self._compute_contributions(model, batch, slopes, points, embedded=self.start == "embeddings")
+        scores = self.aggregate_dimensions(shares)[:, : batch.length]
+        rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
+        layers = None
+        if not model.is_encoder_decoder:
+            layers = self._stack_layers(batch, slopes[-len(inputs) :], inputs)
+        return TokenScores(scores, layers=layers, bias=rest, logits=logits)
 
     def _compute_contributions(
         self, model: ExplainedModel, batch: Batch, slopes: Sequence[Tensor], points: Sequence[Tensor], *, embedded: bool
