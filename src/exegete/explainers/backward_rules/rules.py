@@ -22,12 +22,13 @@ from exegete.models.layers.architecture import get_first_layers, get_layers, get
 from exegete.models.layers.backward_rules import LINEAR_RULES, DerivativeRules, HeldFactors, apply_backward_rules
 from exegete.models.passes.capture import record_attention
 from exegete.models.passes.last_layer import skip_unread_positions
-from exegete.models.passes.layerwise import are_chained, compute_slopes, run_without_graph
+from exegete.models.passes.layer_calls import compute_slopes, cut_graph_at_layers
 from exegete.models.passes.module_inputs import intercept_inputs
+from exegete.models.state import choose_attention_type
 
 CAPTURE = Capture(differentiable_twice=True)
 MOST_WEIGHTS = 1 << 28
-"""Attention weights of a pass, about 6 bytes each; with more, the values of one layer at a time are kept."""
+"""Attention weights of one example, about 6 bytes each; with more, the values of one layer at a time are kept."""
 
 
 class BackwardRules(DimensionwiseExplainer):
@@ -87,9 +88,9 @@ class BackwardRules(DimensionwiseExplainer):
         # All layers but the last, which `skip_unread_positions` changes for the time of the forward pass only.
         layers = get_layers(model.model)[:-1]
         heads = getattr(get_part_config(model.model), "num_attention_heads", 1)
-        weights = len(layers) * heads * batch.attended.numel() * batch.attended.shape[1]
-        can_run_alone = not (keep_graph or model.is_encoder_decoder) and len(set(layers)) == len(layers)
-        if weights > MOST_WEIGHTS and can_run_alone:
+        weights = len(layers) * heads * batch.attended.shape[1] ** 2
+        can_run_again = not (keep_graph or model.is_encoder_decoder) and len(set(layers)) == len(layers)
+        if weights > MOST_WEIGHTS and can_run_again:
             explanations = self._explain_layer_by_layer(model, batch, targets, layers)
             if explanations is not None:
                 return explanations
@@ -121,31 +122,36 @@ class BackwardRules(DimensionwiseExplainer):
     def _explain_layer_by_layer(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector], layers: Sequence[nn.Module]
     ) -> list[TokenScores] | None:
-        """Return the same, with the values of one layer at a time in memory, for one more forward pass.
+        """Return what `_explanations` does, with one layer's values at a time in memory, for one more forward pass.
 
-        None if the layers of this model are more than a chain of hidden states.
+        None if a layer reads more than the output of the layer before, so that layers cannot run again one by one.
         """
         with (
             torch.enable_grad(),
             apply_backward_rules(model.model, HeldFactors(), self.rules),
             self._capture_layer_inputs(model, keep_graph=False) as inputs,
-            run_without_graph(layers) as runs,
+            cut_graph_at_layers(model, layers) as calls,
         ):
             embeddings = embed_with_gradient(model, batch, keep_graph=False) if self.start == "embeddings" else None
             with skip_unread_positions(model):
                 outputs = model(batch, embeddings, CAPTURE)
-            if not are_chained(runs, inputs[-1]):
+            if len(calls) + 1 != len(inputs):
                 return None
+            for call, next_input in zip(calls, inputs[1:], strict=True):
+                if call.output is not next_input or not call.depends_on_hidden_alone:
+                    return None
             logits = outputs.logits.detach()
             scores = [self.score(model, outputs, select_target(logits)) for select_target in targets]
             slopes: list[Tensor] = []
             for number, score in enumerate(scores, 1):
                 slopes += torch.autograd.grad(score.sum(), [inputs[-1]], retain_graph=number < len(scores))
+        # As in the pass: the attention that `run_pass` chooses, and rules on the modules that it then has.
         with (
-            apply_backward_rules(model.model, HeldFactors(), self.rules),
+            choose_attention_type(model.model, batch.length),
             record_attention(model.model, CAPTURE),
+            apply_backward_rules(model.model, HeldFactors(), self.rules),
         ):
-            slopes_of_inputs = compute_slopes(runs, slopes)
+            slopes_of_inputs = compute_slopes(calls, slopes)
         explanations = []
         for score, last, before in zip(scores, slopes, slopes_of_inputs, strict=True):
             own, points = [*before, last], inputs

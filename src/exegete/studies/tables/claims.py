@@ -25,7 +25,7 @@ These intervals are wider than those of tests over the examples of the same trai
 The verdict is computed from the intervals of a row; it is about the models and the training of this page.
 **reproduced**: all are inside the claim. **contradicted**: one of them is outside of it. **undecided**: neither; in
 brackets the effects that these tests would find in 80 of 100 such studies, as distances from what is claimed.
-One seed decides nothing. **not tested**: there is no fair test here."""
+One seed alone leaves a claim undecided. **not tested**: there is no fair test here."""
 CONDITION = re.compile(r"(>|<|within)\s*(-?\d*\.?\d+)")
 
 
