@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write prompts with sources that a language model answers right, as JSON Lines for `language-models.yaml`.
+r"""Write prompts with sources that a language model answers right, as JSON Lines for `language-models.yaml`.
 
 Usage: make_prompts.py MODEL OUT.jsonl squad|squad-two|squad-yes-no|strategyqa FILE [COUNT]
 
@@ -7,6 +7,8 @@ squad: questions on four passages of one SQuAD article, of which one has the ans
 with the facts that their answer needs (two or more) among four facts of other questions. Questions are asked in random
 order until COUNT answers are right (default 150), without sampling; a response ends with the right answer. OUT.json
 says how many were asked.
+
+A model without a chat template completes "Question: …\nAnswer:" after the passages.
 
 squad-two: two questions at once, each with its own passage, among four passages. squad-yes-no: whether an answer, right
 or wrong, is the answer. Small models answer these wrong (SmolLM2-135M 61 of 64 and 94 of 96), so that the right
@@ -111,6 +113,13 @@ def _make_row(
     return row | {"answers": answers}
 
 
+def _make_completion(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose prompt a model without a chat template completes by the answer."""
+    question = row["messages"][0]["content"].removeprefix("{sources}\n\n").removesuffix(QUESTIONS[row["kind"]]).strip()
+    prompt = f"{{sources}}\n\nQuestion: {question}\nAnswer:"
+    return {name: value for name, value in row.items() if name != "messages"} | {"prompt": prompt}
+
+
 def _split_passages(text: str) -> list[str]:
     """Divide a paragraph into passages of whole sentences with at most `WORDS` words, unless one sentence has more."""
     passages: list[str] = []
@@ -160,9 +169,15 @@ def _answer(model: Any, rows: list[dict[str, Any]]) -> list[str]:
     tokenizer, prompts = model.tokenizer, []
     for row in rows:
         texts = "\n\n".join(source["text"] for source in row["sources"])
-        message = {"role": "user", "content": row["messages"][0]["content"].replace("{sources}", texts)}
-        prompts.append(tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True))
-    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+        if "prompt" in row:
+            prompts.append(row["prompt"].replace("{sources}", texts))
+        else:
+            message = {"role": "user", "content": row["messages"][0]["content"].replace("{sources}", texts)}
+            prompts.append(tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True))
+    # A chat template writes the special tokens.
+    inputs = tokenizer(
+        prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens="prompt" in rows[0]
+    )
     output = model.generator.generate(
         input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=TOKENS, do_sample=False
     )
@@ -178,6 +193,8 @@ def main() -> None:
     rows = list(read_strategyqa(file) if kind == "strategyqa" else read_squad(file, kind))
     random.Random(SEED).shuffle(rows)
     model = exegete.load(source, task="generation", dtype="float32")
+    if not model.tokenizer.chat_template:
+        rows = [_make_completion(row) for row in rows]
     right: list[dict[str, Any]] = []
     asked = 0
     while len(right) < count and asked < len(rows):

@@ -23,6 +23,8 @@ class Capture:
         last_only: only the last layer's attentions are needed, so that fused kernels can compute the others.
         heads_only: the pass may end without logits once all `heads` are recorded.
         distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].
+        query_gradient: with `differentiable_twice`: only first derivatives are needed, in which queries and keys get
+            this factor of their gradient, so that fused kernels can compute attention after all.
     """
 
     attentions: bool = False
@@ -32,6 +34,7 @@ class Capture:
     last_only: bool = False
     heads_only: bool = False
     distribution: bool = False
+    query_gradient: float | None = None
 
     def __or__(self, other: Capture) -> Capture:
         """Return a request for everything that at least one of the two asks for."""
@@ -44,12 +47,18 @@ class Capture:
             all(request.last_only for request in (self, other) if request.attentions),
             self.heads_only and other.heads_only,
             self.distribution or other.distribution,
+            self.query_gradient if self.query_gradient == other.query_gradient else None,
         )
 
     @property
     def needs_own_attention(self) -> bool:
         """Whether our attention function has to replace the model's."""
         return self.attentions or self.heads or self.differentiable_twice
+
+    @property
+    def allows_fused_kernel(self) -> bool:
+        """Whether attention whose weights are not needed can be computed by a kernel without second derivatives."""
+        return not self.differentiable_twice or self.query_gradient is not None
 
 
 @dataclass(frozen=True)

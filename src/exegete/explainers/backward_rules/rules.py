@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -52,6 +53,11 @@ class BackwardRules(DimensionwiseExplainer):
         """The rules by which derivatives differ from ordinary ones."""
         return LINEAR_RULES
 
+    @property
+    def _capture(self) -> Capture:
+        """The request of a pass for first derivatives, in which a fused kernel computes attention if the rules allow it."""
+        return replace(CAPTURE, query_gradient=self.rules.query_gradient)
+
     def passes(self, length: int) -> tuple[float, float]:
         """Return one forward and one backward pass."""
         return 1.0, 1.0
@@ -85,6 +91,7 @@ class BackwardRules(DimensionwiseExplainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector]
     ) -> list[TokenScores]:
         keep_graph = torch.is_grad_enabled()
+        capture = CAPTURE if keep_graph else self._capture
         # All layers but the last, which `skip_unread_positions` changes for the time of the forward pass only.
         layers = get_layers(model.model)[:-1]
         heads = getattr(get_part_config(model.model), "num_attention_heads", 1)
@@ -106,7 +113,7 @@ class BackwardRules(DimensionwiseExplainer):
             if self.start == "embeddings":
                 embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
             with skip_unread_positions(model):
-                outputs = model(batch, embeddings, CAPTURE)
+                outputs = model(batch, embeddings, capture)
         logits, explanations = outputs.logits.detach(), []
         for number, select_target in enumerate(targets, 1):
             with torch.enable_grad():
@@ -134,7 +141,7 @@ class BackwardRules(DimensionwiseExplainer):
         ):
             embeddings = embed_with_gradient(model, batch, keep_graph=False) if self.start == "embeddings" else None
             with skip_unread_positions(model):
-                outputs = model(batch, embeddings, CAPTURE)
+                outputs = model(batch, embeddings, self._capture)
             if len(calls) + 1 != len(inputs):
                 return None
             for call, next_input in zip(calls, inputs[1:], strict=True):
@@ -148,7 +155,7 @@ class BackwardRules(DimensionwiseExplainer):
         # As in the pass: the attention that `run_pass` chooses, and rules on the modules that it then has.
         with (
             choose_attention_type(model.model, batch.length),
-            record_attention(model.model, CAPTURE),
+            record_attention(model.model, self._capture),
             apply_backward_rules(model.model, HeldFactors(), self.rules),
         ):
             slopes_of_inputs = compute_slopes(calls, slopes)

@@ -60,6 +60,17 @@ class DerivativeRules:
             raise ExegeteError(f"expected a temperature above 0, got {self.temperature}")
 
 
+    @property
+    def query_gradient(self) -> float | None:
+        """The factor that attention's rule puts on the gradients of queries and keys, apart from half a product's.
+
+        None if the rule is more than a factor.
+        """
+        if self.temperature != 1:
+            return None
+        return {"held": 0.0, "shared": 0.5, "free": 1.0}[self.attention]
+
+
 LINEAR_RULES = DerivativeRules()
 """The rules that make the network linear at one input."""
 
