@@ -63,8 +63,9 @@ def test_attention_is_the_softmax_of_queries_times_keys(family):
     model = shared(family)
     batch = model.encode(uneven(family)[:1])
     captured = model(batch, capture=EVERYTHING)
-    for attention, query, key in zip(captured.attentions, captured.queries, captured.keys, strict=True):
-        logits = torch.einsum("bhid,bhjd->bhij", query, key) / query.shape[-1] ** 0.5
+    heads = zip(captured.attentions, captured.queries, captured.keys, captured.scalings, strict=True)
+    for attention, query, key, scaling in heads:
+        logits = torch.einsum("bhid,bhjd->bhij", query, key) * scaling
         seen = torch.where(attention > 0, logits, -torch.inf)
         torch.testing.assert_close(seen.softmax(-1), attention, rtol=0, atol=1e-10)
     if family in families.DECODERS:

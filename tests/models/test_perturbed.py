@@ -60,7 +60,8 @@ def replaced(model, batch, row, keep, how):
     inputs = inputs_at(model, batch, row, real.nonzero().flatten())
     gone = (batch.content[row] & ~keep)[real]
     layer = model.model.get_input_embeddings()
-    blank = 0.0 if how == "zero" else layer.weight[model.mask_id if how == "mask" else model.pad_id]
+    # Called, since Gemma's layer multiplies its weights.
+    blank = torch.zeros(1) if how == "zero" else layer(torch.tensor(model.mask_id if how == "mask" else model.pad_id))
     hook = layer.register_forward_hook(lambda _, i, output: torch.where(gone[:, None], blank, output))
     answer = ask(model, **inputs)
     hook.remove()

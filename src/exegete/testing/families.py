@@ -15,7 +15,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import get_architecture, get_head_module, get_layers, get_module
-from exegete.models.layers.layer_parts import get_head_parts, is_norm_layer
+from exegete.models.layers.layer_parts import get_head_parts, is_norm_layer, to_norm
 
 LENGTHS = (9, 6, 2)
 METHODS = (
@@ -127,8 +127,9 @@ def replace_rms_norms(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if is_norm_layer(child) and not isinstance(child, nn.RMSNorm | nn.LayerNorm):
-                original: Any = child
-                norm = nn.RMSNorm(original.weight.shape, eps=original.variance_epsilon, dtype=original.weight.dtype)
+                original = to_norm(child)
+                assert original.weight is not None
+                norm = nn.RMSNorm(original.weight.shape, eps=original.eps, dtype=original.weight.dtype)
                 norm.weight.data.copy_(original.weight)
                 setattr(parent, name, norm)
 
@@ -144,4 +145,6 @@ def _compute_by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
     height = wide if parts.gate is None else parts.gate(between)
     active = activations.get_slope(parts.activation)(height) * height
     out = parts.out(active if parts.gate is None else active * wide)
+    if state.scale is not None:
+        out = out * state.scale
     return middle, out + middle if parts.norm_first else parts.norms[1](out + between)

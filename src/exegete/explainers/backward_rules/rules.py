@@ -55,7 +55,7 @@ class BackwardRules(DimensionwiseExplainer):
 
     @property
     def _capture(self) -> Capture:
-        """The request of a pass for first derivatives, in which a fused kernel computes attention if the rules allow it."""
+        """The request of a pass for first derivatives: a fused kernel computes attention if the rules allow it."""
         return replace(CAPTURE, query_gradient=self.rules.query_gradient)
 
     def passes(self, length: int) -> tuple[float, float]:

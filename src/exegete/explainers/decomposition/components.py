@@ -128,7 +128,10 @@ def _apply_rest_of_layer(state: LayerState, rules: DecompositionRules, mixed: Te
     added = mixed if parts.norm_first else between
     if rules.feed_forward:
         point = norm(middle)
-        added = propagate_feed_forward(parts, between, point, rules.bias, rules.activation).add_(added)
+        fed = propagate_feed_forward(parts, between, point, rules.bias, rules.activation)
+        if state.scale is not None:
+            fed *= state.scale[rows][:, None]
+        added = fed.add_(added)
     if parts.norm_first:
         return added
     return apply_norm(parts.norms[1], added, state.end[rows], rules.bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +25,12 @@ class LayerState:
 
     Attributes:
         parts: the layer's weights.
-        attention: [H, L, L], attention probabilities.
+        attention: [H, L, L], attention probabilities, times the scale of the norm of attention's output, if it has one.
         values: [H, L, d_h], the values that attention mixes, with the value bias.
         x: [L, d], the layer's input.
         middle: [L, d], x plus the output of attention, before any norm.
         end: [L, d], the input of the second norm of a post-norm layer, or the output of a pre-norm one.
+        scale: [L, 1], that of the norm of the feed-forward's output, if there is one.
     """
 
     parts: LayerParts
@@ -37,6 +39,7 @@ class LayerState:
     x: Tensor
     middle: Tensor
     end: Tensor
+    scale: Tensor | None = None
 
     def answer(self, rows: Tensor) -> Tensor:
         """Return the layer's output at `rows` [R]: [R, d]."""
@@ -103,15 +106,17 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     """Run one forward pass over the batch and return the traces of its examples, made one at a time."""
     blocks = get_layers(model.model)
     architecture = get_architecture(model.model)
-    norms = []
-    for path in architecture.norms:
-        norms.append([get_module(block, path) for block in blocks])
-    with intercept_inputs(blocks) as x, intercept_inputs(norms[0]) as first, intercept_inputs(norms[1]) as second:
+    inputs: list[list[Tensor]] = []
+    with ExitStack() as scope:
+        x = scope.enter_context(intercept_inputs(blocks))
+        for path in (*architecture.norms, *architecture.norms_of_outputs):
+            inputs.append(scope.enter_context(intercept_inputs([get_module(block, path) for block in blocks])))
         final = []
         if architecture.final_norm:
             final = [get_module(get_base_model(model.model), architecture.final_norm)]
-        with intercept_inputs(final) as last:
-            outputs = model(batch, capture=CAPTURE)
+        last = scope.enter_context(intercept_inputs(final))
+        outputs = model(batch, capture=CAPTURE)
+    first, second, *outputs_of_parts = inputs
     # A pre-norm layer ends where the next one, or the final norm, begins.
     middle, end = (second, [*x[1:], *last]) if architecture.norm_first else (first, second)
     parts = [get_layer_parts(model.model, block) for block in blocks]
@@ -122,13 +127,20 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
         states = []
         for n in range(len(blocks)):
             # In half precision the many small terms of a decomposition would not sum to the hidden state.
+            attention = to_float32(outputs.attentions[n][row][:, index][:, :, index])
+            scales = []
+            for norm, before in zip(parts[n].norms_of_outputs, outputs_of_parts, strict=True):
+                scales.append(norm.scale(before[n][row, index]))
+            if scales:
+                attention = attention * scales[0]
             state = LayerState(
                 parts=parts[n],
-                attention=to_float32(outputs.attentions[n][row][:, index][:, :, index]),
+                attention=attention,
                 values=to_float32(outputs.values[n][row][:, index]),
                 x=to_float32(x[n][row, index]),
                 middle=to_float32(middle[n][row, index]),
                 end=to_float32(end[n][row, index]),
+                scale=scales[1] if scales else None,
             )
             states.append(state)
         return Trace(tuple(states), positions, to_norm(final[0]) if final else None, to_float32(outputs.logits[row]))

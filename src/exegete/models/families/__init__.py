@@ -16,6 +16,7 @@ FAMILIES: Registry[Family] = Registry(
         "deberta-v2": "deberta_v2:FAMILY",
         "distilbert": "distilbert:FAMILY",
         "electra": "electra:FAMILY",
+        "gemma3_text": "gemma3:FAMILY",
         "gpt2": "gpt2:FAMILY",
         "llama": "llama:FAMILY",
         "marian": "marian:FAMILY",

@@ -47,7 +47,8 @@ class Attention:
 
     `part`: the share of a fused projection that holds the values, as (index, number of parts). `projections`: the
     modules that compute queries, keys and values from the layer's input, position by position. `hooks`: the parts of an
-    attention that does not go through transformers' interface.
+    attention that does not go through transformers' interface. `norm_of_output`: a norm of the attention's output,
+    before the residual is added.
     """
 
     value: str
@@ -56,6 +57,7 @@ class Attention:
     part: tuple[int, int] = (0, 1)
     projections: tuple[str, ...] = ()
     hooks: Hooks | None = None
+    norm_of_output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class FeedForward:
 
     With `gate` it is out(activation(gate) ⊙ into). `has_fused_gate`: the first half of `into` is the gate. `gate_flag`:
     the configuration's entry that is true if `into` is split into a gate, with `_0`, and a value, with `_1`.
+    `norm_of_output`: a norm of the feed-forward's output, before the residual is added.
     """
 
     into: str
@@ -73,6 +76,7 @@ class FeedForward:
     gate: str | None = None
     has_fused_gate: bool = False
     gate_flag: str | None = None
+    norm_of_output: str | None = None
 
     @property
     def is_gated(self) -> bool:
@@ -138,3 +142,11 @@ class Family:
     def norms(self) -> tuple[str, str]:
         """The attention's norm and the feed-forward's norm."""
         return self.attention.norm, self.feed_forward.norm
+
+    @property
+    def norms_of_outputs(self) -> tuple[str, ...]:
+        """The norms of the outputs of attention and feed-forward; empty in most families."""
+        after_attention, after_feed_forward = self.attention.norm_of_output, self.feed_forward.norm_of_output
+        if after_attention is None or after_feed_forward is None:
+            return ()
+        return after_attention, after_feed_forward

@@ -59,7 +59,6 @@ class DerivativeRules:
         if self.temperature <= 0:
             raise ExegeteError(f"expected a temperature above 0, got {self.temperature}")
 
-
     @property
     def query_gradient(self) -> float | None:
         """The factor that attention's rule puts on the gradients of queries and keys, apart from half a product's.

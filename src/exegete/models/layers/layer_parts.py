@@ -17,6 +17,9 @@ from exegete.models.layers.architecture import get_architecture, get_head_module
 from exegete.models.layers.head_activation import get_head_activation
 from exegete.models.outputs import to_float32
 
+NORMS_FROM_ZERO = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")
+"""Norms that store their weight less 1."""
+
 
 def read_weight(module: nn.Module, name: str) -> Tensor:
     """Return a weight of a module in float32 at least, also if Accelerate has offloaded it or it has 8 or 4 bits."""
@@ -163,6 +166,8 @@ def to_norm(module: nn.Module) -> Norm:
         raise ExegeteError(f"expected a LayerNorm or RMSNorm, got {type(module).__name__}")
     norm: Any = module
     weight = None if getattr(norm, "weight", None) is None else read_weight(norm, "weight")
+    if weight is not None and type(norm).__name__ in NORMS_FROM_ZERO:
+        weight = 1 + weight
     bias = None if getattr(norm, "bias", None) is None else read_weight(norm, "bias")
     if isinstance(module, nn.LayerNorm):
         return Norm(weight, bias, norm.eps, centred=True)
@@ -175,7 +180,8 @@ def to_norm(module: nn.Module) -> Norm:
 class LayerParts:
     """The weights of a layer, independent of how its family stores them.
 
-    `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` are [d_ff, d].
+    `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` are [d_ff, d]. `output` and `out` include
+    the weights of the norms of their outputs, if there are any; `norms_of_outputs` tells the scales of these.
     """
 
     value: Affine
@@ -186,6 +192,7 @@ class LayerParts:
     activation: str
     norm_first: bool
     gate: Affine | None = None
+    norms_of_outputs: tuple[Norm, ...] = ()
 
 
 def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
@@ -198,16 +205,29 @@ def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
     if feed_forward.has_fused_gate:
         half = len(into.weight) // 2
         gate, into = into.slice_outputs(0, half), into.slice_outputs(half, 2 * half)
+    value = _get_values(layer, family.attention, output, model.config.num_attention_heads)
+    out = to_affine(get_module(layer, feed_forward.out))
+    norms = tuple(to_norm(get_module(layer, path)) for path in family.norms_of_outputs)
+    if norms:
+        if any(affine.bias is not None for affine in (value, output, out)):
+            raise ExegeteError(f"a layer of {type(model).__name__} normalises outputs with biases: no decomposition")
+        output, out = (_scale_outputs(affine, norm) for affine, norm in zip((output, out), norms, strict=True))
     return LayerParts(
-        value=_get_values(layer, family.attention, output, model.config.num_attention_heads),
+        value=value,
         output=output,
         norms=(to_norm(get_module(layer, family.norms[0])), to_norm(get_module(layer, family.norms[1]))),
         into=into,
-        out=to_affine(get_module(layer, feed_forward.out)),
+        out=out,
         activation=activations.get_activation_name(get_module(layer, feed_forward.activation)),
         norm_first=family.norm_first,
         gate=gate,
+        norms_of_outputs=norms,
     )
+
+
+def _scale_outputs(affine: Affine, norm: Norm) -> Affine:
+    """Return a map without bias, followed by an RMSNorm whose scale is 1."""
+    return Affine(norm.apply_without_scale(affine.weight.T).T, None)
 
 
 def _get_values(layer: nn.Module, attention: Attention, output: Affine, heads: int) -> Affine:
