@@ -14,7 +14,7 @@ from exegete.explainers.backward_rules.gim import find_baseline_token
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import get_layers
-from exegete.models.passes import layer_calls
+from exegete.models.passes import capture, layer_calls
 from small import shared, uneven
 
 TARGET = torch.tensor([0, 1, 2])
@@ -183,6 +183,23 @@ def test_the_softmax_of_a_probability_keeps_its_derivative(spec):
 def test_a_temperature_is_positive():
     with pytest.raises(ExegeteError, match="above 0"):
         explainer("gim?temperature=0")
+
+
+@pytest.mark.parametrize("spec", ["decompx_linear", "cp_lrp", "attn_lrp"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "gemma3_text"])
+def test_fused_attention_gives_the_scores_of_an_explicit_softmax(family, spec, monkeypatch):
+    """With a graph, the softmax is explicit; without one, torch's kernel computes attention with its gradients."""
+    model = decomposable.shared_model(family)
+    batch, method = decomposable.batch(model), explainer(spec)
+    fused = []
+    kernel = capture.sdpa_attention_forward
+    monkeypatch.setattr(capture, "sdpa_attention_forward", lambda *args, **kw: fused.append(1) or kernel(*args, **kw))
+    expected = method.attribute(model, batch, TARGET)
+    assert not fused
+    with torch.no_grad():
+        scores = method.attribute(model, batch, TARGET)
+    assert fused
+    torch.testing.assert_close(scores, expected.detach(), rtol=1e-9, atol=1e-11)
 
 
 @pytest.fixture
