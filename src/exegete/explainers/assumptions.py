@@ -1,11 +1,13 @@
-"""What methods assume about a model; each is checked once per loaded model, when a method first relies on it."""
+"""What methods assume about a model, each checked once when a method relies on it, and checks of their scores."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.explainers.registry import is_removal_method
@@ -16,10 +18,13 @@ from exegete.models.generation.completions import make_weights_error
 if TYPE_CHECKING:
     from exegete.explainers.base import Explainer
 
+
 OF_ATTENTION = ("answers", "readout", "attention")
 """Assumptions of methods that read attention maps where the answer is read."""
 OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
 """Assumptions of methods that follow the parts of hidden states through the layers."""
+TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
+"""Families of methods that score every token, those of a response too."""
 OTHERS = "use gradients (input_x_gradient, integrated_gradients) or removal (occlusion)"
 INSTEAD = {
     "answers": "load a causal language model, or a model of another task",
@@ -84,3 +89,30 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
     if missing <= get_tolerance(model) * size:
         return ""
     return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
+
+
+def find_nonfinite(scores: Tensor) -> list[int]:
+    """Return the rows of scores [B, L] that contain NaN or an infinite number."""
+    return (~scores.detach().isfinite()).any(1).nonzero().flatten().tolist()
+
+
+def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, numbers: Sequence[int] = ()) -> None:
+    """Raise ExegeteError if scores [B, L] contain NaN or an infinite number; `numbers`: indices of the examples."""
+    rows = find_nonfinite(scores)
+    if rows:
+        first = numbers[rows[0]] if numbers else rows[0]
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        dtype = str(model.dtype).removeprefix("torch.")
+        advice = "load the model in float32 (--dtype float32)" if model.dtype.itemsize < 4 else "choose another method"
+        raise ExegeteError(
+            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, "
+            "or let such examples be counted and left out, with allow_nan=True (--allow-nan)"
+        )
+
+
+def require_token_scores(method: Explainer) -> None:
+    """Raise ExegeteError for a method that scores only units of the prompt."""
+    if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
+        raise ExegeteError(
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
+        )

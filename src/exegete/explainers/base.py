@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from exegete.data.cards import MethodCard
 from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError, check_choice
-from exegete.explainers.assumptions import require_assumptions
-from exegete.explainers.finite import require_finite
+from exegete.explainers.assumptions import require_assumptions, require_finite
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.loading.digest import digest_weights
 from exegete.models.outputs import require_finite_logits

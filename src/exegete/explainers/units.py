@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.granularity import Granularity
@@ -101,3 +103,11 @@ def list_units(batch: Batch, unit: Granularity) -> Units:
         # A token may cover no characters, as a piece of a byte sequence.
         units.append(Unit(name or alignment.tokens[inside[0]], side, start, end))
     return Units(tuple(units), number)
+
+
+def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
+    """Return the `most` pairs (i, j, value), i < j, of largest magnitude in a symmetric matrix, without zeros."""
+    first, second = np.triu_indices(len(pairs), 1)
+    values = pairs[first, second]
+    order = np.argsort(-np.abs(values), kind="stable")[:most]
+    return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from exegete.data.alignment import split_words
 from exegete.data.swaps import Swap, apply_swaps, find_swaps
 from exegete.errors import ExegeteError
-from exegete.explainers.batches import make_batches
 from exegete.models import ExplainedModel
-from exegete.models.encoding.encode import example_to_row
+from exegete.models.encoding.encode import example_to_row, make_batches
 from exegete.models.encoding.labels import renumber_labels
 from exegete.reports.progress import progress_bar
 

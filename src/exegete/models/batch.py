@@ -1,10 +1,11 @@
-"""Batches: padded inputs with masks of what their positions are."""
+"""Batches: padded inputs with masks of what their positions are, and the positions of their responses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from math import prod
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -162,6 +163,16 @@ class Batch:
             return self, columns
         return self._map_tensors(lambda tensor: tensor[:, columns], PER_POSITION), columns
 
+    def name_positions(self, row: int) -> list[str]:
+        """Return names for an example's real positions if they have no text: patches of an image, or token ids."""
+        real = self.attended[row].cpu()
+        if self.image_shape is None:
+            return [str(token) for token in self.inputs["input_ids"][row].cpu()[real].tolist()]
+        patches = prod(self.image_shape)
+        # Some vision models put register or distillation tokens between the class token and the patches.
+        others = [f"token {number}" for number in range(1, int(real.sum()) - patches)]
+        return ["class", *others, *(f"patch {number}" for number in range(patches))]
+
     def _map_tensors(self, change: Callable[[Tensor], Tensor], names: frozenset[str] | None = None) -> Self:
         """Return the batch with all tensors, or those named `names`, changed."""
         fields: dict[str, Any] = {}
@@ -186,3 +197,57 @@ def _check_response(response: Tensor, attended: Tensor) -> None:
         raise ExegeteError("expected a response of one token at least in every row, after a prompt and without padding")
     if (starts.sum(1) > 1).any():
         raise ExegeteError("expected a response's tokens side by side")
+
+
+class ResponsePositions(NamedTuple):
+    """The `positions` [B, R] of the responses' tokens; `real` [B, R] is False after the end of a shorter response."""
+
+    positions: Tensor
+    real: Tensor
+
+
+def find_response_positions(response: Tensor) -> ResponsePositions:
+    """Return the positions marked in `response` [B, L]; after a response's end they are 1, a valid index."""
+    count = response.sum(1)
+    longest = int(count.max())
+    real = torch.arange(longest, device=response.device) < count[:, None]
+    # A stable sort moves the marked positions to the left without changing their order.
+    positions = (~response).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
+    return ResponsePositions(positions.masked_fill(~real, 1), real)
+
+
+def find_predicting_columns(response: Tensor) -> Tensor:
+    """Return the columns [K] at which any response token of the batch is predicted, ascending."""
+    # The logits at a position predict the token after it.
+    return response[:, 1:].any(0).nonzero().flatten()
+
+
+def require_response(batch: Batch) -> Tensor:
+    """Return the response's mask [B, L].
+
+    Raises:
+        ExegeteError: the batch has no responses.
+    """
+    if batch.response is None:
+        raise _missing_mask_error("generated text", "where the response is", "response=mask")
+    return batch.response
+
+
+def require_decoder_mask(batch: Batch) -> Tensor:
+    """Return the mask [B, L] of what the decoder of an encoder-decoder reads.
+
+    Raises:
+        ExegeteError: the batch has no responses.
+    """
+    if batch.decoder_mask is None:
+        raise _missing_mask_error(
+            "an encoder with a decoder", "what the decoder reads", "response=mask, decoder_mask=mask"
+        )
+    return batch.decoder_mask
+
+
+def _missing_mask_error(subject: str, what: str, arguments: str) -> ExegeteError:
+    return ExegeteError(
+        f"{subject} needs a batch that says {what}: use model.batch(prompt_ids, response_ids), "
+        f"or Batch.from_ids(…, {arguments})"
+    )

@@ -18,8 +18,18 @@ from exegete.errors import ExegeteError, unknown
 from exegete.reports import frames, storage
 from exegete.reports.highlighted import highlight
 from exegete.reports.merging import find_groups, group_targets
-from exegete.reports.plain_values import is_equal, replace_non_finite, to_float_array, to_json_values
-from exegete.reports.records import Citation, Target, Unit, check, to_targets, to_units
+from exegete.reports.records import (
+    Citation,
+    Target,
+    Unit,
+    check,
+    is_equal,
+    replace_non_finite,
+    to_float_array,
+    to_json_values,
+    to_targets,
+    to_units,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 
 from exegete.data.provenance import digest, summarize_data, to_json_value, write_json
-from exegete.explainers.batches import make_batches
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.training.loop.execute import StopAfterStep, TrainResult
 from exegete.training.loop.options import RunOptions

@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 
 from exegete.errors import check_choice
 from exegete.models import ExplainedModel
-from exegete.models.passes.checkpointing import is_checkpointed
+from exegete.models.state import is_checkpointed
 from exegete.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext
 from exegete.training.inputs import MASKS, MODEL_INPUTS, read_batch, require_supported
 from exegete.training.loop.training_module import TrainingModule, require_recomputable

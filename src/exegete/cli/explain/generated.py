@@ -87,8 +87,7 @@ def describe_costs(
 
     Of a server that is one line per method with requests and tokens, and one with their sum.
     """
-    from exegete.explainers.batches import measure_pass
-    from exegete.explainers.plan import add_placeholder_response, count_saved_bytes, describe_requests
+    from exegete.explainers.plan import add_placeholder_response, count_saved_bytes, describe_requests, measure_pass
     from exegete.studies.runs.estimate import format_duration
 
     if model.is_remote:
@@ -105,9 +104,7 @@ def describe_costs(
 
 def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan]) -> None:
     """Say which methods will take over a minute, or how many requests a server gets."""
-    from exegete.explainers.attribute_examples import MEASURED_PASSES
-    from exegete.explainers.batches import measure_pass
-    from exegete.explainers.plan import describe_requests
+    from exegete.explainers.plan import MEASURED_PASSES, describe_requests, measure_pass
     from exegete.studies.runs.estimate import format_duration
 
     if model.is_remote:

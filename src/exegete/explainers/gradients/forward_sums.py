@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.explainers.base import DimensionwiseExplainer, Explainer
+from exegete.explainers.units import Units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.forward_mode import PASSES_PER_PART, compute_directional_derivatives
 
@@ -56,3 +60,32 @@ def sum_scores_forward(
             return None
     assert total is not None
     return torch.stack([explained.task.score(total, target).T for target in targets])
+
+
+def score_units(
+    method: Explainer, model: ExplainedModel, batch: Batch, targets: Tensor, units: Units, *, attribute_target: bool
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Return scores [T, U] of the units and, if asked for, [T, R] of the response's tokens, NaN for unseen ones.
+
+    They are computed in whichever direction takes fewer passes.
+    """
+    count = len(units.units)
+    if not attribute_target and is_forward_cheaper(method, len(targets), count):
+        parts = units.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
+        sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
+        if sums is not None:
+            return sums[:, 0].cpu().numpy().astype(np.float32), None
+    assert batch.response is not None
+    wide = replace(batch, content=batch.content | batch.response) if attribute_target else batch
+    scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
+    # Positions without a unit go to an extra column, which is dropped.
+    total = scores.new_zeros(len(scores), count + 1)
+    total.index_add_(1, torch.where(units.number < 0, count, units.number), scores)
+    by_unit: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
+    if not attribute_target:
+        return by_unit, None
+    own: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
+    # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
+    last_read = targets[:, 0, 1:].cpu().numpy() - 2
+    own[np.arange(own.shape[1]) > last_read] = np.nan
+    return by_unit, own

@@ -10,12 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch
+from exegete.models.batch import Batch, require_decoder_mask
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.generation.single_row import RowLayout, SingleRowModel
 from exegete.models.layers.architecture import encoder_decoder_error, unwrap_adapter
 from exegete.models.outputs import Capture, Outputs
-from exegete.models.response_positions import require_decoder_mask
 
 
 class EncoderDecoderModel(GeneratingModel):

@@ -40,13 +40,13 @@ from exegete.models.loading.checkpoint import (
     check_config,
     check_files,
     check_finite,
+    check_vocabulary,
     check_weights,
     describe_load_errors,
 )
 from exegete.models.loading.gguf import find_gguf, load_gguf
 from exegete.models.loading.quantized import BITS, keep_weight_order, quantization_options
 from exegete.models.loading.remote import is_address, load_remote
-from exegete.models.loading.vocabulary import check_vocabulary
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
 from exegete.models.token_heads import MaskedModel, TaggingModel

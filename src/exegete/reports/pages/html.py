@@ -1,4 +1,4 @@
-"""A comparison as one self-contained HTML page: table, curves, highlighted examples, glossary, configuration."""
+"""Self-contained HTML pages: of a comparison (table, curves, examples, glossary, configuration), and of a study."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from exegete.reports.highlighted.highlight import format_number, template_enviro
 from exegete.reports.highlighted.pieces import Spans
 from exegete.reports.tables.cells import BEST, CHANCE, make_cells
 from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
+from exegete.reports.tables.paper_table import PaperTable, format_caption, format_cells
 from exegete.reports.tables.verdict import find_leaders, format_verdict
 
 FEW = 5
@@ -141,3 +142,16 @@ def _read_script() -> str:
 
 def _hash_script(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def render_study_page(
+    title: str,
+    notes: str,
+    tables: Sequence[PaperTable],
+    pictures: Sequence[tuple[str, str]],
+    meta: Mapping[str, Any],
+) -> str:
+    """Return the page; `pictures` are (caption, PNG image in base64) pairs. All values are escaped."""
+    template = template_environment().get_template("study.html.j2")
+    rendered = [(table, format_cells(table), format_caption(table)) for table in tables]
+    return template.render(title=title, notes=notes, tables=rendered, pictures=pictures, meta=list(flatten(meta)))

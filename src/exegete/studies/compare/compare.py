@@ -19,14 +19,13 @@ from exegete.data.granularity import Granularity
 from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
-from exegete.explainers.attribute_examples import AVERAGE_LENGTH
 from exegete.explainers.base import describe_explainer
-from exegete.explainers.batches import as_sequence, make_batches, measure_pass, select_targets
+from exegete.explainers.plan import AVERAGE_LENGTH, measure_pass
 from exegete.explainers.registry import make_seeded, resolve_unit, seed_params
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
-from exegete.models.encoding.encode import example_to_row
+from exegete.models.encoding.encode import as_sequence, example_to_row, make_batches, select_targets
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.digest import digest_weights

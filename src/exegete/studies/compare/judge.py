@@ -10,9 +10,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from exegete.explainers.assumptions import find_nonfinite, require_finite
 from exegete.explainers.attribute_examples import describe_batch
 from exegete.explainers.base import Explainer, TokenScores
-from exegete.explainers.finite import find_nonfinite, require_finite
 from exegete.metrics import Metric
 from exegete.metrics.cost import measure_cost
 from exegete.metrics.plausibility import Auc

@@ -9,10 +9,10 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from exegete.explainers.batches import make_batches
 from exegete.explainers.learned.learned_attention import mean_head_logits, softmax_over
 from exegete.metrics import Metric
 from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.models.encoding.labels import renumber_labels
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from datasets import Dataset
 
-from exegete.explainers.batches import make_batches
 from exegete.models import ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation

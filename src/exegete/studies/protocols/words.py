@@ -102,9 +102,9 @@ def measure_micro_f1(
     import pandas as pd
     import torch
 
-    from exegete.explainers.batches import make_batches
     from exegete.explainers.registry import make_seeded
     from exegete.metrics.plausibility import TokenF1
+    from exegete.models.encoding.encode import make_batches
     from exegete.models.encoding.labels import renumber_labels
 
     metric = TokenF1(level="token", k=k)

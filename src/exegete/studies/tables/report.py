@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from exegete.data.atomic_files import atomic_file
 from exegete.data.provenance import get_versions
 from exegete.errors import ExegeteError
-from exegete.reports.pages.study_page import render_study_page
+from exegete.reports.pages.html import render_study_page
 from exegete.reports.tables import paper_table
 from exegete.reports.tables.paper_table import PaperTable
 from exegete.studies.tables.results import Results

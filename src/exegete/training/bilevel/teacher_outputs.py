@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.batches import make_batches
 from exegete.models import Batch, ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation

@@ -22,7 +22,7 @@ from exegete.data.provenance import digest, digest_data, to_json_value
 from exegete.data.selection import exclude_examples
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import MaskWeights
-from exegete.explainers.batches import measure_pass
+from exegete.explainers.plan import measure_pass
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding

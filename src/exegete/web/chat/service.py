@@ -17,8 +17,7 @@ from exegete.data.sentences import find_text_of_tokens
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute
 from exegete.explainers.assumptions import require_assumptions
-from exegete.explainers.batches import measure_pass
-from exegete.explainers.plan import add_placeholder_response, plan_work
+from exegete.explainers.plan import add_placeholder_response, measure_pass, plan_work
 from exegete.explainers.registry import (
     default_method,
     explainer,
