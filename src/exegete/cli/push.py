@@ -32,7 +32,7 @@ def push(
     check(files=[folder, result])
     from exegete.data import hub
     from exegete.reports.hub_card import format_hub_card
-    from exegete.reports.tables.markdown import render_board_markdown
+    from exegete.reports.tables.renderers import render_board_markdown
 
     table = ""
     if result is not None:

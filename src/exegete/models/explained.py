@@ -305,7 +305,7 @@ class ExplainedModel(HuggingFaceModel):
         return targets
 
     def describe_predictions(self, batch: Batch, logits: Tensor) -> list[Target]:
-        """Return the name, value and probability of each example's prediction; a regression's value is its number."""
+        """Return name, value and probability of each prediction from logits [B, C]; a regression's value is its number."""
         predictions = self.describe_targets(batch, self.task.predict(logits, batch), logits)
         if self.task.name != "regression":
             return predictions

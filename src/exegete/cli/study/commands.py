@@ -279,8 +279,7 @@ def leaderboard(
     Example: exegete study leaderboard --output-dir runs
     """
     from exegete.errors import unknown
-    from exegete.reports.tables.csv_table import render_board_csv
-    from exegete.reports.tables.latex import render_board_latex
+    from exegete.reports.tables.renderers import render_board_csv, render_board_latex
     from exegete.reports.tables.terminal_table import fit_table
     from exegete.studies.runs.store import Store
     from exegete.studies.tables.leaderboards import make_leaderboards

@@ -23,10 +23,8 @@ from exegete.reports.figures.figure import plot_curves
 from exegete.reports.highlighted.picture import encode_data_url
 from exegete.reports.highlighted.pieces import Spans
 from exegete.reports.pages.html import ExampleView, render_leaderboard_html, render_report
-from exegete.reports.tables.csv_table import render_board_csv
-from exegete.reports.tables.latex import render_board_latex
 from exegete.reports.tables.leaderboard import Leaderboard, bootstrap_intervals, draw_resamples, make_leaderboard
-from exegete.reports.tables.markdown import render_board_markdown
+from exegete.reports.tables.renderers import render_board_csv, render_board_latex, render_board_markdown
 from exegete.reports.tables.terminal_table import render_plain_table
 from exegete.reports.tables.verdict import format_verdict
 from exegete.reports.text import replace_control_characters

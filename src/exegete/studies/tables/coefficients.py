@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.reports.figures.study_figures import Matrix
+from exegete.reports.figures.figure import Matrix
 from exegete.studies.runs.execution import load_learned_explainer
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.results import Results

@@ -11,8 +11,7 @@ from scipy.stats import spearmanr
 
 from exegete.errors import ExegeteError, check_choice
 from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import plot_curves
-from exegete.reports.figures.study_figures import Dots, Matrix, Panel, plot_heat_maps, plot_scatter, plot_strips
+from exegete.reports.figures.figure import Dots, Matrix, Panel, plot_curves, plot_heat_maps, plot_scatter, plot_strips
 from exegete.reports.tables.leaderboard import Floats
 from exegete.studies.runs.agreement import (
     Scores,

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from exegete.metrics.agreement import kendall_tau
-from exegete.reports.figures.study_figures import Matrix
+from exegete.reports.figures.figure import Matrix
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.layout import select_figures
 from exegete.studies.tables.results import Results
