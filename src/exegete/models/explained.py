@@ -305,7 +305,7 @@ class ExplainedModel(HuggingFaceModel):
         return targets
 
     def describe_predictions(self, batch: Batch, logits: Tensor) -> list[Target]:
-        """Return name, value and probability of each prediction from logits [B, C]; a regression's value is its number."""
+        """Return each prediction's name, value and probability from logits [B, C]; a regression's value is a number."""
         predictions = self.describe_targets(batch, self.task.predict(logits, batch), logits)
         if self.task.name != "regression":
             return predictions
