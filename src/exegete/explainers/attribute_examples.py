@@ -17,17 +17,16 @@ from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers.assumptions import require_assumptions, require_finite, require_token_scores
 from exegete.explainers.base import Explainer, TokenScores
-from exegete.explainers.gradients.forward_sums import score_units
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
 from exegete.explainers.registry import default_method, resolve_unit
-from exegete.explainers.units import find_strongest_pairs, list_units
+from exegete.explainers.units import find_strongest_pairs, list_units, score_units
 from exegete.models import Batch, ExplainedModel
+from exegete.models.batch import require_finite_logits
 from exegete.models.encoding.encode import as_sequence, make_batches, read_metadata, select_targets
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.load import ModelSource, load
-from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.windowed import WindowedModel
 from exegete.reports.explanations import Explanation, Explanations

@@ -10,9 +10,9 @@ import torch
 from datasets import Dataset
 
 from exegete.models import ExplainedModel
+from exegete.models.batch import require_finite_logits
 from exegete.models.encoding.encode import make_batches
 from exegete.models.encoding.labels import renumber_labels
-from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
 from exegete.training.loop.data import is_generation_data
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
+from exegete.models.batch import require_finite_logits
 from exegete.models.encoding.encode import make_batches
 from exegete.models.encoding.labels import renumber_labels
-from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
 from exegete.training.loop.data import Collator
 

@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from exegete.data.provenance import summarize_data
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
-from exegete.models.layers.head_activation import shares_encoder_activation
+from exegete.models.layers.activations import shares_encoder_activation
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.data import tokenize_responses

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
+from exegete.models.layers.activations import HEAD_KEY, set_head_activation
 from exegete.models.layers.architecture import unwrap_adapter
-from exegete.models.layers.head_activation import HEAD_KEY, set_head_activation
 
 
 def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
