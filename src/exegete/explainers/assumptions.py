@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers.registry import is_removal_method
 from exegete.models import Batch, ExplainedModel
-from exegete.models.checks import Probe, can_be_checked, find_failure, get_tolerance, remember
+from exegete.models.checks import CHECKS, Probe, find_failure, get_tolerance
 from exegete.models.generation.completions import make_weights_error
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) 
     if method.differentiable and torch.is_grad_enabled():
         needed.append("second_derivatives")
     for assumption in needed:
-        reason = find_broken_assumption(model, assumption, probe)
+        reason = find_failure(model, assumption, probe)
         if reason:
             name = model.config.model_type
             raise ExegeteError(f"{method.name} is refused for model type {name!r}: {reason}; {INSTEAD[assumption]}")
@@ -61,17 +61,7 @@ def require_removal(method: Explainer, model: ExplainedModel) -> None:
         raise ExegeteError(f"{method.name} is refused: {make_weights_error()}")
 
 
-def find_broken_assumption(model: ExplainedModel, assumption: str, probe: Probe) -> str:
-    """Return why an assumption does not hold for the model; empty if it holds, or if the model is not checked."""
-    if assumption != "decomposition":
-        return find_failure(model, assumption, probe)
-    if not can_be_checked(model):
-        return ""
-    reason: str = remember(model, assumption, lambda: _check_decomposition(model, probe.alone))
-    return reason
-
-
-def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
+def _check_decomposition(model: ExplainedModel, probe: Probe) -> str:
     """Check that the components of all positions sum to the logit, so that no part of a layer is left out."""
     # That module imports the base of explainers, which imports this one.
     from exegete.explainers.decomposition.decompx import DecompXClassifier  # noqa: PLC0415
@@ -80,6 +70,7 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
     if model.task.name in ("generation", "masked"):
         return ""
     try:
+        alone = probe.alone
         explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))
     except ExegeteError:
         # A family without a record, or a head that it does not take: the method refuses those itself.
@@ -89,6 +80,10 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
     if missing <= get_tolerance(model) * size:
         return ""
     return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
+
+
+# Beside the checks of models themselves: this one needs an explainer.
+CHECKS["decomposition"] = _check_decomposition
 
 
 def find_nonfinite(scores: Tensor) -> list[int]:

@@ -117,7 +117,9 @@ def attribute(
         for (single, size), cost in zip(explainers, costs, strict=True):
             batches = _explain_batches(explained, examples, single, target, size, batch_size, attribute_target)
             config = {"model": explained.config._name_or_path, "model_type": explained.config.model_type}
-            config |= {"method": single.name, "params": single.params} | ({} if stride is None else {"stride": stride})
+            config |= {"method": single.name, "params": single.params}
+            if stride is not None:
+                config["stride"] = stride
             results.append(Explanations(_collect(batches, explained, single, allow_nan, cost, report), config))
     if not isinstance(method, list):
         return results[0]

@@ -98,7 +98,9 @@ def plan_work(
     (exchange,) = batch.exchanges or ()
     count = len(exchange.tokens)
     # Words of a response that does not exist yet are unknown; each token may be one.
-    rows = len(find_target_spans(exchange, "tokens" if target == "words" and not has_response else target))
+    if target == "words" and not has_response:
+        target = "tokens"
+    rows = len(find_target_spans(exchange, target))
     units = len(list_units(batch, unit).units)
     by_units = not attribute_target and is_forward_cheaper(method, rows, units)
     targets_per_pass = count_targets_per_pass(batch.length)

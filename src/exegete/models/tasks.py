@@ -91,8 +91,10 @@ class Task(ABC):
             ExegeteError: another shape than one row per example, floating point numbers, or no such output.
         """
         is_contrast = target.ndim == 2 and self.has_contrasts
-        has_pairs = is_contrast or self.target_dimensions == 2
-        require_integers(target, [len(batch), 2] if has_pairs else [len(batch)])
+        shape = [len(batch)]
+        if is_contrast or self.target_dimensions == 2:
+            shape.append(2)
+        require_integers(target, shape)
         if ((target < 0) | (target >= outputs)).any():
             raise ExegeteError(f"expected targets from 0 to {outputs - 1}, got {target.flatten().tolist()}")
         return target

@@ -78,7 +78,10 @@ SCHEMA = pa.schema({name: kind for name, (kind, _) in COLUMNS.items()})
 def to_row(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return an explanation's fields as the plain values of a row; JSON is text."""
     row = to_records(values)
-    for target in (*row["targets"], *([row["prediction"]] if row["prediction"] else ())):
+    targets = list(row["targets"])
+    if row["prediction"]:
+        targets.append(row["prediction"])
+    for target in targets:
         target["value"] = json.dumps(target["value"])
     return row | {name: json.dumps(row[name], ensure_ascii=False) for name in ("params", "metadata")}
 
@@ -111,14 +114,13 @@ def from_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_target(target: Mapping[str, Any]) -> tuple[Any, ...]:
-    value = target["value"]
+    fields = dict(target)
+    if isinstance(fields["value"], str):
+        fields["value"] = json.loads(fields["value"])
     # JSON has no NaN: it is written as null.
-    probability = float("nan") if target["probability"] is None else target["probability"]
-    return tuple(
-        (
-            dict(target) | {"value": json.loads(value) if isinstance(value, str) else value, "probability": probability}
-        ).values()
-    )
+    if fields["probability"] is None:
+        fields["probability"] = float("nan")
+    return tuple(fields.values())
 
 
 def _to_tuples(value: Any) -> Any:

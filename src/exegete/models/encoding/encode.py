@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 Spans = Sequence[Sequence[int]]
 TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 4096, 1024
 """Token budget of a batch on a CPU: larger ones are slower, and take memory in proportion."""
+TEXT_COLUMNS = ("text", "text_pair", "prompt", "messages", "sources", "response")
 Rows = Sequence[Mapping[str, Any]]
 TokenizedRows = tuple[Sequence[Any], tuple[Alignment, ...]]
 
@@ -159,7 +160,10 @@ def get_texts(rows: Rows) -> list[tuple[str, ...]]:
             raise ExegeteError(f"example {number} has no text in the column 'text_pair' but {pair!r:.80}")
         if not text.strip() and not (pair or "").strip():
             raise ExegeteError(f"example {number} is an empty text")
-        texts.append((text,) if pair is None else (text, pair))
+        if pair is None:
+            texts.append((text,))
+        else:
+            texts.append((text, pair))
     if len({len(example) for example in texts}) > 1:
         raise ExegeteError("a batch holds either texts or pairs, not both: encode them apart")
     return texts
@@ -281,7 +285,15 @@ def make_batches(
     """
     if batch_size is not None and batch_size < 1:
         raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
-    sizes = np.array([_count_characters(example_to_row(example)) for example in examples])
+    lengths = []
+    for example in examples:
+        row = example_to_row(example)
+        # Characters are exact enough to sort by; images are all the same length.
+        length = 4 * 256
+        if "image" not in row:
+            length = sum(len(str(row.get(column) or "")) for column in TEXT_COLUMNS)
+        lengths.append(length)
+    sizes = np.array(lengths)
     order = np.argsort(sizes, kind="stable")
     # About four characters per token, and two special tokens: tokenizing twice would cost more than it saves.
     estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
@@ -294,14 +306,6 @@ def make_batches(
         stop = min(start + size, len(examples))
         yield order[start:stop].tolist()
         start = stop
-
-
-def _count_characters(row: Mapping[str, Any]) -> int:
-    """Return a row's length in characters, which is exact enough to sort by; images are all the same length."""
-    if "image" in row:
-        return 4 * 256
-    columns = ("text", "text_pair", "prompt", "messages", "sources", "response")
-    return sum(len(str(row.get(column) or "")) for column in columns)
 
 
 def read_metadata(example: Any) -> dict[str, Any]:

@@ -104,8 +104,10 @@ def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(values, Mapping) and values:
         for key, value in values.items():
             yield from flatten(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(values, str) and name:
+        yield name, values
     elif name:
-        yield name, values if isinstance(values, str) else json.dumps(values, ensure_ascii=False, default=str)
+        yield name, json.dumps(values, ensure_ascii=False, default=str)
 
 
 def format_bounds(card: MetricCard) -> str:

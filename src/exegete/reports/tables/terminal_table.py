@@ -41,7 +41,7 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         shown, intervals = self._choose_columns(options.max_width)
         yield self._build_table(options.max_width, shown, intervals)
-        yield Text(self._format_legend(shown, intervals), "dim" if not self.plain else "")
+        yield Text(self._format_legend(shown, intervals), "" if self.plain else "dim")
 
     def _choose_columns(self, width: int) -> tuple[list[int], bool]:
         """Return the columns that fit beside the names, and whether their intervals fit too."""
