@@ -59,19 +59,8 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "metadata": (pa.string(), "facts about the example, as JSON"),
 }
 """The type and meaning of each column of a stored explanation."""
-REQUIRED = {
-    "index",
-    "method",
-    "params",
-    "texts",
-    "targets",
-    "unit",
-    "units",
-    "scores",
-    "signed",
-    "truncated",
-    "metadata",
-}
+REQUIRED = {"index", "method", "params", "texts", "targets", "unit", "units", "scores", "signed", "truncated"}
+REQUIRED |= {"metadata"}
 SCHEMA = pa.schema({name: kind for name, (kind, _) in COLUMNS.items()})
 
 
@@ -155,8 +144,10 @@ def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str
     try:
         temporary.mkdir(parents=True)
         pq.write_table(content, temporary / DATA, compression="zstd")
-        description = _describe_data(temporary / DATA, len(rows), config)
-        (temporary / CONFIG).write_text(description, encoding="utf-8")
+        description = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": len(rows)}
+        description |= {"sha256": _digest_file(temporary / DATA), "versions": get_versions(), "config": dict(config)}
+        text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
         _publish(temporary, directory)
         remove_abandoned(directory.absolute())
     except OSError as error:
@@ -164,11 +155,6 @@ def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return directory
-
-
-def _describe_data(data: Path, rows: int, config: Mapping[str, Any]) -> str:
-    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
-    return json.dumps(head | {"versions": get_versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _digest_file(path: Path) -> str:

@@ -62,8 +62,9 @@ class DecompX(Explainer):
     @property
     def rules(self) -> DecompositionRules:
         """The parameters for the decomposition of layers."""
+        check_choice("bias rule", self.bias, biases.RULES)
         check_choice("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
-        return DecompositionRules(biases.check_rule(self.bias), self.activation, self.feed_forward, self.max_memory)
+        return DecompositionRules(self.bias, self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_text, cut_texts, scores_to_levels
-from exegete.reports.text import escape_latex
+from exegete.reports.text import escape_latex, format_latex_table
 
 if TYPE_CHECKING:
     from exegete.reports.explanations import Explanation
@@ -128,26 +128,15 @@ def render_latex(item: Explanation, caption: str = "", label: str = "") -> str:
 
     Blue scores are evidence for a target, orange ones against it; the strongest score has the strongest shade.
     """
-    largest, heads, names, table = (
-        float(np.abs(item.scores).max(initial=0)),
-        item.unit_texts,
-        item.target_texts,
-        item.scores,
-    )
+    largest = float(np.abs(item.scores).max(initial=0))
+    heads, names, table = item.unit_texts, item.target_texts, item.scores
     # The words of a text as columns would not fit a page.
     if item.exchange is None:
         heads, names, table = names, heads, table.T
-    body = []
+    rows = []
     for name, row in zip(names, table.tolist(), strict=True):
-        body.append(" & ".join([escape_latex(name), *(_heat_map_cell(score, largest) for score in row)]) + r" \\")
-    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(heads)}}}", r"\toprule"]
-    lines += [" & ".join(["", *map(escape_latex, heads)]) + r" \\", r"\midrule", *body, r"\bottomrule"]
-    lines.append(r"\end{tabular}")
-    if caption:
-        lines.append(rf"\caption{{{escape_latex(caption)}}}")
-    if label:
-        lines.append(rf"\label{{{label}}}")
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+        rows.append([escape_latex(name), *(_heat_map_cell(score, largest) for score in row)])
+    return format_latex_table(["", *heads], rows, caption, label)
 
 
 def _heat_map_cell(score: float, largest: float) -> str:

@@ -59,7 +59,7 @@ def render_report(
 
     It works offline, and without its script, which only sorts and filters. All values are escaped.
     """
-    script = _read_script()
+    script = (Path(__file__).parents[1] / "templates" / "report.js").read_text(encoding="utf-8")
     titles = _method_titles(leaderboard, curves, examples)
     shown = _choose_shown_methods(leaderboard, titles)
     # Neighbouring columns of one family share a heading.
@@ -83,7 +83,7 @@ def render_report(
         bounds=format_bounds,
         script=Markup(script),  # noqa: S704  # our own file, the only unescaped value
         # The content policy of the page allows this script alone.
-        script_hash=_hash_script(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -136,14 +136,6 @@ def _choose_shown_methods(board: Leaderboard, methods: Collection[str]) -> list[
         return list(methods)
     best = [board.rows[row] for row in find_leaders(board)[: FEW - 1]] or board.rows[:1]
     return [*best, *(name for name in methods if name.partition("?")[0] == CONTROL)]
-
-
-def _read_script() -> str:
-    return (Path(__file__).parents[1] / "templates" / "report.js").read_text(encoding="utf-8")
-
-
-def _hash_script(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def render_study_page(

@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from exegete.reports.highlighted.highlight import template_environment
 from exegete.reports.tables.cells import ABSENT, choose_decimals
 from exegete.reports.tables.leaderboard import Counts, Floats
-from exegete.reports.tables.renderers import (
-    escape_symbols,
-    format_csv,
-    format_latex_table,
-    format_markdown_lines,
-)
+from exegete.reports.text import escape_symbols, format_csv, format_latex_table, format_markdown_lines
 
 EXAMPLES: Final = "mean [95 %]"
 Form = Literal["mean ± sd", "mean ± se", "median [25–75]", "mean", "mean [95 %]"]

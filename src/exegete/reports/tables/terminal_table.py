@@ -48,8 +48,9 @@ class FittedTable:
         order = list(range(len(self.board.cards)))
         order.sort(key=lambda column: (column > 0, self.board.cards[column].name != "seconds"))
         attempts = [(order, True)] + [(order[:count], False) for count in range(len(order), 1, -1)]
+        name_width = max(self._longest_word(), min(MAY_WRAP, max(map(len, self._names()))))
         for columns, intervals in attempts:
-            if self._name_width() + sum(GAP + self._width(column, intervals) for column in columns) <= width:
+            if name_width + sum(GAP + self._width(column, intervals) for column in columns) <= width:
                 return sorted(columns), intervals
         return order[:1], False
 
@@ -90,9 +91,6 @@ class FittedTable:
 
     def _longest_word(self) -> int:
         return max(map(len, " ".join(self._names()).split()))
-
-    def _name_width(self) -> int:
-        return max(self._longest_word(), min(MAY_WRAP, max(map(len, self._names()))))
 
     def _width(self, column: int, intervals: bool) -> int:
         *words, last, arrow = replace_control_characters(self.board.cards[column].title).split(" ")
