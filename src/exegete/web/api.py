@@ -257,13 +257,12 @@ def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: E
     """
     model = chats.models[asked.model]
     row, documents = _make_row(model, asked), asked.list_documents()
-    form = model.response_format
-    prompt_tokens = count_prompt_tokens(form, row)
+    prompt_tokens = count_prompt_tokens(model, row)
     max_tokens = asked.max_completion_tokens or asked.max_tokens
-    room = form.max_length - (len(form.start) if form.is_encoder_decoder else prompt_tokens)
+    room = model.max_length - (len(model.decoder_start_ids) if model.is_encoder_decoder else prompt_tokens)
     # A longer prompt would be cut, and the answer would silently miss a part of the documents.
-    if prompt_tokens > form.max_prompt_length(max_tokens or 1):
-        message = f"the model reads {form.max_length} tokens: {prompt_tokens} of the prompt leave {max(0, room)}"
+    if prompt_tokens > model.max_prompt_length(max_tokens or 1):
+        message = f"the model reads {model.max_length} tokens: {prompt_tokens} of the prompt leave {max(0, room)}"
         raise RequestError(message, "messages", "context_length_exceeded")
     send({"role": "assistant", "content": ""})
     follower = TextFollower(model.tokenizer, lambda text: send({"content": text}), asked.stop or ())

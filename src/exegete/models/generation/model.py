@@ -22,7 +22,6 @@ from exegete.models.batch import (
 )
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation import examples as generation_examples
-from exegete.models.generation.examples import ResponseFormat
 from exegete.models.layers.architecture import unwrap_adapter
 from exegete.models.state import with_lock
 from exegete.models.tasks import Generation
@@ -70,13 +69,14 @@ class GeneratingModel(ExplainedModel):
         """True: padding goes to the left."""
         return True
 
-    @property
-    def response_format(self) -> ResponseFormat:
-        """The settings by which prompts and responses are read."""
-        vocab_size = self.config.get_text_config().vocab_size
-        return ResponseFormat(
-            self.tokenizer, self.max_length, vocab_size, self.decoder_start_ids, self.is_encoder_decoder
-        )
+    def max_prompt_length(self, response: int) -> int:
+        """Return the most tokens of a prompt before a response of this length, 0 or less if that is too long."""
+        if not self.is_encoder_decoder:
+            return self.max_length - response
+        # An encoder-decoder reads as many tokens on either side.
+        if response + len(self.decoder_start_ids) <= self.max_length:
+            return self.max_length
+        return 0
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
         """Encode prompts or chats with their responses as one left-padded batch; missing responses are generated.
@@ -89,7 +89,7 @@ class GeneratingModel(ExplainedModel):
         Raises:
             ExegeteError: a source that is empty or has no place, a response that is no continuation, no tokenizer.
         """
-        return generation_examples.encode(self, self.response_format, self.respond(examples), device)
+        return generation_examples.encode(self, self.respond(examples), device)
 
     def respond(
         self,
@@ -110,7 +110,7 @@ class GeneratingModel(ExplainedModel):
             ExegeteError: a generated response is empty or white space, without `allow_empty`.
         """
         return generation_examples.respond(
-            self, self.generator, self.response_format, examples, max_new_tokens, temperature, seed,
+            self, examples, max_new_tokens, temperature, seed,
             allow_empty=allow_empty, stopping_criteria=stopping_criteria,
         )  # fmt: skip
 
