@@ -311,7 +311,7 @@ def test_no_path_from_a_request_reaches_the_file_system(whole, chief, tmp_path, 
         assert SECRET not in reply.text
         assert "root:" not in reply.text
     asked = {"text": "a film", "whole": "1"}
-    for field in ("model", "method", "picture", "level"):
+    for field in ("model", "method", "picture", "unit"):
         names = [where, f"parameterised_attention:{where}", f"saliency?x={where}"]
         for name in names:
             reply = chief.get("/explore", params=asked | {field: name})

@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect
 from exegete.errors import ExegeteError
 from exegete.web import api, authentication
 from exegete.web.browse.routes import router as browse
-from exegete.web.chat.routes import router as chat
 from exegete.web.explore.routes import router as explore
 from exegete.web.human_study.annotate import router as annotate
 from exegete.web.human_study.manage import router as manage
@@ -45,8 +44,6 @@ def create_app(site: Site) -> FastAPI:
     admin = [Depends(authentication.require_admin)]
     if site.explorer is not None:
         app.include_router(explore, dependencies=admin)
-    if site.chats is not None:
-        app.include_router(chat, dependencies=admin)
     if site.api_token:
         app.include_router(api.router)
     if site.results:
@@ -72,9 +69,9 @@ def create_app(site: Site) -> FastAPI:
 async def _close_queues_at_shutdown(app: FastAPI) -> AsyncIterator[None]:
     """Stop the work with models when the server stops; the process could not end before it otherwise."""
     yield
-    for service in (app.state.site.explorer, app.state.site.chats):
-        if service is not None:
-            service.work.close()
+    explorer = app.state.site.explorer
+    if explorer is not None:
+        explorer.work.close()
 
 
 @public.get("/static/{name}")
@@ -122,7 +119,7 @@ def redirect_home(request: Request) -> Response:
     site = get_site(request)
     if site.study is not None:
         return RedirectResponse(f"/studies/{quote(site.study)}", 303)
-    pages = {"/explore": site.explorer, "/chat": site.chats, "/browse": site.results, "/studies": site.storage}
+    pages = {"/explore": site.explorer, "/browse": site.results, "/studies": site.storage}
     return RedirectResponse(next(address for address, service in pages.items() if service), 303)
 
 

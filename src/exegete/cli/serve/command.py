@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -266,12 +266,15 @@ def _make_services(
     api_address: str | None,
 ) -> dict[str, Any]:
     """Return the service that explains the models; language models have one with trained citations, and an API."""
-    from exegete.web.chat.service import ChatService
     from exegete.web.explore.service import Explorer
 
-    if task != "generation":
-        return {"explorer": Explorer(models, methods, rows, seed=seed) if models else None}
-    trained = {name: source for name, source in sources.items() if (Path(source) / "citation").is_dir()}
-    own = {name: f"citation:{source}" for name, source in trained.items()}
-    chats = ChatService(cast(Any, models), methods, rows, seed=seed, trained_methods=own)
-    return {"chats": chats} | ({} if api_address is None else {"api_token": _choose_api_token(api_address)})
+    if not models:
+        return {}
+    own = {}
+    for name, source in sources.items():
+        if task == "generation" and (Path(source) / "citation").is_dir():
+            own[name] = f"citation:{source}"
+    services: dict[str, Any] = {"explorer": Explorer(models, methods, rows, seed=seed, trained_methods=own)}
+    if api_address is not None:
+        services["api_token"] = _choose_api_token(api_address)
+    return services

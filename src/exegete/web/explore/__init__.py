@@ -1,1 +1,1 @@
-"""The explorer: explain one input by many methods, and predict it again without parts of it."""
+"""The explorer: explain what a model makes of an input, by many methods, and run it again without parts of the input."""
