@@ -235,7 +235,8 @@ def test_text_files_become_documents(opened):
         ]
     )
     expect(page.locator("#documents").get_by_label("Text")).to_have_count(3)
-    assert [field.input_value() for field in page.locator("#documents").get_by_label("Name").all()] == ["letter", "memo", "third"]
+    names = page.locator("#documents").get_by_label("Name").all()
+    assert [field.input_value() for field in names] == ["letter", "memo", "third"]
     expect(page.locator("#dropped")).to_have_text("picture.png is no text in UTF-8")
     page.locator("#documents").evaluate(
         """(box) => {

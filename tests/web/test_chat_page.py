@@ -81,13 +81,13 @@ def test_a_generated_answer_is_cached_for_all_methods(room, monkeypatch):
     (row,) = model().respond([room.make_example(asked)], 5)
     assert found.attribution == exegete.attribute(model(), [row], "occlusion", "sentences", unit="source")[0]
     monkeypatch.setattr(model().model, "generate", None)
-    assert explain(room, replace(asked, method=("input_x_gradient",))).attribution.response == found.attribution.response
+    other = explain(room, replace(asked, method=("input_x_gradient",)))
+    assert other.attribution.response == found.attribution.response
 
 
 def test_documents_replace_their_placeholders_or_precede_the_question(room):
     said = [
-        room.make_example(replace(ASKED, text=text))["messages"][-1]["content"]
-        for text in ("why ?", "{doc 1} why ?")
+        room.make_example(replace(ASKED, text=text))["messages"][-1]["content"] for text in ("why ?", "{doc 1} why ?")
     ]
     assert said == ["{sources}\n\nwhy ?", "{doc 1} why ?"]
     assert "no place for the source 'doc 2'" in explain(room, replace(ASKED, text="{doc 1} why ?")).problem
@@ -177,8 +177,12 @@ def test_no_text_is_cut_by_the_browser_or_sent_in_an_address(room):
     page = admin(site(room)).get(page_of(room)).text
     assert "maxlength" not in page
     assert '<form id="ask" method="post"' in page
-    addresses = re.findall(r'(?:href|action|data-address)="([^"]*)"', page)
-    assert [found for found in addresses if "small" in found or "?" in found] == [f"/explore?key={ASKED.key}&amp;whole=1"]
+    addresses = re.findall(r'(?:href|action|data-query)="([^"]*)"', page)
+    assert [found for found in addresses if "small" in found] == []
+    assert {found.partition("key=")[2] for found in addresses if "?" in found} == {
+        ASKED.key,
+        f"{ASKED.key}&amp;whole=1",
+    }
 
 
 def test_a_question_that_is_no_longer_stored_is_said_to_be():
@@ -285,7 +289,7 @@ def test_examples_are_single_turn_rows():
     assert room.find_examples("tiny")[0].sources == (("a", "x"),)
     chief = admin(site(room))
     page = chief.post("/explore/example", data={"csrf": csrf(chief.get("/explore"))}).text
-    assert any(f">{found.text}</textarea>" in page for found in room.examples)
+    assert any(f">{found.text}</textarea>" in page for found in room.find_examples("tiny"))
     assert "waiting" not in page, "the user starts it"
 
 

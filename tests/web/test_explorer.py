@@ -30,13 +30,9 @@ def probabilities(*example):
 
 
 def test_predictions_equal_the_models_probabilities(explorer):
-    assert [answer.value for answer in explorer.predict(FILM)] == pytest.approx(
-        probabilities(FILM.text), abs=1e-6
-    )
+    assert [answer.value for answer in explorer.predict(FILM)] == pytest.approx(probabilities(FILM.text), abs=1e-6)
     pair = Question("tiny", text="a film", pair="it moves")
-    assert [a.value for a in explorer.predict(pair)] == pytest.approx(
-        probabilities("a film", "it moves"), abs=1e-6
-    )
+    assert [a.value for a in explorer.predict(pair)] == pytest.approx(probabilities("a film", "it moves"), abs=1e-6)
 
 
 def test_removing_a_word_predicts_the_text_without_it(explorer):

@@ -151,7 +151,9 @@ router = APIRouter(prefix=PREFIX.rstrip("/"), dependencies=[Depends(require_toke
 def list_models(request: Request) -> Response:
     """Return the models of the server."""
     constant = {"object": "model", "created": 0, "owned_by": "exegete"}
-    return JSONResponse({"object": "list", "data": [{"id": name} | constant for name in _get_explorer(request).language_models]})
+    return JSONResponse(
+        {"object": "list", "data": [{"id": name} | constant for name in _get_explorer(request).language_models]}
+    )
 
 
 @router.post("/chat/completions")
@@ -166,7 +168,9 @@ async def complete_chat(request: Request) -> Response:
         message |= {} if answer.annotations is None else {"annotations": answer.annotations}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
         return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": answer.usage})
-    lines = stream_lines(explorer.work, partial(_send_chunks, explorer, asked, head | {"object": "chat.completion.chunk"}))
+    lines = stream_lines(
+        explorer.work, partial(_send_chunks, explorer, asked, head | {"object": "chat.completion.chunk"})
+    )
     # The first line is awaited, so that a request that fails before it is answered by an error's status.
     first = asyncio.ensure_future(anext(lines))
     while not (await asyncio.wait([first], timeout=POLL_SECONDS))[0]:
@@ -220,7 +224,9 @@ def parse_request(body: bytes, explorer: Explorer, text_length: int) -> ChatRequ
         if name not in IGNORED and value is not None and not (name in NEUTRAL and value == NEUTRAL[name]):
             raise RequestError(f"the parameter {name!r} is not supported", name, "unsupported_parameter")
     if asked.model not in explorer.language_models:
-        raise RequestError(str(unknown("model", asked.model, explorer.language_models)), "model", "model_not_found", 404)
+        raise RequestError(
+            str(unknown("model", asked.model, explorer.language_models)), "model", "model_not_found", 404
+        )
     settings = asked.citations or CitationSettings()
     if settings.method not in ("", *explorer.methods):
         raise RequestError(str(unknown("method", settings.method, explorer.methods)), "citations.method")

@@ -1,1 +1,1 @@
-"""The explorer: explain what a model makes of an input, by many methods, and run it again without parts of the input."""
+"""The explorer: explain a model's output by many methods, and run the model again without parts of the input."""

@@ -1,4 +1,4 @@
-"""Routes of the explorer: questions, explanations, outputs without some units, costs, pictures, exports, coefficients."""
+"""Routes of the explorer: questions, results, outputs without some units, costs, pictures, exports, coefficients."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def _read_valid_request(request: Request, form: Fields | None = None) -> tuple[E
 
 
 def _select_unit(question: Question, item: Explanation) -> Explanation:
-    """Return the explanation of a text by words, or by tokens; that of an image by patches, of a prompt by its units."""
+    """Return the explanation of a text by words or tokens, of an image by patches, of a prompt by its units."""
     if question.unit == "token" and item.exchange is None and item.texts:
         return item.aggregate("token")
     return item

@@ -125,7 +125,7 @@ class Explorer:
     def get_default_methods(self, model: str) -> list[str]:
         """Return the methods chosen for this server, else the model's best method and occlusion.
 
-        A language model, whose explanations take longer, has one: that it was trained for, the first chosen, or its best.
+        A language model has one, as it takes longer: the one it was trained for, the first chosen, or its best.
         """
         if model in self.trained_methods:
             return [self.trained_methods[model]]
@@ -188,12 +188,12 @@ class Explorer:
         It is the one in the question; else, for a prompt, the one the first method was trained with, or documents, or
         words if there are no documents; else words.
         """
-        unit = question.unit
-        if not unit and is_generating(self.models[question.model]):
-            name = question.method[0] if question.method else ""
-            unit = self.methods[name].params.get("unit") if ":" in name else ""
-            unit = unit or ("source" if question.sources else "word")
-        return cast(Granularity, unit or "word")
+        if question.unit or not is_generating(self.models[question.model]):
+            return cast(Granularity, question.unit or "word")
+        for name in question.method[:1]:
+            if ":" in name and self.methods[name].params.get("unit"):
+                return cast(Granularity, self.methods[name].params["unit"])
+        return "source" if question.sources else "word"
 
     def resolve_method(self, question: Question, name: str) -> tuple[Explainer, Granularity]:
         """Return a method that scores units of a prompt, and the unit."""

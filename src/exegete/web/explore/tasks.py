@@ -135,7 +135,7 @@ def score_outputs(model: ExplainedModel, batch: Batch, output: Tensor, question:
     """
     if is_generating(model):
         exchange = get_exchange(batch)
-        scores = []
+        scores = list[OutputScore]()
         for span in [(0, len(exchange.tokens)), *find_target_spans(exchange, question.rows)]:
             value = float(model.task.log_probability(output, torch.tensor([span], device=output.device)))
             scores.append(OutputScore("the chosen part" if scores else "the whole answer", value, span[1] - span[0]))
@@ -201,10 +201,9 @@ def example_to_question(model: str, explained: ExplainedModel, index: int, row: 
 
 def _prompt_to_question(model: str, row: Mapping[str, Any]) -> Question | None:
     example = prompt_to_row(row)
-    messages = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
-    *system, last = messages
+    *system, last = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
     # The form has one field for instructions and one for the question.
-    if last.get("role") != "user" or len(system) > 1 or any(message.get("role") != "system" for message in system):
+    if last.get("role") != "user" or last["content"] is None or len(system) > 1 or any(message.get("role") != "system" for message in system):
         return None
     sources = example.get("sources") or {}
     if isinstance(sources, Mapping):

@@ -1,4 +1,4 @@
-"""The values that a page shows: the bars of an output, the texts of a prompt, and their shades per part of an answer."""
+"""The values that a page shows: bars of an output, texts of a prompt, and their shades per part of an answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exegete.reports.explanations import Explanation
 from exegete.reports.highlighted.highlight import HighlightedExplanation
 from exegete.reports.highlighted.pieces import Piece, cut_text, find_extents
 from exegete.web.explore.tasks import OutputScore
@@ -34,7 +33,7 @@ class PromptSection(NamedTuple):
 
 
 def arrange_bars(scores: Sequence[OutputScore]) -> list[Bar]:
-    """Return a bar per output. Many labels are sorted by value; the parts of an answer are hidden until one is chosen."""
+    """Return a bar per output: many labels sorted by value, parts of an answer hidden until one is chosen."""
     bars = [Bar(place, score) for place, score in enumerate(scores)]
     if scores and scores[0].n_tokens:
         return [bar._replace(is_visible=bar.place == 0) for bar in bars]
