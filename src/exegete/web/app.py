@@ -1,4 +1,4 @@
-"""The FastAPI application: the routes of all pages, sign-in, and the pages that report errors."""
+"""The FastAPI application and its server: the routes of all pages, sign-in, and the pages that report errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
+import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
@@ -22,7 +23,9 @@ from exegete.web.human_study.protocol.routes import router as take
 from exegete.web.human_study.protocol.step_pages import WrongStageError
 from exegete.web.pages import load_assets, render_page
 from exegete.web.security_headers import SecurityMiddleware
+from exegete.web.settings import MAX_HEADER_BYTES
 from exegete.web.site import Site, get_site
+from exegete.web.timeouts import TimeoutProtocol
 from exegete.web.write_limit import BusyError
 
 RETRY_SECONDS = 2
@@ -63,6 +66,23 @@ def create_app(site: Site) -> FastAPI:
     app.add_exception_handler(Exception, _handle_unexpected_error)
     app.add_middleware(SecurityMiddleware, hosts=site.hosts, limits=site.limits)
     return app
+
+
+def make_server_config(site: Site, host: str, port: int) -> uvicorn.Config:
+    """Return the configuration of a uvicorn server for the site; port 0 takes a free port."""
+    return uvicorn.Config(
+        create_app(site),
+        host=host,
+        port=port,
+        # Requests are not logged: their addresses contain invitation tokens and private texts.
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        http=TimeoutProtocol,
+        # An open event stream would otherwise delay the shutdown until its browser leaves.
+        timeout_graceful_shutdown=3,
+    )
 
 
 @asynccontextmanager

@@ -139,8 +139,8 @@ def serve(
     import exegete
     from exegete.studies.compare.compare import list_native_methods
     from exegete.web import Site
+    from exegete.web.app import make_server_config
     from exegete.web.browse.stored import open_results
-    from exegete.web.server import make_server_config
 
     silence_libraries()
     sources = _name_models(model or [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from random import choice
 from threading import Event
@@ -17,12 +18,12 @@ from exegete.reports.explanations import Explanation, Explanations
 from exegete.reports.highlighted.highlight import highlight_explanation
 from exegete.reports.highlighted.picture import draw_picture
 from exegete.web import authentication
-from exegete.web.coefficients import has_coefficients, make_coefficient_heatmaps
-from exegete.web.explore.question import MAX_TOKENS, PREDICTED, PROMPT_UNITS, ROWS, UNITS, Question, read_question
+from exegete.web.explore.question import MAX_TOKENS, PROMPT_UNITS, ROWS, UNITS, Question, read_question
 from exegete.web.explore.service import CACHE_SIZE, Explorer, MethodResult
 from exegete.web.explore.stream import SendEvent, stream_events, throttle_progress
-from exegete.web.explore.tasks import OutputScore, is_generating
+from exegete.web.explore.tasks import OutputScore, list_targets
 from exegete.web.explore.view import arrange_bars, collect_row_values, cut_prompt
+from exegete.web.heatmaps import has_coefficients, make_coefficient_heatmaps
 from exegete.web.pages import make_download, render_fragment, render_page
 from exegete.web.pictures import encode_png
 from exegete.web.site import get_site
@@ -40,7 +41,7 @@ async def show_explorer(request: Request) -> Response:
     The prompts of language models are answered at the address of a stored question only, and by the stream.
     """
     explorer, question = _read_request(request)
-    is_prompt, is_whole = is_generating(explorer.models[question.model]), "whole" in request.query_params
+    is_prompt, is_whole = explorer.is_prompt(question), "whole" in request.query_params
     problems = question.find_problems(get_site(request).limits)
     is_asked = explorer.has_input(question) and is_prompt == ("key" in request.query_params)
     if problems or not is_asked or (is_prompt and not is_whole):
@@ -68,7 +69,7 @@ def _render_page(
 ) -> Response:
     """Return the page of a question; `problems` are those of the form's fields, by name."""
     model = explorer.models[question.model]
-    is_prompt = is_generating(model)
+    is_prompt = explorer.is_prompt(question)
     return render_page(
         request,
         "explore",
@@ -83,19 +84,13 @@ def _render_page(
         has_examples=bool(explorer.find_examples(question.model)),
         methods=explorer.list_methods(question.model),
         heads=[name for name, method in explorer.methods.items() if has_coefficients(method)],
-        targets=_list_targets(explorer, question, problems),
+        targets={} if "texts" in problems else list_targets(model, question),
         units=PROMPT_UNITS if is_prompt else UNITS,
         rows=ROWS,
         most=MAX_TOKENS,
         exports=_list_exports(explorer, question),
         **({"costs": {}, "output": "", "cards": (), "is_asked": False} | values),
     )
-
-
-def _list_targets(explorer: Explorer, question: Question, problems: Mapping[str, str]) -> dict[str, str]:
-    """Return the choices of what is explained by their value; empty if there is one only, or the text is too long."""
-    targets = {} if "texts" in problems else explorer.list_targets(question)
-    return {PREDICTED: "the prediction", **targets} if targets else {}
 
 
 @router.post("/explore")
@@ -112,7 +107,7 @@ async def ask(request: Request, form: authentication.CheckedForm) -> Response:
 def _find_problems(request: Request, explorer: Explorer, question: Question) -> dict[str, str]:
     problems = question.find_problems(get_site(request).limits)
     # Without a text, the form of another model only shows the fields of that model.
-    if is_generating(explorer.models[question.model]) and not question.text.strip():
+    if explorer.is_prompt(question) and not question.text.strip():
         problems["text"] = "Ask a question."
     return problems
 
@@ -125,11 +120,8 @@ async def show_example(request: Request, form: authentication.CheckedForm) -> Re
     if not examples:
         raise ExegeteError(f"this server has no examples for {question.model}: start it with --data")
     example = choice(examples)  # noqa: S311  (no secret)
-    fields = {"text": [example.text], "pair": [example.pair], "picture": [example.picture]}
-    fields |= {"system": [example.system], "response": [example.response], "target": []}
-    fields |= {"name": [name for name, _ in example.sources], "document": [text for _, text in example.sources]}
-    explorer, question = _read_request(request, {**form, **fields})
-    if is_generating(explorer.models[question.model]):
+    question = replace(example, method=question.method, unit=question.unit, rows=question.rows, tokens=question.tokens)
+    if explorer.is_prompt(question):
         return await run_in_threadpool(_render_page, request, explorer, question)
     return RedirectResponse(f"/explore?{question.query}#answer", 303)
 
@@ -139,7 +131,7 @@ async def show_costs(request: Request, form: authentication.CheckedForm) -> Resp
     """Show the methods that apply to a language model and their costs for a prompt, on its page or as JSON."""
     explorer, question = _read_request(request, form)
     problems, costs = _find_problems(request, explorer, question), dict[str, tuple[str, str]]()
-    if is_generating(explorer.models[question.model]):
+    if explorer.is_prompt(question):
         await explorer.work.run(request, lambda stop: explorer.try_methods(question.model, stop))
         try:
             if not problems:
@@ -170,7 +162,7 @@ async def stream_results(request: Request) -> Response:
 
 
 def _send_results(explorer: Explorer, question: Question, send: SendEvent, stop: Event) -> None:
-    if is_generating(explorer.models[question.model]):
+    if explorer.is_prompt(question):
         scores = explorer.predict(question, stop=stop, write=lambda text: send("text", {"text": text}))
         send("output", {"html": _render_output(explorer, question, scores, stop)})
     for name in question.method:
@@ -190,10 +182,8 @@ async def predict_without_units(request: Request, form: authentication.CheckedFo
 @router.post("/picture")
 def upload_picture(request: Request, form: authentication.CheckedForm, file: authentication.Upload) -> Response:
     """Store an uploaded picture and redirect to its page."""
-    explorer = _get_explorer(request)
-    key = explorer.pictures.add(file)
-    _, question = _read_request(request, {**form, "picture": [key]})
-    return RedirectResponse(f"/explore?{question.query}#answer", 303)
+    explorer, question = _read_request(request, form)
+    return RedirectResponse(f"/explore?{replace(question, picture=explorer.pictures.add(file)).query}#answer", 303)
 
 
 @router.get("/explore/picture/{key}")
@@ -213,7 +203,7 @@ async def export_results(request: Request, kind: str) -> Response:
 
 
 def _list_exports(explorer: Explorer, question: Question) -> tuple[str, ...]:
-    return ("html", "json") if is_generating(explorer.models[question.model]) else ("html", "json", "png")
+    return ("html", "json") if explorer.is_prompt(question) else ("html", "json", "png")
 
 
 def _make_export(explorer: Explorer, question: Question, kind: str, stop: Event) -> Response:

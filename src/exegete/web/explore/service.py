@@ -122,6 +122,10 @@ class Explorer:
         """The models that answer by a text of their own."""
         return {name: cast(GeneratingModel, model) for name, model in self.models.items() if is_generating(model)}
 
+    def is_prompt(self, question: Question) -> bool:
+        """Return whether the question is for a language model."""
+        return is_generating(self.models[question.model])
+
     def get_default_methods(self, model: str) -> list[str]:
         """Return the methods chosen for this server, else the model's best method and occlusion.
 
@@ -150,7 +154,7 @@ class Explorer:
 
     def make_query(self, question: Question) -> str:
         """Return the query of a question's address, and store the question if its texts are too long for an address."""
-        if not is_generating(self.models[question.model]):
+        if not self.is_prompt(question):
             return question.query
         self.questions.add(question.key, question)
         return f"key={question.key}"
@@ -170,17 +174,14 @@ class Explorer:
                 return encode_png(example["image"])
         return self.pictures.get(key)
 
-    def list_targets(self, question: Question) -> dict[str, str]:
-        """Return the targets that can be chosen, by the value that a form sends; see `tasks.list_targets`."""
-        return tasks.list_targets(self.models[question.model], question)
-
-    def check_target(self, question: Question) -> str | None:
+    def check_target(self, question: Question) -> str:
         """Return what `attribute` explains. Raises ExegeteError if the model has no such label."""
-        if is_generating(self.models[question.model]):
+        model = self.models[question.model]
+        if is_generating(model):
             return question.rows
-        check_choice("target", question.target, (PREDICTED, *self.list_targets(question)))
+        check_choice("target", question.target, tasks.list_targets(model, question))
         # The stretch of a tagged text is a part of the example; its predicted tag is explained.
-        return PREDICTED if self.models[question.model].task.name == "tagging" else question.target
+        return PREDICTED if model.task.name == "tagging" else question.target
 
     def resolve_unit(self, question: Question) -> Granularity:
         """Return the unit that is scored and removed.
@@ -188,7 +189,7 @@ class Explorer:
         It is the one in the question; else, for a prompt, the one the first method was trained with, or documents, or
         words if there are no documents; else words.
         """
-        if question.unit or not is_generating(self.models[question.model]):
+        if question.unit or not self.is_prompt(question):
             return cast(Granularity, question.unit or "word")
         for name in question.method[:1]:
             if ":" in name and self.methods[name].params.get("unit"):
@@ -244,9 +245,8 @@ class Explorer:
         Raises:
             StoppedError: `stop` was set.
         """
-        is_prompt = is_generating(self.models[question.model])
         # The unit of other inputs only changes how a result is shown, so it is not part of the key.
-        key = replace(question, method=(), unit=self.resolve_unit(question) if is_prompt else ""), name
+        key = replace(question, method=(), unit=self.resolve_unit(question) if self.is_prompt(question) else ""), name
         cached = self._results.get(key)
         return cached or self._results.add(key, self._explain(question, name, report, stop or Event()))
 
@@ -292,7 +292,7 @@ class Explorer:
     def _complete_example(self, question: Question, stop: Event, write: SendText = ignore) -> Any:
         """Return the question's example; of a prompt without an answer, with the answer that the model generates."""
         example = self.make_example(question)
-        if not is_generating(self.models[question.model]) or "response" in example:
+        if not self.is_prompt(question) or "response" in example:
             return example
         cached = self._responses.get(question.input)
         if cached is not None:

@@ -96,28 +96,21 @@ def _find_tagged_row(model: Any, question: Question) -> dict[str, Any]:
     """Return the text with the stretch whose tag is explained: the target's, else the first that the model tags."""
     rows: Sequence[dict[str, Any]] = model.expand_examples([{"text": question.text}])
     for row in rows:
-        if question.target in (PREDICTED, _name_span(row["span"])):
+        start, end = row["span"]
+        if question.target in (PREDICTED, f"{start}-{end}"):
             return row
     raise ExegeteError("the model tags no such stretch of this text" if rows else "the model tags nothing in this text")
 
 
-def _name_span(span: Sequence[int]) -> str:
-    return f"{span[0]}-{span[1]}"
-
-
 def list_targets(model: ExplainedModel, question: Question) -> dict[str, str]:
-    """Return the targets that can be chosen, by the value that a form sends: labels, or the tagged stretches.
-
-    Empty for models with one output and for extracted or generated answers.
-    """
+    """Return the targets that can be chosen by their value in a form: the prediction, labels, tagged stretches."""
+    targets = {PREDICTED: "the prediction"}
     if model.task.name in ("classification", "multi_label"):
-        return {label: label for label in model.labels}
-    if model.task.name != "tagging" or not question.text.strip():
-        return {}
-    targets = {}
-    for row in model.expand_examples([{"text": question.text}]):
-        start, end = row["span"]
-        targets[_name_span(row["span"])] = question.text[start:end]
+        targets |= {label: label for label in model.labels}
+    if model.task.name == "tagging" and question.text.strip():
+        for row in model.expand_examples([{"text": question.text}]):
+            start, end = row["span"]
+            targets[f"{start}-{end}"] = question.text[start:end]
     return targets
 
 
@@ -202,8 +195,9 @@ def example_to_question(model: str, explained: ExplainedModel, index: int, row: 
 def _prompt_to_question(model: str, row: Mapping[str, Any]) -> Question | None:
     example = prompt_to_row(row)
     *system, last = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
+    is_chat = any(message.get("role") != "system" for message in system)
     # The form has one field for instructions and one for the question.
-    if last.get("role") != "user" or last["content"] is None or len(system) > 1 or any(message.get("role") != "system" for message in system):
+    if is_chat or len(system) > 1 or last.get("role") != "user" or last["content"] is None:
         return None
     sources = example.get("sources") or {}
     if isinstance(sources, Mapping):

@@ -168,10 +168,9 @@ function drawBars() {
 }
 
 function describeRemoved() {
-  const whole = new Map(all("[data-leave]").map((leave) => leave.closest("[data-section]")).filter(isWhole)
-    .map((section) => [section.dataset.section, section]));
-  const inside = new Set([...whole.values()].flatMap(names)), more = gone.size - inside.size;
-  const left = [...whole.values()].map((section) => section.querySelector("h4").firstChild.textContent.trim());
+  const whole = all("[data-leave]").map((leave) => leave.closest("[data-section]")).filter(isWhole);
+  const left = [...new Set(whole.map((section) => section.querySelector("h4").firstChild.textContent.trim()))];
+  const more = gone.size - new Set(whole.flatMap(names)).size;
   if (more) left.push(`${more} part${more > 1 ? "s" : ""}`);
   const chance = ({ value }) => Number(Math.exp(value).toPrecision(2)), [now, then] = [current[chosen], before[chosen]];
   const effect = all("[data-row]").length ? `: log-probability ${now.value.toFixed(2)} instead of ${then.value.toFixed(2)}, ` +
