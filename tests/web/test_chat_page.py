@@ -194,11 +194,9 @@ def test_a_question_that_is_no_longer_stored_is_said_to_be():
 def test_only_methods_that_apply_are_offered_and_the_others_would_fail():
     room = chats()
     chief = admin(site(room))
-    found = chief.post(
-        "/explore/costs", data={"csrf": csrf(chief.get("/explore"))}, headers={"accept": "application/json"}
-    ).json()
+    page = chief.post("/explore/costs", data={"csrf": csrf(chief.get("/explore"))}).text
+    assert re.findall(r'name="method" value="(\w+)"', page) == room.list_methods("tiny")
     page = chief.get("/explore").text
-    assert [method["name"] for method in found["methods"]] == room.list_methods("tiny")
     offered = re.findall(r'name="method" value="(\w+)"', page)
     refused = set(room.methods) - set(offered)
     assert refused == {"decompx_classifier"}
@@ -216,18 +214,19 @@ def test_a_baseline_of_a_single_token_counts_as_one_input(room):
 
 
 def test_the_cost_of_each_method_is_said_before_it_runs(room):
-    chief = admin(site(room))
-    sent = form_of(replace(ASKED, unit="word")) | {"csrf": csrf(chief.get("/explore"))}
-    told = chief.post("/explore/costs", data=sent, headers={"accept": "application/json"}).json()
-    found = {method["name"]: method["passes"] for method in told["methods"]}
-    example = room.make_example(ASKED)
-    for name in ("occlusion", "saliency", "random"):
-        assert found[name] == plan_work(model(), example, name, "sentences", "word", 64).passes
-    assert all(re.fullmatch(r"\d+ (s|min)", method["time"]) for method in told["methods"])
+    chief, names = admin(site(room)), ("occlusion", "saliency", "random")
+    sent = form_of(replace(ASKED, unit="word", method=names)) | {"csrf": csrf(chief.get("/explore"))}
     page = chief.post("/explore/costs", data=sent).text
-    assert f"At most {found['occlusion']}, about" in page
-    lost = chief.post("/explore/costs", data=sent | {"text": "{doc 1} ?"}, headers={"accept": "application/json"})
-    assert "no place for the source" in lost.json()["problem"]
+    told = re.findall(r"At most (.+?), about (.+?), by (.+?)\.", page)
+    example = room.make_example(ASKED)
+    found = {title: passes for passes, _, title in told}
+    for name in names:
+        assert found[room.titles[name]] == plan_work(model(), example, name, "sentences", "word", 64).passes
+    times = [time for _, time, _ in told] + re.findall(r"<span>[^<]+ – ([^<]+)</span>", page)
+    assert len(times) == len(names) + len(room.list_methods("tiny"))
+    assert all(re.fullmatch(r"\d+ (s|min)", time) for time in times)
+    lost = chief.post("/explore/costs", data=sent | {"text": "{doc 1} ?"}).text
+    assert "no place for the source" in lost
 
 
 def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bounds(tmp_path):

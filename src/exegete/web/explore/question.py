@@ -80,9 +80,12 @@ class Question:
             size += len(name) + len(text)
         return size
 
-    def find_problems(self, limits: Limits) -> dict[str, str]:
+    def find_problems(self, limits: Limits, *, needs_text: bool = False) -> dict[str, str]:
         """Return by field of the form why the question cannot be answered; empty if it can."""
         problems = {}
+        # Without a text, the form of another model only shows the fields of that model.
+        if needs_text and not self.text.strip():
+            problems["text"] = "Ask a question."
         # One bound on the sum: the model reads all texts at once.
         if self.size > limits.text_length:
             problems["texts"] = (

@@ -73,7 +73,7 @@ def _render_page(
     return render_page(
         request,
         "explore",
-        status=422 if problems else 200,
+        status=values.pop("status", 422 if problems else 200),
         explorer=explorer,
         question=question,
         query=explorer.make_query(question) if values.get("is_asked") else "",
@@ -97,19 +97,11 @@ def _render_page(
 async def ask(request: Request, form: authentication.CheckedForm) -> Response:
     """Redirect to the address of a form's question; show the form again if it cannot be answered."""
     explorer, question = _read_request(request, form)
-    problems = _find_problems(request, explorer, question)
+    problems = question.find_problems(get_site(request).limits, needs_text=explorer.is_prompt(question))
     if problems:
         return await run_in_threadpool(_render_page, request, explorer, question, problems)
     # On a phone, the form fills more than a window: the page opens at the answer.
     return RedirectResponse(f"/explore?{explorer.make_query(question)}#answer", 303)
-
-
-def _find_problems(request: Request, explorer: Explorer, question: Question) -> dict[str, str]:
-    problems = question.find_problems(get_site(request).limits)
-    # Without a text, the form of another model only shows the fields of that model.
-    if explorer.is_prompt(question) and not question.text.strip():
-        problems["text"] = "Ask a question."
-    return problems
 
 
 @router.post("/explore/example")
@@ -128,9 +120,10 @@ async def show_example(request: Request, form: authentication.CheckedForm) -> Re
 
 @router.post("/explore/costs")
 async def show_costs(request: Request, form: authentication.CheckedForm) -> Response:
-    """Show the methods that apply to a language model and their costs for a prompt, on its page or as JSON."""
+    """Show the form with the methods that apply to a language model and their costs for a prompt."""
     explorer, question = _read_request(request, form)
-    problems, costs = _find_problems(request, explorer, question), dict[str, tuple[str, str]]()
+    problems = question.find_problems(get_site(request).limits, needs_text=explorer.is_prompt(question))
+    costs = dict[str, tuple[str, str]]()
     if explorer.is_prompt(question):
         await explorer.work.run(request, lambda stop: explorer.try_methods(question.model, stop))
         try:
@@ -138,14 +131,9 @@ async def show_costs(request: Request, form: authentication.CheckedForm) -> Resp
                 costs = await explorer.work.run(request, lambda stop: explorer.describe_costs(question, stop))
         except ExegeteError as error:
             problems = {"text": str(error)}
-    if "text/html" in request.headers.get("accept", ""):
-        return await run_in_threadpool(_render_page, request, explorer, question, problems, costs=costs)
-    methods = []
-    for name in explorer.list_methods(question.model):
-        passes, time = costs.get(name, ("", ""))
-        methods.append({"name": name, "title": explorer.titles[name], "passes": passes, "time": time})
-    defaults = explorer.get_default_methods(question.model)
-    return JSONResponse({"methods": methods, "defaults": defaults, "problem": " ".join(problems.values())})
+    applicable = tuple(name for name in question.method if name in explorer.list_methods(question.model))
+    question = replace(question, method=applicable or tuple(explorer.get_default_methods(question.model)))
+    return await run_in_threadpool(_render_page, request, explorer, question, problems, costs=costs, status=200)
 
 
 @router.get("/explore/stream")
@@ -155,7 +143,7 @@ async def stream_results(request: Request) -> Response:
     For a prompt, `text` (words of the answer) and `output` (HTML); per method `progress` (method and share), then
     `card` (method and HTML).
     """
-    explorer, question = _read_valid_request(request)
+    explorer, question = _read_request(request, is_valid=True)
     lines = stream_events(explorer.work, partial(_send_results, explorer, question))
     # nginx would otherwise collect the events and deliver them when the stream ends.
     return StreamingResponse(lines, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
@@ -173,7 +161,7 @@ def _send_results(explorer: Explorer, question: Question, send: SendEvent, stop:
 @router.post("/explore/without")
 async def predict_without_units(request: Request, form: authentication.CheckedForm) -> Response:
     """Return the model's output without some words (tokens, patches, documents), as JSON."""
-    explorer, question = _read_valid_request(request, form)
+    explorer, question = _read_request(request, form, is_valid=True)
     removed = parse_numbers(authentication.get_field(form, "removed"))
     scores = await explorer.work.run(request, lambda stop: explorer.predict(question, removed, stop))
     return JSONResponse([score.to_dict() for score in scores])
@@ -195,7 +183,7 @@ def serve_picture(request: Request, key: str) -> Response:
 @router.get("/explore/export/{kind}")
 async def export_results(request: Request, kind: str) -> Response:
     """Return the explanations as a file: an HTML page, JSON or, without a prompt, a picture."""
-    explorer, question = _read_valid_request(request)
+    explorer, question = _read_request(request, is_valid=True)
     kinds = _list_exports(explorer, question)
     if kind not in kinds:
         raise HTTPException(404, f"Exports are available as {' and '.join(kinds)}.")
@@ -235,32 +223,26 @@ def _get_explorer(request: Request) -> Explorer:
     return explorer
 
 
-def _read_request(request: Request, form: Fields | None = None) -> tuple[Explorer, Question]:
+def _read_request(request: Request, form: Fields | None = None, *, is_valid: bool = False) -> tuple[Explorer, Question]:
     """Return the explorer and the question in a form or address, or the stored question whose key it has.
 
     Raises:
-        ExegeteError: a name is unknown. `_read_valid_request` also raises it for texts that are too long.
+        ExegeteError: a name is unknown; with `is_valid`, also if the texts are too long.
         HTTPException: (404) the question is no longer stored.
     """
     explorer = _get_explorer(request)
     fields = form
     if fields is None:
         fields = {name: request.query_params.getlist(name) for name in request.query_params}
-    key = authentication.get_field(fields, "key")
-    if not key:
-        models, methods = list(explorer.models), list(explorer.methods)
-        limits = get_site(request).limits
-        return explorer, read_question(fields, models, methods, explorer.get_default_methods, limits)
+    key, limits = authentication.get_field(fields, "key"), get_site(request).limits
     question = explorer.questions.get(key)
-    if question is None:
+    if key and question is None:
         raise HTTPException(404, f"This question is no longer stored (the last {CACHE_SIZE} are): ask it again.")
-    return explorer, question
-
-
-def _read_valid_request(request: Request, form: Fields | None = None) -> tuple[Explorer, Question]:
-    explorer, question = _read_request(request, form)
-    problems = question.find_problems(get_site(request).limits)
-    if problems:
+    if question is None:
+        models, methods = list(explorer.models), list(explorer.methods)
+        question = read_question(fields, models, methods, explorer.get_default_methods, limits)
+    problems = question.find_problems(limits)
+    if is_valid and problems:
         raise ExegeteError(" ".join(problems.values()))
     return explorer, question
 

@@ -31,6 +31,11 @@ class PromptSection(NamedTuple):
     total: float
     pieces: list[Piece]
 
+    @property
+    def has_units(self) -> bool:
+        """Whether a part of the text can be removed."""
+        return any(piece.unit is not None for piece in self.pieces)
+
 
 def arrange_bars(scores: Sequence[OutputScore]) -> list[Bar]:
     """Return a bar per output: many labels sorted by value, parts of an answer hidden until one is chosen."""

@@ -10,12 +10,12 @@ let stream = null, costTimer = 0, costRequest = null;
 // The outputs of the whole input and without the removed units, the chosen part of an answer, and the visible bars.
 let before = [], current = [], chosen = 0, most = 0, latest = 0;
 
-async function postForm(address, form, options = {}) {
-  // Returns the JSON of the answer, or null if none came.
-  const headers = { "x-csrf-token": document.querySelector("meta[name=csrf]").content, accept: "application/json" };
-  const reply = await fetch(address, { method: "POST", body: form, headers, ...options }).catch(() => null);
-  const content = await reply?.json().catch(() => null);
-  return content && { ok: reply.ok, content };
+document.documentElement.classList.add("scripts");
+
+async function postForm(address, form, accept, options = {}) {
+  // Returns the response, or null if none came.
+  const headers = { "x-csrf-token": document.querySelector("meta[name=csrf]").content, accept };
+  return fetch(address, { method: "POST", body: form, headers, ...options }).catch(() => null);
 }
 
 // The form: sizes of texts, documents, costs of methods.
@@ -37,19 +37,8 @@ function noticeChange() {
   if (cost) costTimer = setTimeout(askForCosts, COST_DELAY);
 }
 
-function addRemoveButton(box) {
-  const drop = box.querySelector("[data-drop]");
-  drop.hidden = false;
-  drop.addEventListener("click", () => {
-    box.remove();
-    add.focus();
-    noticeChange();
-  });
-}
-
 function addDocument() {
   documents.append(document.getElementById("blank").content.cloneNode(true));
-  addRemoveButton(documents.lastElementChild);
   return documents.lastElementChild;
 }
 
@@ -71,11 +60,6 @@ async function addFiles(chosenFiles) {
   noticeChange();
 }
 
-function showCost() {
-  const told = all("[name=method]:checked", ask).filter((box) => box.dataset.passes);
-  cost.textContent = told.map(({ dataset }) => `At most ${dataset.passes}, about ${dataset.time}, by ${dataset.title}.`).join(" ");
-}
-
 async function askForCosts() {
   // While an answer is written, the only thread for models is busy.
   if (stream) return;
@@ -84,34 +68,30 @@ async function askForCosts() {
   const { signal } = costRequest, isComplete = ask.checkValidity();
   // Of a form that is not complete, the model alone: it decides which methods there are.
   const fields = [...new FormData(ask)].filter(([name]) => isComplete || ["model", "method"].includes(name));
-  const reply = await postForm("/explore/costs", new URLSearchParams(fields), { signal });
-  if (signal.aborted || !reply?.ok) return;
-  const { methods, defaults, problem } = reply.content;
-  const checked = all("[name=method]:checked", ask).map((box) => box.value);
-  const kept = methods.filter(({ name }) => checked.includes(name)).map(({ name }) => name);
-  document.querySelector("#methods .chips").replaceChildren(...methods.map(({ name, title, passes, time }) => {
-    const label = document.createElement("label"), box = document.createElement("input"), text = document.createElement("span");
-    Object.assign(box, { type: "checkbox", name: "method", value: name, checked: (kept.length ? kept : defaults).includes(name) });
-    Object.assign(box.dataset, { title, passes, time });
-    text.textContent = time ? `${title} – ${time}` : title;
-    label.append(box, text);
-    return label;
-  }));
-  showCost();
-  if (problem && isComplete) cost.textContent = problem;
+  const reply = await postForm("/explore/costs", new URLSearchParams(fields), "text/html", { signal });
+  const text = await reply?.text().catch(() => null);
+  if (signal.aborted || !text) return;
+  const page = new DOMParser().parseFromString(text, "text/html"), chips = "#methods .chips", focused = document.activeElement.value;
+  if (!page.querySelector(chips)) return;
+  document.querySelector(chips).replaceChildren(...page.querySelector(chips).children);
+  all("[name=method]", ask).find((box) => box.value === focused)?.focus();
+  const problem = isComplete && page.querySelector("[role=alert]");
+  cost.textContent = (problem || page.querySelector("#cost"))?.textContent || "";
 }
 
 function activateForm() {
-  ask.addEventListener("input", (event) => (cost && event.target.name === "method" ? showCost() : noticeChange()));
+  ask.addEventListener("input", noticeChange);
   // The browser keeps this page, and its stream, until the next page answers.
   ask.addEventListener("submit", () => stream?.close());
   if (!documents) return;
-  const files = document.getElementById("files");
-  all(".document", documents).forEach(addRemoveButton);
-  add.hidden = files.hidden = false;
-  document.getElementById("costs").hidden = true;
   add.addEventListener("click", () => addDocument().querySelector("input").focus());
-  files.querySelector("input").addEventListener("change", async (event) => {
+  documents.addEventListener("click", (event) => {
+    if (!event.target.matches("[data-drop]")) return;
+    event.target.closest(".document").remove();
+    add.focus();
+    noticeChange();
+  });
+  document.querySelector("#files input").addEventListener("change", async (event) => {
     await addFiles(event.target.files);
     event.target.value = "";
   });
@@ -130,20 +110,17 @@ function activateForm() {
 const bars = () => document.getElementById("bars");
 const units = (inside = answer) => all("[data-unit]", inside);
 const names = (inside) => [...new Set(units(inside).map((unit) => unit.dataset.unit))];
-const isWhole = (section) => names(section).length > 0 && names(section).every((unit) => gone.has(unit));
+const isWhole = (section) => names(section).every((unit) => gone.has(unit));
 
 function activateOutput() {
   before = current = JSON.parse(bars().dataset.outputs);
   most = all("li:not([hidden])", bars()).length;
   makeButtons(document.getElementById("output"));
   document.getElementById("restore").addEventListener("click", () => remove([]));
-  const rest = document.getElementById("all");
-  if (!rest) return;
-  rest.hidden = false;
-  rest.addEventListener("click", () => {
+  document.getElementById("all")?.addEventListener("click", (event) => {
     most = bars().children.length;
     for (const bar of bars().children) bar.hidden = false;
-    rest.hidden = true;
+    event.target.hidden = true;
   });
 }
 
@@ -197,15 +174,16 @@ async function remove(removed, source = null) {
   bars().setAttribute("aria-busy", "true");
   const request = ++latest, form = new URLSearchParams(answer.dataset.query);
   form.set("removed", removed.join(","));
-  const reply = await postForm("/explore/without", form);
+  const reply = await postForm("/explore/without", form, "application/json");
+  const content = await reply?.json().catch(() => null);
   // Replies can overtake each other: only the one to the latest request is shown.
   if (request !== latest) return;
   bars().removeAttribute("aria-busy");
-  if (!reply?.ok) {
-    document.getElementById("removed").textContent = reply?.content.error || "No answer from the server: the bars are unchanged.";
+  if (!reply?.ok || !content) {
+    document.getElementById("removed").textContent = content?.error || "No answer from the server: the bars are unchanged.";
     return;
   }
-  current = reply.content;
+  current = content;
   drawBars();
   describeRemoved();
 }
@@ -248,15 +226,8 @@ function chooseRow(row) {
 
 function activateCard(card) {
   makeButtons(card);
-  const tools = card.querySelector(".tools");
-  if (tools && units(card).length) {
-    tools.querySelector("input").max = String(names(card).length);
-    tools.hidden = false;
-  }
   for (const leave of all("[data-leave]", card)) {
-    const own = names(leave.closest("[data-section]"));
-    leave.hidden = !own.length;
-    leave.addEventListener("click", () => toggle(own));
+    leave.addEventListener("click", () => toggle(names(leave.closest("[data-section]"))));
   }
   if (!card.dataset.rows) return showRemoved();
   card.rows = JSON.parse(card.dataset.rows);
@@ -356,7 +327,6 @@ function readStream() {
     stream.addEventListener(name, (event) => handle(JSON.parse(event.data)));
   }
   stream.addEventListener("error", () => stream?.readyState === EventSource.CLOSED && handlers.end({}));
-  stop.hidden = false;
   stop.addEventListener("click", () => {
     finish("Stopped: press Explain to ask again.");
     arrived.textContent = "Stopped";
