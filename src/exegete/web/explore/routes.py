@@ -171,7 +171,7 @@ async def predict_without_units(request: Request, form: authentication.CheckedFo
 def upload_picture(request: Request, form: authentication.CheckedForm, file: authentication.Upload) -> Response:
     """Store an uploaded picture and redirect to its page."""
     explorer, question = _read_request(request, form)
-    return RedirectResponse(f"/explore?{replace(question, picture=explorer.pictures.add(file)).query}#answer", 303)
+    return RedirectResponse(f"/explore?{replace(question, picture=explorer.add_picture(file)).query}#answer", 303)
 
 
 @router.get("/explore/picture/{key}")

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from io import BytesIO
 from threading import Event
 from typing import Any, cast
@@ -42,14 +43,14 @@ from exegete.web.explore.queue import WorkQueue
 from exegete.web.explore.tasks import OutputScore, is_generating
 from exegete.web.explore.text_follower import SendText, TextFollower
 from exegete.web.method_names import make_display_names
-from exegete.web.pictures import PictureStore, encode_png
+from exegete.web.pictures import encode_png, open_picture
 from exegete.web.recent import RecentItems
 from exegete.web.settings import Limits
 
 logger = logging.getLogger(__name__)
 SECOND_METHOD = "occlusion"
 METRICS = ("aopc_comprehensiveness", "aopc_sufficiency")
-CACHE_SIZE = 256
+CACHE_SIZE, MAX_PICTURES = 256, 64
 PROBE_SECONDS = 10.0
 """Time after which trying methods pauses, so that questions do not wait long behind it."""
 
@@ -108,7 +109,7 @@ class Explorer:
         self.trained_methods = {model: names[spec] for model, spec in trained_methods.items()}
         self.titles = make_titles(self.specs)
         self.metrics = [metric(name) for name in METRICS]
-        self.pictures = PictureStore(limits)
+        self.limits, self.pictures = limits, RecentItems[str, bytes](MAX_PICTURES)
         self.work = WorkQueue(limits.queue_size, limits.work_seconds)
         self.questions = RecentItems[str, Question](CACHE_SIZE)
         self._responses = RecentItems[Question, dict[str, Any]](CACHE_SIZE)
@@ -166,13 +167,24 @@ class Explorer:
             picture = Image.open(BytesIO(self.read_picture(question.picture)))
         return tasks.make_example(model, question, picture)
 
+    def add_picture(self, content: bytes) -> str:
+        """Store a picture and return its key. Raises ExegeteError if it cannot be read or is too large."""
+        picture = encode_png(open_picture(content, self.limits))
+        # Of the re-encoded pixels: metadata of the upload is dropped, and equal pictures are stored once.
+        key = sha256(picture).hexdigest()[:32]
+        self.pictures.add(key, picture)
+        return key
+
     def read_picture(self, key: str) -> bytes:
         """Return an uploaded picture or the picture of an example as PNG. Raises ExegeteError if it is not stored."""
         # Keys are compared as text: `int` raises for thousands of digits, and reads "٣" and "03" as 3.
         for index, example in enumerate(self.examples):
             if key == f"{tasks.EXAMPLE_PREFIX}{index}" and "image" in example:
                 return encode_png(example["image"])
-        return self.pictures.get(key)
+        picture = self.pictures.get(key)
+        if picture is None:
+            raise ExegeteError(f"this picture is no longer stored (the last {MAX_PICTURES} are): upload it again")
+        return picture
 
     def check_target(self, question: Question) -> str:
         """Return what `attribute` explains. Raises ExegeteError if the model has no such label."""

@@ -34,6 +34,7 @@ function showSize() {
 function noticeChange() {
   showSize();
   clearTimeout(costTimer);
+  costRequest?.abort();
   if (cost) costTimer = setTimeout(askForCosts, COST_DELAY);
 }
 
@@ -63,7 +64,6 @@ async function addFiles(chosenFiles) {
 async function askForCosts() {
   // While an answer is written, the only thread for models is busy.
   if (stream) return;
-  costRequest?.abort();
   costRequest = new AbortController();
   const { signal } = costRequest, isComplete = ask.checkValidity();
   // Of a form that is not complete, the model alone: it decides which methods there are.
@@ -71,10 +71,10 @@ async function askForCosts() {
   const reply = await postForm("/explore/costs", new URLSearchParams(fields), "text/html", { signal });
   const text = await reply?.text().catch(() => null);
   if (signal.aborted || !text) return;
-  const page = new DOMParser().parseFromString(text, "text/html"), chips = "#methods .chips", focused = document.activeElement.value;
+  const page = new DOMParser().parseFromString(text, "text/html"), chips = "#methods .chips", focused = document.activeElement;
   if (!page.querySelector(chips)) return;
   document.querySelector(chips).replaceChildren(...page.querySelector(chips).children);
-  all("[name=method]", ask).find((box) => box.value === focused)?.focus();
+  if (focused.name === "method") all("[name=method]", ask).find((box) => box.value === focused.value)?.focus();
   const problem = isComplete && page.querySelector("[role=alert]");
   cost.textContent = (problem || page.querySelector("#cost"))?.textContent || "";
 }
