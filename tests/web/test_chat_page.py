@@ -259,6 +259,20 @@ def test_the_stream_sends_words_and_progress_then_the_card_then_end():
     assert 0 < shares[-1] <= 1
 
 
+def test_several_methods_explain_one_answer():
+    room = chats()
+    asked = replace(ASKED, method=("occlusion", "input_x_gradient"), response="", tokens=6)
+    lines = admin(site(room)).get(page_of(room, asked).replace("?", "/stream?")).text
+    events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
+    kinds = [kind for kind, _ in events if kind not in ("text", "progress")]
+    assert kinds == ["output", "card", "card", "end"]
+    assert [json.loads(data)["method"] for kind, data in events if kind == "card"] == list(asked.method)
+    first, second = (room.explain(asked, name).attribution for name in asked.method)
+    assert (first.response, first.units, first.target_texts) == (second.response, second.units, second.target_texts)
+    (output,) = [json.loads(data)["html"] for kind, data in events if kind == "output"]
+    assert output.count("data-row=") == len(first.targets)
+
+
 def test_scoring_without_units_needs_the_csrf_token(room):
     chief = admin(site(room))
     address, asked = "/explore/without", {"key": page_of(room).partition("key=")[2], "removed": "0"}

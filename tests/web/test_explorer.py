@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -14,6 +15,8 @@ from exegete.explainers import EXPLAINERS
 from exegete.web.explore.progress import StoppedError
 from exegete.web.explore.question import Question
 from exegete.web.explore.service import Explorer
+from exegete.web.explore.tasks import list_targets
+from models.test_token_heads import TEXT, loaded
 from sites import METHODS, admin, csrf, model, site
 from small import shared, uneven
 
@@ -100,6 +103,20 @@ def test_a_span_model_answers_with_a_span_of_the_context():
     answer = spans.predict(asked)[0]
     assert (answer.label, answer.value) == (item.prediction.text, pytest.approx(item.target.probability))
     assert spans.list_targets(asked) == {}
+
+
+def test_a_tagged_text_is_explained_in_the_stretch_that_is_chosen():
+    tagger = loaded("bert", "TokenClassification")
+    explorer, asked = Explorer({"tags": tagger}), Question("tags", text=TEXT)
+    rows = tagger.expand_examples([{"text": TEXT}])
+    targets = list_targets(tagger, asked)
+    assert list(targets) == ["predicted", *(f"{start}-{end}" for start, end in (row["span"] for row in rows))]
+    chosen = replace(asked, target=list(targets)[-1])
+    item = exegete.attribute(tagger, rows[-1:], "saliency")[0]
+    assert explorer.explain(chosen, "saliency").attribution.scores == pytest.approx(item.scores)
+    expected = tagger.probabilities(tagger.encode(rows[-1:]))[0].tolist()
+    assert [score.value for score in explorer.predict(chosen)] == pytest.approx(expected)
+    assert "unknown target" in explorer.explain(replace(asked, target="0-999"), "saliency").problem
 
 
 def test_progress_is_reported_and_a_stop_event_ends_the_work(explorer):

@@ -114,6 +114,7 @@ class Explorer:
         self.questions = RecentItems[str, Question](CACHE_SIZE)
         self._responses = RecentItems[Question, dict[str, Any]](CACHE_SIZE)
         self._results = RecentItems[tuple[Question, str], MethodResult](CACHE_SIZE)
+        self._examples = dict[str, list[Question]]()
         self._explainers = dict[tuple[str, str], tuple[Explainer, Granularity]]()
         self._applies = dict[tuple[str, str], bool]()
         self._pass_seconds = dict[tuple[str, int], float]()
@@ -141,12 +142,13 @@ class Explorer:
 
     def find_examples(self, model: str) -> list[Question]:
         """Return the examples that suit a model."""
-        questions = []
-        for index, row in enumerate(self.examples):
-            question = tasks.example_to_question(model, self.models[model], index, row)
-            if question is not None:
-                questions.append(question)
-        return questions
+        # Kept, since a data set can have a hundred thousand rows and every page asks whether there are examples.
+        if model not in self._examples:
+            found = []
+            for index, row in enumerate(self.examples):
+                found.append(tasks.example_to_question(model, self.models[model], index, row))
+            self._examples[model] = [question for question in found if question is not None]
+        return self._examples[model]
 
     def has_input(self, question: Question) -> bool:
         """Return whether the question has a text or picture to explain."""
