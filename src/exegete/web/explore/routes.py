@@ -248,10 +248,10 @@ def _read_request(request: Request, form: Fields | None = None, *, is_valid: boo
 
 
 def _select_unit(question: Question, item: Explanation) -> Explanation:
-    """Return the explanation of a text by words or tokens, of an image by patches, of a prompt by its units."""
-    if question.unit == "token" and item.exchange is None and item.texts:
-        return item.aggregate("token")
-    return item
+    """Return the explanation of a text by the question's unit, of an image by patches, of a prompt as it is."""
+    if question.unit in ("", "word") or item.exchange is not None or not item.texts:
+        return item
+    return item.aggregate(question.unit)
 
 
 def _render_output(explorer: Explorer, question: Question, scores: list[OutputScore], stop: Event) -> str:

@@ -156,7 +156,7 @@ class Explorer:
         return bool(question.picture if is_image else question.text.strip())
 
     def make_query(self, question: Question) -> str:
-        """Return the query of a question's address, and store the question if its texts are too long for an address."""
+        """Return the query of a question's address; a prompt, whose texts may be long, is stored and has its key."""
         if not self.is_prompt(question):
             return question.query
         self.questions.add(question.key, question)
