@@ -36,7 +36,7 @@ def simulatability_gain(explained: float, unexplained: float) -> float:
     Negative if explanations mislead; NaN if no guess was wrong without them.
 
     Args:
-        explained: share of correct guesses by students, people or a chat model with explanations.
+        explained: share of correct guesses by students or people with explanations.
         unexplained: the same without explanations.
     """
     if unexplained < 1:

@@ -155,8 +155,7 @@ class IvraRecipe(Recipe):
 
 def ivra(
     criteria: Annotated[
-        str,
-        "Criteria, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …",
+        str, "Criteria, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …"
     ] = "comprehensiveness",
     normaliser: Annotated[
         Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."

@@ -74,9 +74,11 @@ def train_answering_model(
     make_model, scale = MODELS[architecture], scale * STEPS_FACTOR.get(architecture, 1.0)
     folder, stop = Path(output_dir), StopAfterStep()
     whole, tokenizer = folder / "model", generated_tokenizer(get_vocabulary())
-    steps, recited = (max(1, round(scale * each)) for each in (STEPS, RECITED))
-    named = {} if architecture == "llama" else {"architecture": architecture}
-    _require_same(folder / "settings.json", {"seed": seed, "steps": steps, "recited": recited} | named)
+    steps, recited = max(1, round(scale * STEPS)), max(1, round(scale * RECITED))
+    settings: dict[str, Any] = {"seed": seed, "steps": steps, "recited": recited}
+    if architecture != "llama":
+        settings["architecture"] = architecture
+    _require_same(folder / "settings.json", settings)
     if whole.exists():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
@@ -184,10 +186,7 @@ def make_gpt2(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     return model
 
 
-MODELS: dict[str, Callable[[PreTrainedTokenizerFast], PreTrainedModel]] = {
-    "llama": make_llama,
-    "gpt2": make_gpt2,
-}
+MODELS: dict[str, Callable[[PreTrainedTokenizerFast], PreTrainedModel]] = {"llama": make_llama, "gpt2": make_gpt2}
 STEPS_FACTOR = {"gpt2": 1.5}
 """Factor of the number of steps, relative to Llama."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from exegete.cli.shared.console import say
+from exegete.cli.shared.options import parse_target, split_ids
 from exegete.cli.shared.reading import say_columns
 from exegete.cli.shared.stopping import set_stop_message
 from exegete.errors import ExegeteError
@@ -13,8 +14,6 @@ from exegete.errors import ExegeteError
 
 def check_corpus_options(other: object, folder: Path | None, methods: str | None) -> None:
     """Raise ExegeteError for options that cannot be combined with a corpus."""
-    from exegete.cli.shared.options import split_ids
-
     if folder is None:
         raise ExegeteError("--data needs --output-dir, the folder for the explanations")
     if other:
@@ -27,7 +26,6 @@ def check_corpus_options(other: object, folder: Path | None, methods: str | None
 
 def run_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
     """Explain the rows that are not explained yet, and print their number and the next command."""
-    from exegete.cli.shared.options import parse_target
     from exegete.studies.corpus.engines import explain_corpus
     from exegete.studies.corpus.job import CorpusJob
 

@@ -16,7 +16,6 @@ from exegete.cli.shared.console import say
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads",
         min=1,
         help="CPU threads. Default: OMP_NUM_THREADS; otherwise 1 for small models, and for others 1 or all, "
         "whichever is faster.",

@@ -69,10 +69,13 @@ def _read_paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _make_row(question: Any, context: str, where: str) -> Row:
     text = require_text(get_field(question, "question", where), "question", where)
-    spans = (_parse_answer(answer, context, f"{where}, {text!r}") for answer in get_list(question, "answers", where))
-    # dev has several annotators per question, many of whom gave the same answer
-    answer = [list(span) for span in dict.fromkeys(map(tuple, spans))]
-    return make_row((text, None), (context, None)) | {"answer": answer}
+    spans = list[list[int]]()
+    for answer in get_list(question, "answers", where):
+        span = _parse_answer(answer, context, f"{where}, {text!r}")
+        # dev has several annotators per question, many of whom gave the same answer
+        if span not in spans:
+            spans.append(span)
+    return make_row((text, None), (context, None)) | {"answer": spans}
 
 
 def _shorten_to_sentence(row: Row) -> Row:

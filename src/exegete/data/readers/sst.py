@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
 
@@ -104,9 +105,11 @@ def iterate_strengths(root: Phrase) -> Iterator[tuple[str, float]]:
     todo: list[tuple[Phrase, float | None]] = [(root, None)]
     while todo:
         phrase, inherited = todo.pop()
-        strength = phrase.strength if inherited is None and phrase.explains else inherited
+        strength = inherited
+        if inherited is None and phrase.explains:
+            strength = phrase.strength
         if phrase.children:
-            todo.extend((child, strength) for child in reversed(phrase.children))
+            todo += zip(reversed(phrase.children), repeat(strength), strict=False)
         else:
             yield phrase.word, strength or 0.0
 

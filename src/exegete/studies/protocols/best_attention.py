@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from exegete.explainers.batches import make_batches
 from exegete.explainers.learned.learned_attention import mean_head_logits, softmax_over
 from exegete.metrics import Metric
-from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models import Capture, ExplainedModel
 from exegete.models.encoding.labels import renumber_labels
 
 
@@ -29,13 +28,11 @@ def score_best_attention(model: ExplainedModel, data: Dataset, judge: Metric) ->
         outputs = model(batch, capture=Capture(heads=True))
         logits, target = mean_head_logits(model, batch, outputs), model.resolve_target(batch, None, outputs.logits)
         value = partial(judge.evaluate, model, batch, target=target)
-        for found, each in ((layers, logits.mean(2)), (heads, logits.flatten(1, 2))):
-            found.append(torch.stack([value(scores)[judge.name] for scores in _attention_maps(batch, each)]))
-    best_layer, best_head = (torch.cat(each, 1).nanmean(1).max().item() for each in (layers, heads))
-    return best_layer, best_head
-
-
-def _attention_maps(batch: Batch, logits: Tensor) -> Iterator[Tensor]:
-    """Yield the distribution over positions of each of K attention logits [B, K, L], with 0 at special tokens."""
-    for each in logits.unbind(1):
-        yield softmax_over(each, batch.attended).masked_fill(~batch.content, 0)
+        for found, maps in ((layers, logits.mean(2)), (heads, logits.flatten(1, 2))):
+            values = []
+            for each in maps.unbind(1):
+                # The distribution over positions, with 0 at special tokens.
+                scores = softmax_over(each, batch.attended).masked_fill(~batch.content, 0)
+                values.append(value(scores)[judge.name])
+            found.append(torch.stack(values))
+    return torch.cat(layers, 1).nanmean(1).max().item(), torch.cat(heads, 1).nanmean(1).max().item()

@@ -59,15 +59,13 @@ def measure_sanity(
     from exegete.models import load
 
     rows = list(data)
-    _, *stages = randomise_cascade(model, rows, explainer, absolute=absolute, seed=seed).means
+    _, *stages = map(float, randomise_cascade(model, rows, explainer, absolute=absolute, seed=seed).means)
     found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
     if random_labels:
-        known = list(attribute(model, rows, explainer))
-        others = attribute(
-            load(random_labels, device=model.device), rows, explainer, [item.target.value for item in known]
-        )
-        found["sanity_labels"] = np.nanmean(rank_correlations(known, list(others), absolute=absolute))
-    return {name: float(value) for name, value in found.items()}
+        known, other = list(attribute(model, rows, explainer)), load(random_labels, device=model.device)
+        others = attribute(other, rows, explainer, [item.target.value for item in known])
+        found["sanity_labels"] = float(np.nanmean(rank_correlations(known, list(others), absolute=absolute)))
+    return found
 
 
 def measure_best_attention(
@@ -114,7 +112,9 @@ def measure_micro_f1(
     counts = dict.fromkeys(explainers, (0.0, 0.0))
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
-        gold = torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask
+        gold = batch.rationale_mask
+        if gold is None:
+            gold = torch.zeros_like(batch.content)
         for spec, (hits, size) in counts.items():
             scores = make_seeded(spec, seed).attribute(model, batch).detach()
             right, all_of_both = metric.count_hits(metric.rank_units(batch, gold, scores))

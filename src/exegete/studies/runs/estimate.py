@@ -38,7 +38,10 @@ def estimate_time_left(grids: Sequence[RunGrid], store: Store) -> TimeLeft:
 
 def sum_time_spent(cells: Iterable[Cell], store: Store) -> float:
     """Return the CPU seconds that finished runs took in this store."""
-    return sum(_cpu_seconds(cell, store) for cell in cells)
+    seconds = 0.0
+    for cell in cells:
+        seconds += _cpu_seconds(cell, store)
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

@@ -25,11 +25,12 @@ def make_example_table(results: Results, name: str, layout: TableLayout) -> Pape
     if part.rows != ["explainer"] or part.columns != ["metric"] or len(groups) > 1:
         message = f"'{EXAMPLES}' is of explainers by metrics, for one training, model, recipe, dataset and judgement"
         raise results.grid.study.error(("tables", name), message)
-    where = {str(name): values[0] for name, values in groups.to_dict("list").items() if values}
-    runs = [results.read_examples(run) for run in results.find_runs(**where)] if where else []
     columns = [column for (column,) in layout.columns]
     rows = [explainer for (explainer,) in layout.rows]
-    frame = pd.concat(runs) if runs else pd.DataFrame(columns=["explainer", "example", *columns])
+    frame = pd.DataFrame(columns=["explainer", "example", *columns])
+    for place in groups.itertuples(index=False):
+        runs = results.find_runs(**dict(zip(fields, place, strict=True)))
+        frame = pd.concat([results.read_examples(run) for run in runs])
     # Over seeds first, since an example judged in several runs is still one example for the bootstrap.
     means = frame.groupby(["explainer", "example"], sort=False)[columns].mean().reset_index()
     means = means[means["explainer"].isin(rows)].rename(columns={"explainer": "method"})

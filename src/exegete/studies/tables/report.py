@@ -48,11 +48,10 @@ def write_report(results: Results, folder: Path) -> Path:
     for name, part in file.figures.items():
         figure = _make_figure(results, name)
         if figure is not None:
-            for ending in ("png", "pdf"):
+            # Without its date, a PDF of the same figures has the same bytes.
+            for ending, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
                 with atomic_file(folder / f"{name}.{ending}") as fresh:
-                    figure.savefig(
-                        fresh, format=ending, dpi=120, metadata={"CreationDate": None} if ending == "pdf" else None
-                    )
+                    figure.savefig(fresh, format=ending, dpi=120, metadata=metadata)
             pictures.append((part.caption or name, _encode_png(figure)))
     facts = {"study": file.model_dump(exclude={"tables", "figures"}), "scale": results.grid.study.scale}
     page = render_study_page(

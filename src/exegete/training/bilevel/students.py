@@ -150,10 +150,13 @@ class Teaching:
             raise ExegeteError(
                 f"an explainer is learned through a student's parameterised_attention, not {self.student_explainer}"
             )
-        method = make_static_explainer("untrained" if learns else self.explainer, self.teacher, self.normaliser)
+        name, compute_values = self.explainer, _compute_explanations
+        if learns:
+            name, compute_values = "untrained", _compute_head_logits
+        method = make_static_explainer(name, self.teacher, self.normaliser)
         if isinstance(method, torch.nn.Module):
             method.to(self.teacher.device)
-        compute = partial(_compute_head_logits if learns else _compute_explanations, self.teacher, method)
+        compute = partial(compute_values, self.teacher, method)
         scaffolding = Scaffolding(
             method=self.explainer,
             teacher_outputs=teacher_outputs(self.teacher, data, compute, folder),
@@ -179,10 +182,11 @@ class Teaching:
 def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     """Return a student's `simulatability` on labelled data, and the task's figures against people's labels."""
     data, task = align_labels(model, data), model.task.name
-    predicted = predict_answers(model, data)
-    gold = restore_gold(data)
-    figures = {} if gold is None else evaluation.score(task, predicted, gold)
-    return {"simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(data))} | figures
+    predicted, gold = predict_answers(model, data), restore_gold(data)
+    figures = {"simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(data))}
+    if gold is not None:
+        figures |= evaluation.score(task, predicted, gold)
+    return figures
 
 
 def train_students(
@@ -219,15 +223,17 @@ def train_students(
     """
     options = RunOptions.with_overrides(options, overrides)
     teaching = teaching.with_max_length(options.max_length)
-    train, chosen_on, last = (teaching.label_data(data) for data in (pool, dev, test))
+    train, chosen_on, last = map(teaching.label_data, (pool, dev, test))
     if max(sizes) > len(train):
         raise ExegeteError(f"the pool has {len(train)} rows, fewer than {max(sizes)}")
     rows = []
     for name in explainers:
         # The explanations are computed once per explainer, and only if a student is left to train.
         one, terms = replace(teaching, explainer=name), None
+        # Some characters of specs are not allowed in the name of a folder.
+        safe_name = re.sub(r"[^\w.-]", "-", name)
         for size, seed in product(sizes, seeds):
-            folder = Path(output_dir) / f"{_to_file_name(name)}-{size}-{seed}"
+            folder = Path(output_dir) / f"{safe_name}-{size}-{seed}"
             if not (folder / FIGURES_FILE).exists():
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
                 terms = terms or one.make_objectives(train, Path(output_dir))
@@ -264,8 +270,3 @@ def _require_varied(teacher: ExplainedModel, chosen_on: Dataset) -> None:
             "the teacher gives every row of the dev data the same value, with which no correlation is defined: give "
             "other dev data, or another teacher"
         )
-
-
-def _to_file_name(name: str) -> str:
-    """Replace the characters that are not safe in a folder's name."""
-    return re.sub(r"[^\w.-]", "-", name)
