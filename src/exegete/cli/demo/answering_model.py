@@ -78,7 +78,11 @@ def train_answering_model(
     settings: dict[str, Any] = {"seed": seed, "steps": steps, "recited": recited}
     if architecture != "llama":
         settings["architecture"] = architecture
-    _require_same(folder / "settings.json", settings)
+    path = folder / "settings.json"
+    if not path.exists():
+        write_json(path, settings)
+    elif json.loads(path.read_text(encoding="utf-8")) != settings:
+        raise ExegeteError(f"{folder} holds another training (see {path.name}): choose another folder")
     if whole.exists():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
@@ -127,13 +131,6 @@ def _arguments(checkpoints: Path, steps: int, seed: int, device: str | None, sho
         disable_tqdm=not show,
         dataloader_pin_memory=False,
     )
-
-
-def _require_same(path: Path, settings: dict[str, Any]) -> None:
-    if not path.exists():
-        write_json(path, settings)
-    elif json.loads(path.read_text(encoding="utf-8")) != settings:
-        raise ExegeteError(f"{path.parent} holds another training (see {path.name}): choose another folder")
 
 
 def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:

@@ -169,7 +169,7 @@ def explain(
     example: Any = text if pair is None else (text, pair)
     if task == "generation":
         example = generated.make_example(text, prompt, messages, source or (), response)
-        unit = unit or generated.default_unit(example)
+        unit = unit or ("source" if example.get("sources") else "sentence")
         explained_target = generated.parse_target(target)
         example = generated.apply_chat_template(explained, example, raw=raw_prompt)
         if not dry_run:

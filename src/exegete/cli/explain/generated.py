@@ -66,11 +66,6 @@ def apply_chat_template(model: ExplainedModel, example: dict[str, Any], *, raw: 
     return others | {"messages": [{"role": "user", "content": example["prompt"]}]}
 
 
-def default_unit(example: dict[str, Any]) -> str:
-    """Return the default unit: sources if the example has sources, otherwise sentences."""
-    return "source" if example.get("sources") else "sentence"
-
-
 def parse_target(text: str) -> Any:
     """Return the explained parts of the response: a name such as `sentences` (the default), or spans as 0:4,7:9."""
     if text == "predicted":

@@ -36,8 +36,7 @@ class ProgressReporter:
 
 def show_status(grid: RunGrid, store: Store) -> dict[str, str]:
     """Print the numbers of finished runs, their time and the time left; return the failures by title."""
-    from exegete.studies.runs.estimate import format_duration
-    from exegete.studies.tables.status import get_status
+    from exegete.studies.runs.estimate import format_duration, get_status
 
     now = get_status(grid, store)
     words = {"train": "training runs", "judge": "judgements"}

@@ -140,7 +140,9 @@ def run(
     for seed, result in results.items():
         if not processes.is_main_process and result.finished:
             continue
-        print_report(result, f"{dev_split} ({_count_dev_rows(result, len(dev))} rows)")
+        # A recipe may take a sample of the dev rows that are given.
+        rows = _read_config(result).get("data", {}).get("dev", {}).get("rows", len(dev))
+        print_report(result, f"{dev_split} ({rows} rows)")
         if recipe.name == "er_bound":
             say_bounds(result)
         if control:
@@ -225,11 +227,6 @@ def _read_config(result: TrainResult) -> dict[str, Any]:
     record = json.loads((Path(result.output_dir) / "exegete_run.json").read_text(encoding="utf-8"))
     config: dict[str, Any] = record["config"]
     return config
-
-
-def _count_dev_rows(result: TrainResult, given: int) -> int:
-    """Return the number of dev rows that the metrics are over; a recipe may take a sample of those that are given."""
-    return int(_read_config(result).get("data", {}).get("dev", {}).get("rows", given))
 
 
 def _describe_loss(result: TrainResult) -> str:

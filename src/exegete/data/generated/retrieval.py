@@ -107,8 +107,11 @@ def get_vocabulary() -> list[str]:
 
 
 def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
-    people, deeds = rng.sample(PEOPLE, NOTES), _sample_deeds(rng)
+    people = rng.sample(PEOPLE, NOTES)
     person, other = people[:2]
+    # different deeds that share no word
+    parts = rng.sample(VERBS, NOTES), rng.sample(QUALITIES, NOTES), rng.sample(THINGS, NOTES)
+    deeds = list(map(" ".join, zip(*parts, strict=True)))
     hops = {person: deeds[0]}
     if kind == "two hops":
         hops = {person: f"{HELPED} {other}", other: deeds[0]}
@@ -123,12 +126,6 @@ def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
     order = rng.sample(range(NOTES), NOTES)
     notes = [_add_filler(rng, texts[n]) for n in order]
     return Scene(notes, hops | others, person, [order.index(n) for n in range(len(needed))])
-
-
-def _sample_deeds(rng: KeyedRandom) -> list[str]:
-    """Return different deeds that share no word."""
-    parts = rng.sample(VERBS, NOTES), rng.sample(QUALITIES, NOTES), rng.sample(THINGS, NOTES)
-    return list(map(" ".join, zip(*parts, strict=True)))
 
 
 def _add_filler(rng: KeyedRandom, sentence: str) -> str:

@@ -65,7 +65,8 @@ def _compose_review(rng: KeyedRandom, words: Lexicon, opinions: list[str]) -> li
     """Mix opinions with fillers and at most one irrelevant opinion, in random order, to a review of 8 to 35 words."""
     sentences = list(opinions)
     if rng.random() < 0.25:
-        sentences.append(_make_irrelevant_sentence(rng, words))
+        word = rng.choice(list(words.adjectives))
+        sentences.append(rng.choice(_BESIDE).format(stranger=rng.choice(words.strangers), word=word))
     fillers = [f.format(aspect=rng.choice(words.aspects)) for f in rng.sample(words.fillers, 4)]
     for _ in range(1 + rng.randrange(2)):
         sentences.append(fillers.pop())
@@ -74,11 +75,6 @@ def _compose_review(rng: KeyedRandom, words: Lexicon, opinions: list[str]) -> li
     while count_words(sentences) > LONGEST:
         sentences.pop()
     return rng.sample(sentences, len(sentences))
-
-
-def _make_irrelevant_sentence(rng: KeyedRandom, words: Lexicon) -> str:
-    word = rng.choice(list(words.adjectives))
-    return rng.choice(_BESIDE).format(stranger=rng.choice(words.strangers), word=word)
 
 
 _ADJECTIVE = (

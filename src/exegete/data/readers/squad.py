@@ -71,7 +71,9 @@ def _make_row(question: Any, context: str, where: str) -> Row:
     text = require_text(get_field(question, "question", where), "question", where)
     spans = list[list[int]]()
     for answer in get_list(question, "answers", where):
-        span = _parse_answer(answer, context, f"{where}, {text!r}")
+        spot = f"{where}, {text!r}"
+        answer_text = require_text(get_field(answer, "text", spot), "text", spot)
+        span = require_answer(answer_text, get_field(answer, "answer_start", spot), context, spot)
         # dev has several annotators per question, many of whom gave the same answer
         if span not in spans:
             spans.append(span)
@@ -85,8 +87,3 @@ def _shorten_to_sentence(row: Row) -> Row:
     start = 0 if before < 0 else before + 2
     inside = [[a - start, b - start] for a, b in row["answer"] if start <= a and b <= stop]
     return row | {"text_pair": context[start:stop], "answer": inside}
-
-
-def _parse_answer(answer: Any, context: str, where: str) -> list[int]:
-    text = require_text(get_field(answer, "text", where), "text", where)
-    return require_answer(text, get_field(answer, "answer_start", where), context, where)

@@ -122,9 +122,6 @@ def _make_phrase(parts: list[str | Phrase], where: str) -> Phrase:
     if children and len(children) == len(rest):
         return Phrase(int(label), children, inner=max(max(child.strength, child.inner) for child in children))
     if len(rest) == 1 and isinstance(rest[0], str):
-        return Phrase(int(label), word=_unescape(rest[0]))
+        word = _ESCAPES.get(rest[0], rest[0]).replace("\\/", "/").replace("\\*", "*")
+        return Phrase(int(label), word=word)
     raise ExegeteError(f"{where}: expected either one word or phrases inside each bracket, got {len(rest)} parts")
-
-
-def _unescape(word: str) -> str:
-    return _ESCAPES.get(word, word).replace("\\/", "/").replace("\\*", "*")

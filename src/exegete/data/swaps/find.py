@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -83,23 +83,14 @@ def _sample_choices(swap: Swap, text: str, count: int, seed: int) -> Swap:
     return swap._replace(choices=tuple(KeyedRandom("swap", seed, text, swap.start).sample(swap.choices, count)))
 
 
-def _find_names(text: str) -> Iterator[Stretch]:
-    for names in (lists.WOMEN, lists.MEN, lists.SURNAMES):
-        yield from _find_listed(text, names)
-
-
-def _find_places(text: str) -> Iterator[Stretch]:
-    for places in (lists.CITIES, lists.COUNTRIES):
-        yield from _find_listed(text, places)
-
-
-def _find_listed(text: str, words: Sequence[str]) -> Iterator[Stretch]:
-    """Yield every word of the list in the text, with the other words of the list in the same case."""
+def _find_listed(text: str, *, words_of: Sequence[Sequence[str]]) -> Iterator[Stretch]:
+    """Yield every word of the lists in the text, with the other words of its list in the same case."""
     lower = text == text.lower()
-    for match in _match_any(words, lower).finditer(text):
-        spelt = match.group()
-        if not lower or spelt not in lists.WORDS:
-            yield *match.span(), _match_cases(spelt, [word for word in words if word.lower() != spelt.lower()])
+    for words in words_of:
+        for match in _match_any(words, lower).finditer(text):
+            spelt = match.group()
+            if not lower or spelt not in lists.WORDS:
+                yield *match.span(), _match_cases(spelt, [word for word in words if word.lower() != spelt.lower()])
 
 
 def _find_numbers(text: str) -> Iterator[Stretch]:
@@ -132,8 +123,8 @@ def _find_contractions(text: str) -> Iterator[Stretch]:
 
 KINDS: Mapping[str, Callable[[str], Iterator[Stretch]]] = {
     "contraction": _find_contractions,
-    "name": _find_names,
-    "place": _find_places,
+    "name": partial(_find_listed, words_of=(lists.WOMEN, lists.MEN, lists.SURNAMES)),
+    "place": partial(_find_listed, words_of=(lists.CITIES, lists.COUNTRIES)),
     "number": _find_numbers,
 }
 

@@ -56,7 +56,9 @@ def compute_difference(new: JudgedResults, old: JudgedResults) -> pd.DataFrame:
     resamples = draw_resamples(len(new.examples), RESAMPLES, new.config.get("seed", 0))
     rows = []
     for method in methods:
-        rows += [_compute_change(new, old, method, metric, resamples) for metric in metrics]
+        for metric in metrics:
+            after, before = _metric_values(new, method, metric), _metric_values(old, method, metric)
+            rows.append({"method": method, "metric": metric} | compute_change(after, before, resamples))
     frame = pd.DataFrame(rows)
     return frame.assign(p=adjust_p_values(frame["p"].tolist(), "holm"))
 
@@ -84,13 +86,6 @@ def _find_common(new: JudgedResults, old: JudgedResults, what: str) -> list[str]
         if other is not None and {**params, "digest": None} == {**other, "digest": None}:
             common.append(name)
     return common
-
-
-def _compute_change(
-    new: JudgedResults, old: JudgedResults, method: str, metric: str, resamples: Counts
-) -> dict[str, Any]:
-    after, before = _metric_values(new, method, metric), _metric_values(old, method, metric)
-    return {"method": method, "metric": metric} | compute_change(after, before, resamples)
 
 
 def compute_change(after: Floats, before: Floats, resamples: Counts) -> dict[str, Any]:

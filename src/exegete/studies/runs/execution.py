@@ -175,17 +175,10 @@ def _fill_metric(spec: str, facts: Mapping[str, Any], store: Store) -> str:
     return RUN_IN_SPEC.sub(lambda match: str(store.require_folder(facts["runs"][match[1]])), spec)
 
 
-def _start_source(cell: Cell, store: Store) -> str | Path:
-    """Return the source of the model that a cell starts from: the grid's, or another cell's folder."""
-    model = cell.config["model"]
-    if TRAINED in model:
-        return _run_folder(model, store)
-    return str(cell.sources["model"])
-
-
 def _start_model(cell: Cell, store: Store) -> Any:
     """Return the model that a cell starts from: a folder or name, or a causal model loaded with its prompt."""
-    start, prompt = _start_source(cell, store), cell.config.get("prompt")
+    model, prompt = cell.config["model"], cell.config.get("prompt")
+    start = _run_folder(model, store) if TRAINED in model else str(cell.sources["model"])
     return start if prompt is None else load(start, task="prompt", **prompt)
 
 

@@ -71,11 +71,6 @@ class Condition:
         low, high = {">": (bound, np.inf), "<": (-np.inf, bound), "within": (-bound, bound)}[found[1]]
         return cls(low, high, text.replace("-", "−"))
 
-    @property
-    def is_about_zero(self) -> bool:
-        """Whether the condition is about the sign of an effect alone."""
-        return 0 in (self.low, self.high)
-
     def judge(self, effect: Effect) -> str:
         """Return whether the effect's interval is inside the condition, outside of it, or neither."""
         # The interval of one seed lacks the spread over seeds.

@@ -28,7 +28,9 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
             if run.dataset:
                 judged[_format_judged_data(run)] = None
             else:
-                trained |= dict.fromkeys(_format_training_data(found, run))
+                training = found.grid.study.file.training[run.training]
+                trained[_name_with_size(training.train, run.cell.config["train"])] = None
+                trained[_name_with_size(training.dev, run.cell.config["dev"])] = None
     dates, machines, versions, cost = set[str](), set[str](), dict[str, set[str]](), 0.0
     for record in done.values():
         dates.add(str(record.get("date", "unknown")))
@@ -51,11 +53,6 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
         if text:
             lines.append(f"| {name} | {text} |")
     return "\n".join(lines)
-
-
-def _format_training_data(results: Results, run: StudyRun) -> list[str]:
-    training, config = results.grid.study.file.training[run.training], run.cell.config
-    return [_name_with_size(training.train, config["train"]), _name_with_size(training.dev, config["dev"])]
 
 
 def _format_judged_data(run: StudyRun) -> str:

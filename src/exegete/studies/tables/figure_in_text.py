@@ -102,7 +102,10 @@ class TableFigures:
             low, high = effect.center - effect.margin, effect.center + effect.margin
             text += f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
         text = text.replace("-", "−")
-        return text if condition.is_about_zero else f"{text} (claimed {condition.text})", effect
+        if 0 not in (condition.low, condition.high):
+            # More than the sign of the effect is claimed.
+            text += f" (claimed {condition.text})"
+        return text, effect
 
     def _measure(self, differences: Floats, rows: Sequence[int], column: int) -> Effect:
         """Return the effect of figures by seed, over examples if it is a difference and their figures are stored."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,13 +14,14 @@ from exegete.errors import check_choice
 from exegete.reports.tables.leaderboard import Floats
 from exegete.reports.tables.paper_table import Form
 from exegete.studies.spec.schema import TablePart
-from exegete.studies.tables.relative import average_over_fields, compute_gains
 from exegete.studies.tables.results import Results
 
 Entry = tuple[str, ...]
 BySeed: TypeAlias = "pd.Series[float]"
 T = TypeVar("T")
 RUN = ("training", "model", "recipe", "seed")
+PLACE = ("training", "model", "recipe", "dataset", "explainer", "metric")
+FIELDS = ("recipe", "explainer", "training", "model")
 
 
 class TableLayout(NamedTuple):
@@ -158,3 +159,42 @@ def repeat_single_run(one: dict[int, T], other: dict[int, T]) -> tuple[dict[int,
     elif len(other) == 1 < len(one):
         other = dict.fromkeys(one, *other.values())
     return one, other
+
+
+def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the figures, metrics in `part.gain` as 100 · (value - reference) / |reference|, positive if better.
+
+    The reference is the mean over seeds of the row that differs only by the named recipe, explainer, training or model.
+    A gain is NaN if the reference is missing or 0.
+    """
+    parts = [frame[~frame["metric"].isin(part.gain)]]
+    for metric, reference in part.gain.items():
+        mine = frame[frame["metric"] == metric]
+        field = next(name for name in FIELDS if reference in _get_declared_names(results, name))
+        rest = [name for name in PLACE if name != field]
+        known = mine[mine[field] == reference].groupby(rest)["value"].mean().rename("reference")
+        joined = mine.join(known, on=rest)
+        sign = 1 if results.get_card(metric).higher_is_better else -1
+        # Dividing by a negative reference would turn the sign of the gain around.
+        scale = joined["reference"].abs().where(joined["reference"] != 0)
+        value = sign * 100 * (joined["value"] - joined["reference"]) / scale
+        parts.append(joined.assign(value=value).drop(columns="reference"))
+    return pd.concat(parts)
+
+
+def average_over_fields(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the figures averaged over the fields of `part.over`, which become empty."""
+    if not part.over:
+        return frame
+    rest = [name for name in (*PLACE, "seed") if name not in part.over]
+    means = frame.groupby(rest, sort=False)["value"].mean().reset_index()
+    empty: dict[str, Any] = dict.fromkeys(part.over, "")
+    return means.assign(judgement="", **empty)
+
+
+def _get_declared_names(results: Results, field: str) -> Collection[str]:
+    file = results.grid.study.file
+    declared: dict[str, Collection[str]] = {
+        "recipe": file.recipes, "explainer": file.explainers, "training": file.training, "model": file.models
+    }  # fmt: skip
+    return declared[field]

@@ -105,7 +105,10 @@ class CriterionTrainer(ObjectiveTrainer):
                 continue
             own = [weight for weight in self.module.learned[objective.name].parameters() if weight.requires_grad]
             if own:
-                _remove_from_groups(optimizer, own)
+                # A set finds tensors by identity: `in` a list would compare them by value.
+                learned = set(own)
+                for group in optimizer.param_groups:
+                    group["params"] = [weight for weight in group["params"] if weight not in learned]
                 rate = self.args.learning_rate * objective.lr_multiplier
                 optimizer.add_param_group({"params": own, "lr": rate, "weight_decay": 0.0})
         return optimizer
@@ -183,11 +186,3 @@ def _predict(model: ExplainedModel, batch: Batch) -> Tensor:
     if model.task.name == "regression":
         return model.probabilities(batch)[:, 0]
     return model.predict(batch)
-
-
-def _remove_from_groups(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
-    """Remove weights from the optimizer's parameter groups."""
-    # A set finds tensors by identity: `in` a list would compare them by value.
-    gone = set(weights)
-    for group in optimizer.param_groups:
-        group["params"] = [weight for weight in group["params"] if weight not in gone]

@@ -101,7 +101,9 @@ class Teaching:
             beside = folder.with_name(f"{folder.name}-learned")
             first = replace(self, retrain=False).train_student(deepcopy(model), train, dev, beside, options)
             first.require_finished("learning the explainer")
-            return self.with_learned_explainer(first.output_dir).train_student(model, train, dev, folder, options)
+            learned = f"parameterised_attention:{first.output_dir / 'teacher_explainer'}"
+            second = replace(self, explainer=learned, retrain=False)
+            return second.train_student(model, train, dev, folder, options)
         teaching = self.with_max_length(options.max_length)
         return teaching.run(model, teaching.label_data(train), teaching.label_data(dev), folder, options)
 
@@ -173,10 +175,6 @@ class Teaching:
             vocabulary=vocabulary_digest(self.teacher.processing_class),
         )
         return CrossEntropy(), scaffolding
-
-    def with_learned_explainer(self, folder: Path) -> Teaching:
-        """Return a copy with the explainer that a run learned, as a static explainer."""
-        return replace(self, explainer=f"parameterised_attention:{folder / 'teacher_explainer'}", retrain=False)
 
 
 def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:

@@ -148,16 +148,12 @@ def _word_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
     return 2 * (Counter(predicted) & Counter(gold)).total() / (len(predicted) + len(gold))
 
 
-def _score_responses(predicted: Array, dataset: Dataset) -> dict[str, float]:
-    return {"log_prob": float(predicted.mean())}
-
-
 SCORES: dict[str, Callable[[Array, Dataset], dict[str, float]]] = {
     "classification": _score_classification,
     "multi_label": _score_multi_label,
     "regression": _score_regression,
     "span": _score_spans,
-    "generation": _score_responses,
+    "generation": lambda predicted, _: {"log_prob": float(predicted.mean())},
 }
 HIGHER_IS_BETTER = {
     "classification": {"accuracy": True, "f1_macro": True},

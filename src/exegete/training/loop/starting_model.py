@@ -280,9 +280,11 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _make_processor(data: Dataset) -> Any:
-    """Make an image processor or a tokenizer from the data."""
+    """Make a tokenizer, or a processor that scales pictures to the first one's size and values to [-1, 1]."""
     if "image" in data.column_names:
-        return make_image_processor(data)
+        facts = _image_facts(data)
+        size, half = facts["image_size"], [0.5] * facts["num_channels"]
+        return ImageProcessor(size={"height": size, "width": size}, image_mean=half, image_std=half)
     # The generated corpus has a fixed vocabulary, so that models of different samples share it.
     if data.info.description.partition("?")[0] == "generated":
         return generated_tokenizer()
@@ -308,13 +310,6 @@ def make_word_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> P
     return PreTrainedTokenizerFast(
         tokenizer_object=raw, model_input_names=inputs, model_max_length=POSITIONS, **SPECIAL_TOKENS
     )
-
-
-def make_image_processor(data: Dataset) -> Any:
-    """Return a processor that scales pictures to the size of the data's first one, and values to [-1, 1]."""
-    facts = _image_facts(data)
-    size, half = facts["image_size"], [0.5] * facts["num_channels"]
-    return ImageProcessor(size={"height": size, "width": size}, image_mean=half, image_std=half)
 
 
 def _image_facts(data: Dataset) -> dict[str, int]:

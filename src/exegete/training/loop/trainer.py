@@ -251,7 +251,11 @@ class ObjectiveTrainer(TermTrainer):
         # FSDP gathers the state of the whole training module: keep the Hugging Face model's part, under its own names.
         if state_dict is not None:
             state_dict = {name.removeprefix(prefix): v for name, v in state_dict.items() if name.startswith(prefix)}
-        _forget_lengths(self.processing_class)
+        if hasattr(self.processing_class, "backend_tokenizer"):
+            # A fast tokenizer keeps the truncation and padding of its latest call, which depend on resuming.
+            with get_lock(self.processing_class):
+                self.processing_class.backend_tokenizer.no_truncation()
+                self.processing_class.backend_tokenizer.no_padding()
         with self._hugging_face_model():
             super()._save(str(folder), state_dict)
         if self.args.should_save and hasattr(self.explained.model, "peft_config"):
@@ -286,14 +290,6 @@ class ObjectiveTrainer(TermTrainer):
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
         return True
-
-
-def _forget_lengths(processor: Any) -> None:
-    """Remove the truncation and padding that a fast tokenizer keeps of its latest call, which depend on resuming."""
-    if hasattr(processor, "backend_tokenizer"):
-        with get_lock(processor):
-            processor.backend_tokenizer.no_truncation()
-            processor.backend_tokenizer.no_padding()
 
 
 def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:

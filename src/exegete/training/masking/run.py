@@ -7,11 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+import numpy as np
+from datasets import ClassLabel, Dataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from exegete.data.provenance import summarize_data, to_json_value
-from exegete.data.selection import exclude_examples
+from exegete.data.selection import TEXTS, exclude_examples
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.losses import MaskWeights
@@ -23,7 +24,6 @@ from exegete.objectives.masking import masking_objectives
 from exegete.training.loop.execute import StopAfterStep, TrainResult, execute
 from exegete.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments
 from exegete.training.loop.run import TrainingRun
-from exegete.training.masking.data import select_texts
 from exegete.training.masking.trainer import MaskingTrainer
 
 DEFAULT_MASKING_ARGUMENTS: Mapping[str, Any] = {
@@ -172,3 +172,33 @@ def _resolve_config(
         "arguments": to_json_value(get_changed_arguments(args)),
         "seed": args.seed,
     }
+
+
+def sample_stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
+    """Return a random sample of at most `count` examples, in proportion to the classes, in the data's order.
+
+    Raises:
+        ExegeteError: a count below 1.
+    """
+    if count is None or count >= len(data):
+        return data
+    if count < 1:
+        raise ExegeteError(f"expected a sample of at least one row, got {count}")
+    order = np.random.default_rng(seed).permutation(len(data))
+    if not isinstance(data.features.get("label"), ClassLabel):
+        return data.select(np.sort(order[:count]))
+    # Each example gets its relative rank within its class. The `count` lowest ranks have every class in proportion.
+    labels = np.asarray(data["label"][:])[order]
+    place = np.zeros(len(order))
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels == label)
+        place[own] = (np.arange(len(own)) + 0.5) / len(own)
+    return data.select(np.sort(order[np.argsort(place, kind="stable")[:count]]))
+
+
+def select_texts(data: Dataset) -> Dataset:
+    """Return the data with its text columns only."""
+    names = [name for name in TEXTS if name in data.column_names]
+    if not names:
+        raise ExegeteError(f"a masking model reads texts; the data has the columns {', '.join(data.column_names)}")
+    return data.select_columns(names)

@@ -30,8 +30,13 @@ from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.models.state import freeze_weights, preserve_random_state
 from exegete.training.loop.data import log_once
 from exegete.training.loop.options import RunOptions
-from exegete.training.masking.data import sample_stratified, select_texts
-from exegete.training.masking.run import default_arguments, make_masking_arguments, make_masking_model
+from exegete.training.masking.run import (
+    default_arguments,
+    make_masking_arguments,
+    make_masking_model,
+    sample_stratified,
+    select_texts,
+)
 from exegete.training.masking.trainer import MaskCollapseError, MaskingTrainer
 
 logger = logging.getLogger(__name__)
