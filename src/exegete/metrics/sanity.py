@@ -24,7 +24,6 @@ from exegete.models.layers.architecture import get_layers
 from exegete.reports.explanations import Explanation
 
 Floats = NDArray[np.float64]
-X_LABEL = "randomised parts, from the head down"
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from exegete.cli.explain import corpus
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check
 from exegete.cli.shared.console import console, say, silence_libraries
+from exegete.cli.shared.reading import say_columns
+from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 from exegete.errors import ExegeteError
 
@@ -143,7 +144,7 @@ def explain(
     files = [prompt, messages, *[item.rpartition("=")[2] for item in source or ()]]
     check(models=[model], data=data, methods=methods, device=device, dtype=dtype, files=files)
     if data is not None:
-        corpus.check_corpus_options(text or pair or html or json or task == "generation", output_dir, methods)
+        _check_corpus_options(text or pair or html or json or task == "generation", output_dir, methods)
     import sys
 
     import exegete
@@ -159,7 +160,7 @@ def explain(
         job: dict[str, Any] = {"model": model, "data": data, "folder": output_dir, "split": split, "target": target}
         job |= {"loading": load_options, "columns": named, "rows_per_part": rows_per_part, "method": methods}
         job |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "stride": stride}
-        corpus.run_corpus(job, workers, threads, ray)
+        _explain_corpus(job, workers, threads, ray)
         return
     if text == "-":
         text = sys.stdin.read()
@@ -218,3 +219,29 @@ def _print_results(
         if task != "generation" and not quiet:
             shown = "score" if has_no_colors() else "colour"
             say(f"words without a {shown} have less than {1 / (2 * LEVELS):.0%} of the strongest")
+
+
+def _check_corpus_options(other: object, folder: Path | None, methods: str | None) -> None:
+    """Raise ExegeteError for options that cannot be combined with a corpus."""
+    if folder is None:
+        raise ExegeteError("--data needs --output-dir, the folder for the explanations")
+    if other:
+        raise ExegeteError("--data cannot be combined with a text, --pair, --html, --json or --task generation")
+    if len(options.split_ids(methods) or [""]) > 1:
+        raise ExegeteError(
+            "a corpus is explained by one method: run the command for each method, with its own --output-dir"
+        )
+
+
+def _explain_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
+    """Explain the rows that are not explained yet, and print their number and the next command."""
+    from exegete.studies.corpus.engines import explain_corpus
+    from exegete.studies.corpus.job import CorpusJob
+
+    folder = job["folder"]
+    set_stop_message(f"finished files are saved in {folder}: resume with the same command")
+    say_columns(job["data"], job["columns"])
+    corpus_job = CorpusJob(**job | {"target": options.parse_target(job["target"], ())})
+    rows = explain_corpus(corpus_job, workers, threads=threads, ray=ray)
+    if rows:
+        say(f"{rows} rows are explained in {folder}; summarise them with: exegete summary {folder}")

@@ -32,6 +32,7 @@ def check(
     Raises:
         ExegeteError: an unknown method, metric, parameter, reader, device or data type, or a missing file.
     """
+    from exegete.data.load import open_reader
     from exegete.data.local import require_local_model
 
     for name in models:
@@ -46,7 +47,10 @@ def check(
     _check_methods(methods)
     _check_metrics(metrics, preset)
     if data is not None:
-        _check_data(data)
+        reader = open_reader(data)
+        path = reader.path
+        if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
+            raise ExegeteError(f"the file or folder {path} of the data {data} does not exist")
 
 
 def check_arguments(names: Sequence[str]) -> None:
@@ -89,13 +93,3 @@ def _check_metrics(metrics: str | None, preset: str | None) -> None:
     for spec in split_ids(metrics) or ():
         if spec not in (SECONDS.name, PEAK_MEMORY.name):
             metric(spec)
-
-
-def _check_data(data: str) -> None:
-    """Check the reader, its options, and that its path exists."""
-    from exegete.data.load import open_reader
-
-    reader = open_reader(data)
-    path = reader.path
-    if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
-        raise ExegeteError(f"the file or folder {path} of the data {data} does not exist")

@@ -134,7 +134,10 @@ def summarise(
             _push_bounded(disagreeing, (-auc, -row["index"], " / ".join(row["texts"])), top)
     drift, distance, other_labels = None, None, None
     if against is not None:
-        other = _read_word_statistics(parts, Path(against))
+        other_parts = CorpusParts(Path(against))
+        if other_parts.config["method"] != parts.config["method"]:
+            raise ExegeteError(f"{against} was explained by another method than {folder}: drift needs the same one")
+        other = WordStatistics(other_parts.rows(WORDS))
         drift, distance = compute_drift(other, words, least), compute_distance(other, words)
         other_labels = dict(other.examples)
     return CorpusSummary(
@@ -167,13 +170,6 @@ def rationale_auc(row: Mapping[str, Any]) -> float | None:
     # The Mann–Whitney statistic from ranks; ties count one half.
     rank_sum = rankdata(row["scores"][0])[is_marked].sum()
     return float((rank_sum - marked * (marked + 1) / 2) / (marked * unmarked))
-
-
-def _read_word_statistics(parts: CorpusParts, folder: Path) -> WordStatistics:
-    other = CorpusParts(folder)
-    if other.config["method"] != parts.config["method"]:
-        raise ExegeteError(f"{folder} was explained by another method than {parts.folder}: drift needs the same one")
-    return WordStatistics(other.rows(WORDS))
 
 
 def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[Cluster]:

@@ -71,18 +71,40 @@ def measure_sanity(
 def measure_best_attention(
     model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false"
 ) -> dict[str, float]:
-    """Measure the plausibility of the single most plausible attention layer and head.
+    """Measure the plausibility of the single most plausible attention layer (mean of its heads) and of the best head.
+
+    This is `ParameterisedAttention` with one non-zero coefficient (Fernandes et al. 2022, Table 2: the rows that are
+    supervised, since people's rationales choose the layer or head).
 
     Args:
         model: the judged model.
         data: texts with rationales; the layer and head are chosen on the same data.
         metric: spec of a metric of plausibility.
     """
-    from exegete.metrics import metric as made
-    from exegete.studies.protocols.best_attention import score_best_attention
+    import torch
 
-    layer, head = score_best_attention(model, data, made(metric))
-    return {"best_layer": layer, "best_head": head}
+    from exegete.explainers.batches import make_batches
+    from exegete.explainers.learned.learned_attention import mean_head_logits, softmax_over
+    from exegete.metrics import metric as made
+    from exegete.models import Capture
+    from exegete.models.encoding.labels import renumber_labels
+
+    rows, judge = renumber_labels(model, data), made(metric)
+    by_layer, by_head = list[torch.Tensor](), list[torch.Tensor]()
+    with torch.no_grad():
+        for indices in make_batches(model, rows):
+            batch = model.encode([rows[index] for index in indices])
+            outputs = model(batch, capture=Capture(heads=True))
+            logits, target = mean_head_logits(model, batch, outputs), model.resolve_target(batch, None, outputs.logits)
+            for found, maps in ((by_layer, logits.mean(2)), (by_head, logits.flatten(1, 2))):
+                values = []
+                for each in maps.unbind(1):
+                    # The distribution over positions, with 0 at special tokens.
+                    scores = softmax_over(each, batch.attended).masked_fill(~batch.content, 0)
+                    values.append(judge.evaluate(model, batch, scores, target)[judge.name])
+                found.append(torch.stack(values))
+    best_layer, best_head = (torch.cat(found, 1).nanmean(1).max().item() for found in (by_layer, by_head))
+    return {"best_layer": best_layer, "best_head": best_head}
 
 
 def measure_micro_f1(

@@ -21,7 +21,6 @@ BySeed: TypeAlias = "pd.Series[float]"
 T = TypeVar("T")
 RUN = ("training", "model", "recipe", "seed")
 PLACE = ("training", "model", "recipe", "dataset", "explainer", "metric")
-FIELDS = ("recipe", "explainer", "training", "model")
 
 
 class TableLayout(NamedTuple):
@@ -167,10 +166,14 @@ def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.
     The reference is the mean over seeds of the row that differs only by the named recipe, explainer, training or model.
     A gain is NaN if the reference is missing or 0.
     """
+    file = results.grid.study.file
+    declared: dict[str, Collection[str]] = {
+        "recipe": file.recipes, "explainer": file.explainers, "training": file.training, "model": file.models
+    }  # fmt: skip
     parts = [frame[~frame["metric"].isin(part.gain)]]
     for metric, reference in part.gain.items():
         mine = frame[frame["metric"] == metric]
-        field = next(name for name in FIELDS if reference in _get_declared_names(results, name))
+        field = next(field for field, names in declared.items() if reference in names)
         rest = [name for name in PLACE if name != field]
         known = mine[mine[field] == reference].groupby(rest)["value"].mean().rename("reference")
         joined = mine.join(known, on=rest)
@@ -190,11 +193,3 @@ def average_over_fields(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
     means = frame.groupby(rest, sort=False)["value"].mean().reset_index()
     empty: dict[str, Any] = dict.fromkeys(part.over, "")
     return means.assign(judgement="", **empty)
-
-
-def _get_declared_names(results: Results, field: str) -> Collection[str]:
-    file = results.grid.study.file
-    declared: dict[str, Collection[str]] = {
-        "recipe": file.recipes, "explainer": file.explainers, "training": file.training, "model": file.models
-    }  # fmt: skip
-    return declared[field]

@@ -25,7 +25,11 @@ def make_metric_matrices(results: Results, part: FigurePart) -> list[Matrix]:
     by_place = []
     for key, group in frame.groupby(MODEL, sort=False):
         means = group.pivot_table("value", "explainer", "metric", aggfunc="mean")
-        taus = kendall_matrix(_orient(results, means, names))
+        means = means.reindex(columns=names)
+        for name in names:
+            if not results.get_card(name).higher_is_better:
+                means[name] *= -1
+        taus = kendall_matrix(means)
         place = " / ".join(filter(None, map(str, key)))
         by_place.append(Matrix(f"Kendall τ, {place}", names, names, taus))
     if len(by_place) < 2:
@@ -42,12 +46,3 @@ def kendall_matrix(figures: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtyp
         both = np.isfinite(columns[i]) & np.isfinite(columns[j])
         taus[i, j] = kendall_tau(columns[i][both], columns[j][both])
     return taus
-
-
-def _orient(results: Results, means: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Return the means of these metrics, negated if lower is better."""
-    means = means.reindex(columns=names)
-    for name in names:
-        if not results.get_card(name).higher_is_better:
-            means[name] *= -1
-    return means

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -117,7 +117,11 @@ class Teaching:
         objectives: Sequence[Objective] | None = None,
     ) -> TrainResult:
         """Train a student on data labelled by the teacher; `objectives` may be made of more data than `train`."""
-        _require_varied(self.teacher, dev)
+        if self.teacher.task.name == "regression" and np.ptp(get_teacher_answers(dev)) == 0:
+            raise ExegeteError(
+                "the teacher gives every row of the dev data the same value, with which no correlation is defined: "
+                "give other dev data, or another teacher"
+            )
         if is_from_scratch(model):
             # A student reads the teacher's tokens; a tokenizer made from the data would have others.
             options = options.fill_defaults({}, processing_class=self.teacher.processing_class)
@@ -158,6 +162,9 @@ class Teaching:
         method = make_static_explainer(name, self.teacher, self.normaliser)
         if isinstance(method, torch.nn.Module):
             method.to(self.teacher.device)
+        layers: Literal["all", "last"] = "all"
+        if self.explainer in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last"):
+            layers = "last"
         compute = partial(compute_values, self.teacher, method)
         scaffolding = Scaffolding(
             method=self.explainer,
@@ -166,7 +173,7 @@ class Teaching:
             weight=default_weight(method) if self.weight is None else self.weight,
             normaliser=self.normaliser,
             student_explainer=self.student_explainer,
-            layers="last" if _uses_last_layer(self.explainer, method) else "all",
+            layers=layers,
             special_tokens=getattr(method, "special_tokens", True),
             lookahead=self.lookahead,
             interval=self.interval,
@@ -256,15 +263,3 @@ def _compute_explanations(teacher: ExplainedModel, method: Explainer, batch: Bat
     return normalize_scores(
         method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended
     )[:, None]
-
-
-def _uses_last_layer(name: str, method: Explainer) -> bool:
-    return name in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last")
-
-
-def _require_varied(teacher: ExplainedModel, chosen_on: Dataset) -> None:
-    if teacher.task.name == "regression" and np.ptp(get_teacher_answers(chosen_on)) == 0:
-        raise ExegeteError(
-            "the teacher gives every row of the dev data the same value, with which no correlation is defined: give "
-            "other dev data, or another teacher"
-        )

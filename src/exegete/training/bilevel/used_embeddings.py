@@ -64,13 +64,11 @@ class UsedEmbeddings:
             return
         # The embedding layer gives the padding row no gradient: it needs the row's new index.
         previous = self.layer.padding_idx
-        self.layer.padding_idx = None if previous is None else self._padding(previous)
+        self.layer.padding_idx = None
+        if previous is not None and previous in self.used:
+            self.layer.padding_idx = int(self.place[previous])
         try:
             with self.layer.register_forward_pre_hook(lambda _, inputs: (self.place[inputs[0]], *inputs[1:])):
                 yield
         finally:
             self.layer.padding_idx = previous
-
-    def _padding(self, row: int) -> int | None:
-        """Return the index of a row among the used ones, or None if no batch has it."""
-        return int(self.place[row]) if row in self.used else None
