@@ -84,11 +84,14 @@ class FamilyContract:
         readout = model.readout_weights(batch, torch.zeros(len(batch), dtype=torch.long))
         for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
-            pooled = weights[trace.positions] @ (end if trace.final is None else trace.final(end))
+            if trace.final is not None:
+                end = trace.final(end)
+            pooled = weights[trace.positions] @ end
             if parts.dense is not None:
                 height = parts.dense(pooled)
                 pooled = activations.get_slope(parts.activation)(height) * height
-            pooled = pooled if parts.norm is None else parts.norm(pooled)
+            if parts.norm is not None:
+                pooled = parts.norm(pooled)
             torch.testing.assert_close(parts.output(pooled), trace.logits, **EXACT)
 
     @pytest.mark.parametrize("method", METHODS)
@@ -111,8 +114,9 @@ def make_inputs(model: ExplainedModel) -> Batch:
         return Batch({"pixel_values": pixels}, everywhere, everywhere, torch.arange(17).expand(len(LENGTHS), -1))
     ids = torch.randint(5, model.config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=generator)
     attended = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    # decoders read the answer at the last position: padding goes to the left
-    attended = attended.flip(1) if model.is_decoder else attended
+    if model.is_decoder:
+        # decoders read the answer at the last position: padding goes to the left
+        attended = attended.flip(1)
     return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 
 
@@ -131,12 +135,20 @@ def replace_rms_norms(model: nn.Module) -> None:
 def _compute_by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the hidden states after the attention's residual connection, and those after the layer."""
     parts = state.parts
-    before = parts.norms[0](state.x) if parts.norm_first else state.x
+    before = state.x
+    if parts.norm_first:
+        before = parts.norms[0](before)
     values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)
     middle = parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
     between = parts.norms[1 if parts.norm_first else 0](middle)
     wide = parts.into(between)
-    height = wide if parts.gate is None else parts.gate(between)
-    active = activations.get_slope(parts.activation)(height) * height
-    out = parts.out(active if parts.gate is None else active * wide)
-    return middle, out + middle if parts.norm_first else parts.norms[1](out + between)
+    slope = activations.get_slope(parts.activation)
+    if parts.gate is None:
+        active = slope(wide) * wide
+    else:
+        height = parts.gate(between)
+        active = slope(height) * height * wide
+    out = parts.out(active)
+    if parts.norm_first:
+        return middle, out + middle
+    return middle, parts.norms[1](out + between)
