@@ -104,7 +104,9 @@ def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:
     """
     if not isinstance(target, str):
         return check_spans(target, len(exchange.tokens))
-    spans = exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
+    if target == "predicted":
+        target = "response"
+    spans = exchange.spans(target)
     if target != "sentences":
         return spans
     distinct: dict[str, Extent] = {}

@@ -247,7 +247,9 @@ def _run_attempts(model: ExplainedModel, attempts: Sequence[_Attempt], budget: f
 def _predict(model: ExplainedModel, rows: Sequence[Mapping[str, str]]) -> list[NDArray[np.float64]]:
     """Return the class probabilities of every row, computed in batches of similar length."""
     answers: dict[int, NDArray[np.float64]] = {}
-    for indices in make_batches(model, rows) if rows else ():
+    if not rows:
+        return []
+    for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
         answers |= zip(indices, model.probabilities(batch).double().cpu().numpy(), strict=True)
     return [answers[index] for index in range(len(rows))]

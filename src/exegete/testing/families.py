@@ -55,7 +55,8 @@ class FamilyContract:
         attention, feed_forward = architecture.attention, architecture.feed_forward
         paths = [attention.value, attention.output, *architecture.norms]
         paths += [feed_forward.into, feed_forward.activation, feed_forward.out]
-        paths += [] if feed_forward.gate is None else [feed_forward.gate]
+        if feed_forward.gate is not None:
+            paths.append(feed_forward.gate)
         assert len(get_layers(model.model)) == model.config.num_hidden_layers
         for layer in get_layers(model.model):
             assert all(isinstance(get_module(layer, path), nn.Module) for path in paths)

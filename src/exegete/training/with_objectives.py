@@ -134,7 +134,9 @@ class AddedTermsTrainer(TermTrainer):
                     model, own, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
                 )
             outputs = read_observed(self.explained, batch, observed, capture)
-        own_loss, parts = result[0] if return_outputs else result, 1
+        own_loss, parts = result, 1
+        if return_outputs:
+            own_loss = result[0]
         # A loss that the class has divided by the number of batches of the step is a mean again, for the logs.
         if training and self._divides_loss(num_items_in_batch):
             parts = getattr(self, "current_gradient_accumulation_steps", 1)

@@ -293,8 +293,10 @@ def _make_metrics(
         count[part.name] += 1
     named = []
     for spec, part in made:
-        shares_id = isinstance(spec, str) and count[part.name] > 1
-        named.append((str(spec) if shares_id else part.name, part))
+        name = part.name
+        if isinstance(spec, str) and count[name] > 1:
+            name = spec
+        named.append((name, part))
     return _by_unique_name("metrics", named)
 
 

@@ -43,7 +43,9 @@ def read_scores(store: Store, run: StudyRun) -> Scores:
     rows = []
     for scores, special, signed in zip(frame["token_scores"], frame["special"], frame["signed"], strict=True):
         content = scores[0][~np.asarray(special, dtype=bool)]
-        rows.append(np.abs(content) if signed else content)
+        if signed:
+            content = np.abs(content)
+        rows.append(content)
     # Rows are sorted by explainer, in the order of the configuration, and then by example.
     specs = list(run.cell.config["explainers"])
     size, by_name = len(rows) // len(specs), {}

@@ -165,7 +165,9 @@ class TableFigures:
             return text if np.isnan(low) else f"{text} ± {center - low:.{digits}f}"
         if field not in ("", "center"):
             raise unknown("field", field, FIELDS)
-        return text + ("†" if self._differs(rows, column) else "")
+        if self._differs(rows, column):
+            text += "†"
+        return text
 
     def _differs(self, rows: Sequence[int], column: int) -> bool:
         """Return whether the first row is marked in the table as different from the second."""

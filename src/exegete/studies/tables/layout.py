@@ -88,7 +88,8 @@ def _sort_entries(results: Results, figures: pd.DataFrame, fields: Sequence[str]
         for field, value in zip(fields, entry, strict=True):
             names = order.get(field, list(file.metrics))
             # Figures that the file does not name come last, by name.
-            places.append((names.index(value) if value in names else len(names), value))
+            number = names.index(value) if value in names else len(names)
+            places.append((number, value))
         return places
 
     return sorted(set(figures[list(fields)].astype(str).itertuples(index=False, name=None)), key=place)

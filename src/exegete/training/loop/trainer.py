@@ -166,7 +166,9 @@ class ObjectiveTrainer(TermTrainer):
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.accelerator.autocast():
             loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
-        return loss.detach(), None if prediction_loss_only else outputs["prediction"], None
+        if prediction_loss_only:
+            return loss.detach(), None, None
+        return loss.detach(), outputs["prediction"], None
 
     def _prepare_input(self, data: Any) -> Any:
         if isinstance(data, Batch):

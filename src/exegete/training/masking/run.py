@@ -93,13 +93,14 @@ def train_masking(
         )
     options = options.fill_defaults(default_arguments(model))
     args = make_masking_arguments(options, judges, len(train), Path(output_dir))
-    settings = {
-        "metric": selection if isinstance(selection, str) else selection.name,
-        "learning_rate": args.learning_rate,
-        "nominal_steps": 10 if model.is_decoder else 20,
-        **({} if weights is None else {"weights": weights}),
-        **(masking_settings or {}),
-    }
+    settings: dict[str, Any] = {"metric": selection, "learning_rate": args.learning_rate, "nominal_steps": 20}
+    if isinstance(selection, Metric):
+        settings["metric"] = selection.name
+    if model.is_decoder:
+        settings["nominal_steps"] = 10
+    if weights is not None:
+        settings["weights"] = weights
+    settings |= masking_settings or {}
     masking = make_masking_model(model, backbone, tokenizer, settings, options.seed)
     run = TrainingRun(Path(output_dir), _resolve_config(model, masking, judges, train, dev, args, options))
 
@@ -123,10 +124,10 @@ def make_masking_model(
 
 def default_arguments(model: ExplainedModel) -> dict[str, Any]:
     """Return the paper's arguments for explaining a model; decoders have twice the learning rate."""
-    return {
-        **DEFAULT_MASKING_ARGUMENTS,
-        "learning_rate": (2 if model.is_decoder else 1) * DEFAULT_MASKING_ARGUMENTS["learning_rate"],
-    }
+    rate = DEFAULT_MASKING_ARGUMENTS["learning_rate"]
+    if model.is_decoder:
+        rate *= 2
+    return {**DEFAULT_MASKING_ARGUMENTS, "learning_rate": rate}
 
 
 def make_masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: int, folder: Path) -> TrainingArguments:
