@@ -154,11 +154,11 @@ def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: TokenScores, keys: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the plausibility of every layer's scores; empty without scores per layer or rationales."""
-    layers = () if explanation.layers is None or batch.rationale_mask is None else explanation.layers.unbind(1)
     auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
     points = dict[float, Tensor]()
-    for number, scores in enumerate(layers, 1):
-        points[float(number)] = auc.evaluate(model, batch, scores, target)[auc.name]
+    if explanation.layers is not None and batch.rationale_mask is not None:
+        for number, scores in enumerate(explanation.layers.unbind(1), 1):
+            points[float(number)] = auc.evaluate(model, batch, scores, target)[auc.name]
     return _curve_rows(BY_LAYER, keys, points)
 
 

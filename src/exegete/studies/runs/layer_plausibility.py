@@ -38,12 +38,13 @@ def plausibility_by_layer(
     judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
-        explained = model.resolve_target(
-            batch, select_targets(target, indices, len(rows)), require_finite_logits(model(batch).logits)
-        )
+        logits = require_finite_logits(model(batch).logits)
+        explained = model.resolve_target(batch, select_targets(target, indices, len(rows)), logits)
         for spec, each in explainers.items():
             layers = make_seeded(each, seed).explain(model, batch, explained, special_tokens=True).layers
-            for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):
+            if layers is None:
+                continue
+            for layer, scores in enumerate(layers.unbind(1), 1):
                 for name, judge in judges.items():
                     seen = include_special_tokens(batch, judge) if special_tokens else batch
                     values = judge.evaluate(model, seen, scores, explained)[judge.name].cpu().numpy()

@@ -39,7 +39,9 @@ def make_coefficient_matrices(results: Results, part: FigurePart) -> list[Matrix
     found: dict[tuple[str, ...], dict[str, CoefficientMaps]] = {}
     for run in results.find_runs():
         fields = {"training": run.training, "model": run.model, "recipe": run.recipe}
-        for name in run.explainers if _is_selected(part, fields | {"judgement": run.judgement}) else ():
+        if not _is_selected(part, fields | {"judgement": run.judgement}):
+            continue
+        for name in run.explainers:
             explainer = load_learned_explainer(run.cell, run.explainers[name], results.store)
             if explainer is not None and type(explainer) in COEFFICIENTS and _is_selected(part, {"explainer": name}):
                 maps = {}

@@ -142,12 +142,8 @@ class MaskingTrainer(ObjectiveTrainer):
     @torch.no_grad()
     def _evaluate_batch(self, module: TrainingModule, batch: Batch) -> dict[str, Tensor]:
         """Return every metric's values [B], and add the terms to the sums."""
-        context = StepContext(
-            self.args.seed, self.state.global_step, self.args.process_index, self.part, training=False
-        )
-        self.part += 1
         with self.accelerator.autocast():
-            outputs = module(batch, context)
+            outputs = module(batch, self.next_context(module))
         self._require_finite(outputs["terms"])
         self._add_to_sums("evaluation", outputs["terms"], self._objective_sizes(batch).to(outputs["terms"]))
         target = self.explained.task.predict(outputs["logits"], batch)
