@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers.batches import make_batches
 from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.models.layers.architecture import get_layers
 from generation import PROMPT, made
 from timing import DATA, given, keep, minilm, ratios, seconds

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers.batches import make_batches
 from exegete.metrics import measure_cost, metric, top_fraction
 from exegete.models import Batch, ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from timing import DATA, given, keep, minilm
 
 METHODS = (

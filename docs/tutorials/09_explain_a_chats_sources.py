@@ -120,10 +120,10 @@ import uvicorn
 from openai import OpenAI
 
 from exegete.web import Site, create_app
-from exegete.web.chat.service import ChatService
+from exegete.web.explore.service import Explorer
 
 token = "a-token-that-only-this-tutorial-uses"
-site = Site(token=token, chats=ChatService({"orders": model}), api_token=token)
+site = Site(token=token, explorer=Explorer({"orders": model}), api_token=token)
 server = uvicorn.Server(uvicorn.Config(create_app(site), port=8765, log_level="warning"))
 thread = threading.Thread(target=server.run)
 thread.start()

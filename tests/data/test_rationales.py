@@ -3,7 +3,7 @@
 import pytest
 
 from exegete import ExegeteError
-from exegete.data.readers.rationales import read_rationale
+from exegete.data.readers.columns import read_rationale
 
 TEXT = "an art party with  art, at last"
 

@@ -14,7 +14,7 @@ import exegete
 from exegete import ExegeteError, attribute, explainer
 from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer, SinglePass
-from exegete.explainers.batches import TOKENS_PER_BATCH_ON_CPU, make_batches
+from exegete.models.encoding.encode import TOKENS_PER_BATCH_ON_CPU, make_batches
 from small import PAIRS, shared, small, uneven
 
 TEXTS = [

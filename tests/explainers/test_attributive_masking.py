@@ -15,10 +15,15 @@ import families
 from exegete import Batch, ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking, losses
 from exegete.explainers.attributive_masking.explainer import answer_distribution
-from exegete.explainers.attributive_masking.frozen_layers import record_lower_layers
 from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.explainers.attributive_masking.modes import SoftMasking
-from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, select_best, trajectory
+from exegete.explainers.attributive_masking.refinement import (
+    evaluate_maps,
+    group_by_length,
+    record_lower_layers,
+    select_best,
+    trajectory,
+)
 from exegete.models.passes.replace_inputs import replace_embeddings
 from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import alone, shared, small, uneven

@@ -6,7 +6,7 @@ import families
 from decomposable import FAMILIES
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, DecompX, DecompXClassifier, GlobEnc
-from exegete.explainers.decomposition import feed_forward as block
+from exegete.explainers.decomposition import components as block
 from exegete.explainers.decomposition.components import DecompositionRules, decompose_layers
 from exegete.explainers.decomposition.decompx import make_readout_weights
 from exegete.explainers.decomposition.trace import trace_examples

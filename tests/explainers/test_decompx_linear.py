@@ -10,7 +10,7 @@ from exegete.explainers.backward_rules.decompx_linear import DecompXLinear
 from exegete.explainers.backward_rules.rules import CAPTURE
 from exegete.models.layers.architecture import get_layers
 from exegete.models.layers.backward_rules import HeldFactors, apply_backward_rules
-from exegete.models.passes.module_inputs import intercept_inputs
+from exegete.models.passes.capture import intercept_inputs
 from small import shared
 
 TARGET = torch.tensor([0, 1, 2])

@@ -11,7 +11,6 @@ import torch
 import exegete
 from chats import CHAT, chatting
 from exegete import ExegeteError, Explanations
-from exegete.web.chat.answer_view import build_answer_view
 from models.test_encoder_decoder import ROW
 from models.test_token_heads import ROWS, loaded
 from small import PAIRS, shared, uneven
@@ -145,7 +144,7 @@ def test_a_repeated_sentence_is_explained_once_with_a_note():
     item = exegete.attribute(model, [row], "random", "sentences", unit="source")[0]
     assert item.target_texts == ("the town .", "Two women laugh.")
     whole = exegete.attribute(model, [row], "random", "response", unit="source")[0]
-    assert build_answer_view(item).log_probs[0] == pytest.approx(whole.target.log_prob)
+    assert item.metadata["response_log_prob"] == pytest.approx(whole.target.log_prob)
     assert item.notes == ["2 repeated sentences are explained where they come first"]
     assert "2 repeated sentences" in item.to_html()
     assert len(exegete.attribute(model, [row], "random", "words", unit="source")[0].targets) == 12

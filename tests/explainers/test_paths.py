@@ -7,8 +7,8 @@ from captum.attr import DeepLift, GradientShap
 
 import exegete
 from exegete import Batch
-from exegete.explainers.gradients.adaptive import Value, integrate
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
+from exegete.explainers.gradients.integrated_gradients import Value, integrate
 from exegete.explainers.seeding import example_seeds
 from families import SENTENCES, processor, tiny
 

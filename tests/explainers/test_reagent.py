@@ -11,8 +11,7 @@ import families
 from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation import reagent
-from exegete.explainers.perturbation.reagent import candidate_tokens, probability_drops, sum_steps
-from exegete.explainers.perturbation.target_rank import TargetRank
+from exegete.explainers.perturbation.reagent import TargetRank, candidate_tokens, probability_drops, sum_steps
 from exegete.models.generation.model import GeneratingModel
 from models.test_generation import PROMPTS, generating
 from small import alone, shared, small, uneven

@@ -12,7 +12,7 @@ import exegete
 from chats import CHAT, chatting
 from exegete import ExegeteError, Explanations
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.attribute_examples import TOKEN_FAMILIES
+from exegete.explainers.assumptions import TOKEN_FAMILIES
 from exegete.explainers.plan import plan_work
 from exegete.explainers.registry import resolve_unit
 from exegete.reports.highlighted.highlight import highlight_explanation

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.models.loading.vocabulary import check_vocabulary
+from exegete.models.loading.checkpoint import check_vocabulary
 from exegete.recipes import RECIPES
 
 CONFIG, TOKENIZER, OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"

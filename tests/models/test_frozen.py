@@ -8,7 +8,7 @@ from exegete.errors import ExegeteError
 from exegete.models import Capture
 from exegete.models.layers.architecture import get_layers
 from exegete.models.layers.backward_rules import DerivativeRules, HeldFactors, apply_backward_rules
-from exegete.models.passes.module_inputs import intercept_inputs
+from exegete.models.passes.capture import intercept_inputs
 
 CAPTURE = Capture(differentiable_twice=True)
 RULES = [

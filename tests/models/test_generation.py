@@ -6,8 +6,8 @@ import torch
 import exegete
 import families
 from exegete import Batch, ExegeteError, ExplainedModel
+from exegete.models.batch import find_predicting_columns, find_response_positions
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.response_positions import find_predicting_columns, find_response_positions
 
 PROMPTS = [[9, 40, 7, 120, 11, 23, 60, 8, 31], [14, 15, 90], [5, 66, 7, 8, 101, 44]]
 RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]

@@ -15,7 +15,7 @@ from transformers import MarianTokenizer
 import exegete
 from exegete.cli import main
 from exegete.errors import ExegeteError
-from exegete.models.encoding.tokenize import tokenize_text
+from exegete.models.encoding.template import tokenize_text
 from exegete.models.families import FAMILIES
 from exegete.reports.highlighted.pieces import find_prompt_extents
 

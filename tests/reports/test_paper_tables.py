@@ -8,7 +8,7 @@ import io
 import numpy as np
 import pytest
 
-from exegete.reports.pages.study_page import render_study_page
+from exegete.reports.pages.html import render_study_page
 from exegete.reports.tables.paper_table import (
     PaperTable,
     format_cells,

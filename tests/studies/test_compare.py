@@ -19,7 +19,7 @@ import families
 from exegete import ExegeteError
 from exegete.data.atomic_files import temporary_path
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.batches import make_batches
+from exegete.models.encoding.encode import make_batches
 from exegete.reports.explanations import Explanations
 from exegete.reports.tables.verdict import format_verdict
 from exegete.studies.compare.judge import JudgedExamples

@@ -10,7 +10,7 @@ import transformers as hf
 import exegete
 import families
 from exegete.errors import ExegeteError
-from exegete.explainers.finite import require_finite
+from exegete.explainers.assumptions import require_finite
 from exegete.models import Batch
 from sweep.references import MASK, NoReference, Reference
 from sweep.tiny_models import build

@@ -14,8 +14,9 @@ from exegete.models.layers.layer_parts import get_head_parts
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
-from exegete.training.loop.head import head_activation, head_dropout, set_head_learning_rate
+from exegete.training.loop.fine_tune import head_activation, head_dropout
 from exegete.training.loop.lora import add_lora
+from exegete.training.loop.trainer import set_head_learning_rate
 from runs import ARGUMENTS, difference, generated, trainer, weights
 
 HEADS = {

@@ -33,8 +33,7 @@ from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.data import Collator
 from exegete.training.loop.training_module import TrainingModule
-from exegete.training.masking.data import sample_stratified
-from exegete.training.masking.run import default_arguments, make_masking_arguments, train_masking
+from exegete.training.masking.run import default_arguments, make_masking_arguments, sample_stratified, train_masking
 from exegete.training.masking.search import WeightSearch, open_study, suggest_weights
 from exegete.training.masking.trainer import MaskingTrainer
 

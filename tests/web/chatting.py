@@ -10,12 +10,12 @@ import torch
 from chats import SOURCES
 from chats import chatting as tiny
 from exegete.web import Limits, Site
-from exegete.web.chat.question import ChatQuestion
-from exegete.web.chat.service import ChatService
+from exegete.web.explore.question import Question
+from exegete.web.explore.service import Explorer
 from sites import TOKEN
 
 ANSWER = " the town . Two women laugh at it ."
-ASKED = ChatQuestion("tiny", "occlusion", "what is small ?", tuple(SOURCES.items()), response=ANSWER)
+ASKED = Question("tiny", "what is small ?", method=("occlusion",), sources=tuple(SOURCES.items()), response=ANSWER)
 
 
 @functools.cache
@@ -26,22 +26,31 @@ def model():
 
 def chats(**options):
     """It behind the pages."""
-    return ChatService({"tiny": model()}, **options)
+    return Explorer({"tiny": model()}, **options)
 
 
 def site(room=None, limits=Limits()):  # noqa: B008  (frozen)
     """A site where only the chat is open."""
-    return Site(TOKEN, chats=room or chats(limits=limits), limits=limits)
+    return Site(TOKEN, explorer=room or chats(limits=limits), limits=limits)
 
 
 def page_of(room, question=ASKED):
     """The address of a question that the server stores."""
-    room.questions.add(question.key, question)
-    return f"/chat/{question.key}"
+    return f"/explore?{room.make_query(question)}"
 
 
 def form_of(question=ASKED):
     """The fields of the form of a question."""
     names, texts = zip(*question.sources, strict=True) if question.sources else ((), ())
-    fields = {name: value for name, value in asdict(question).items() if name != "sources"}
-    return fields | {"name": list(names), "text": list(texts)}
+    fields = {name: value for name, value in asdict(question).items() if name != "sources" and value}
+    return fields | {"method": list(question.method), "name": list(names), "document": list(texts)}
+
+
+def explain(room, question=ASKED):
+    """What its first method says of a question."""
+    return room.explain(question, question.method[0])
+
+
+def score_without(room, question, removed):
+    """The log-probabilities of the answer and of its parts without some units."""
+    return [score.value for score in room.predict(question, removed)]

@@ -17,8 +17,8 @@ import httpx
 import uvicorn
 from sqlalchemy import create_engine, make_url, text
 
+from exegete.web.app import make_server_config
 from exegete.web.human_study.storage import Storage
-from exegete.web.server import make_server_config
 from exegete.web.site import Site
 from forks import Forge
 from sites import TOKEN

@@ -20,7 +20,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.web import Limits, Site
-from exegete.web.chat.service import ChatService
+from exegete.web.explore.service import Explorer
 from readme_blocks import ROOT, blocks
 from serving import listening
 from sites import TOKEN, admin
@@ -72,8 +72,8 @@ def site(model, tmp_path_factory):
     spec = f"citation:{folder}"
     # The answers of a model with random weights have characters of several tokens, and incomplete ones.
     models = {"tiny": model, "trained": model, "random": tiny()}
-    chats = ChatService(models, trained_methods={"trained": spec})
-    return Site(TOKEN, chats=chats, api_token=API_TOKEN)
+    explorer = Explorer(models, trained_methods={"trained": spec})
+    return Site(TOKEN, explorer=explorer, api_token=API_TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_answers_equal_greedy_decoding_and_annotations_the_python_api(client, mo
 
 
 def test_incomplete_characters_are_streamed_once_they_are_complete(client, site):
-    text = generate(site.chats.models["random"], PROMPT)[0]
+    text = generate(site.explorer.models["random"], PROMPT)[0]
     assert "\ufffd" in text
     assert read(ask(client, model="random", stream=True))[0] == text
 
@@ -182,7 +182,7 @@ def test_the_request_chooses_method_and_number(client, model, method, k):
 
 
 def test_a_trained_model_cites_by_its_own_method_with_lower_bounds(client, site, model):
-    spec = site.chats.methods[site.chats.trained_methods["trained"]]
+    spec = site.explorer.specs[site.explorer.trained_methods["trained"]]
     row = ROW | {"response": answer_ids(model)}
     (item,) = exegete.attribute(model, [row], spec, "sentences", unit="source")
     message = ask(client, model="trained", citations={"k": 3}).choices[0].message
@@ -260,7 +260,7 @@ def test_models_without_a_chat_template_continue_one_message(family):
     row = {"prompt": "{sources}\n\nwhat is small ?", "sources": {"source 1": DOCUMENTS[0]["text"], "b": "two women"}}
     (row,) = made.respond([row], 6, allow_empty=True)
     (item,) = exegete.attribute(made, [row], "occlusion", "sentences", unit="source")
-    site = Site(TOKEN, chats=ChatService({"tiny": made}), api_token=API_TOKEN)
+    site = Site(TOKEN, explorer=Explorer({"tiny": made}), api_token=API_TOKEN)
     with listening(site) as address, connect(address) as client:
         documents = [{"text": DOCUMENTS[0]["text"]}, {"name": "b", "text": "two women"}]
         question = {"role": "user", "content": "what is small ?"}
@@ -377,21 +377,21 @@ def test_other_refusals_have_the_form_of_the_api_too(address):
 
 def test_a_full_queue_and_late_work_are_errors_of_the_server(model):
     limits = Limits(queue_size=1, work_seconds=0.5)
-    made = Site(TOKEN, chats=ChatService({"tiny": model}, limits=limits), api_token=API_TOKEN, limits=limits)
+    made = Site(TOKEN, explorer=Explorer({"tiny": model}, limits=limits), api_token=API_TOKEN, limits=limits)
     with listening(made) as address, connect(address) as client:
         go = Event()
-        made.chats.work.submit(lambda stop: go.wait(20))
+        made.explorer.work.submit(lambda stop: go.wait(20))
         for stream in (False, True):
             with pytest.raises(openai.InternalServerError, match="1 explanations are waiting") as caught:
                 ask(client, stream=stream)
             assert (caught.value.status_code, caught.value.type) == (503, "server_error")
             assert caught.value.response.headers["retry-after"] == "2"
         go.set()
-        until(lambda: made.chats.work._free._value == 1)
+        until(lambda: made.explorer.work._free._value == 1)
         with delayed(model, 0.2):
             with pytest.raises(openai.InternalServerError, match=r"more than 0\.5 seconds"):
                 ask(client)
-            until(lambda: made.chats.work._free._value == 1)
+            until(lambda: made.explorer.work._free._value == 1)
             with pytest.raises(openai.APIError, match=r"more than 0\.5 seconds"):
                 read(ask(client, stream=True))
 
@@ -414,7 +414,7 @@ def delayed(model, seconds):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_work_stops_when_the_client_leaves(site, address, model, stream):
-    work = site.chats.work
+    work = site.explorer.work
     with delayed(model, 0.1) as passes, connect(address) as client:
         if stream:
             answer = ask(client, stream=True)
@@ -428,7 +428,7 @@ def test_work_stops_when_the_client_leaves(site, address, model, stream):
 
 
 def test_a_client_that_leaves_the_waiting_line_starts_no_work(site, address, model):
-    go, work = Event(), site.chats.work
+    go, work = Event(), site.explorer.work
     work.submit(lambda stop: go.wait(20))
     with delayed(model, 0) as passes, connect(address) as client:
         with pytest.raises(openai.APITimeoutError):
@@ -459,7 +459,7 @@ def test_parallel_clients_get_their_own_answers(address, model):
 def test_the_page_on_serving_runs_as_it_stands(model, monkeypatch, capsys):
     (block,) = [block.text for block in blocks(ROOT / "docs" / "serving.md") if block.language == "python"]
     monkeypatch.setenv("EXEGETE_API_TOKEN", API_TOKEN)
-    made = Site(TOKEN, chats=ChatService({"my-chat-model": model}), api_token=API_TOKEN)
+    made = Site(TOKEN, explorer=Explorer({"my-chat-model": model}), api_token=API_TOKEN)
     with listening(made) as address:
         exec(block.replace("http://127.0.0.1:8000", address), {})
     printed = capsys.readouterr().out
@@ -468,10 +468,10 @@ def test_the_page_on_serving_runs_as_it_stands(model, monkeypatch, capsys):
 
 
 def test_a_server_without_a_token_has_no_api(model):
-    made = Site(TOKEN, chats=ChatService({"tiny": model}))
+    made = Site(TOKEN, explorer=Explorer({"tiny": model}))
     assert admin(made).get("/v1/models", headers={"authorization": "Bearer "}).status_code == 404
     with pytest.raises(ExegeteError, match="API token of at least 20"):
-        Site(TOKEN, chats=made.chats, api_token="short")
+        Site(TOKEN, explorer=made.explorer, api_token="short")
     with pytest.raises(ExegeteError, match="needs a language model"):
         Site(TOKEN, api_token=API_TOKEN)
 

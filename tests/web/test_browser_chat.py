@@ -10,17 +10,18 @@ from playwright.sync_api import expect
 
 from browsing import PATIENCE, fits, served, tab_to, visitor
 from chats import SOURCES
-from chatting import ASKED, chats, page_of, site
+from chatting import ASKED, chats, explain, page_of, score_without, site
+from exegete.reports.highlighted.highlight import highlight_explanation
 from exegete.web import Limits
-from exegete.web.chat.answer_view import build_answer_view
-from exegete.web.chat.question import ChatQuestion
 from exegete.web.explore.progress import StoppedError
+from exegete.web.explore.question import Question
+from exegete.web.explore.view import collect_row_values
 from sites import TOKEN
 from test_browser_access import both
 
 pytestmark = pytest.mark.browser
 SMALL = {"width": 360, "height": 740}
-WORDS = replace(ASKED, method="input_x_gradient", unit="word", rows="words")
+WORDS = replace(ASKED, method=("input_x_gradient",), unit="word", rows="words")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def opened(browser, address):
 
 def there(page):
     """Waits until the answer is there."""
-    expect(page.locator("#arrived")).to_have_text("The answer has arrived")
+    expect(page.locator("#arrived")).to_have_text("1 of 1 explanations have arrived")
 
 
 def shown(page):
@@ -58,55 +59,57 @@ def shades(page):
 
 
 def test_documents_are_added_and_removed_and_the_models_answer_is_explained(opened, room):
-    page = opened("/chat", admin=True, size=SMALL)
-    expect(page.get_by_label("Text")).to_have_count(2)
-    expect(page.locator("#method option[value=decompx_classifier]")).to_have_count(0)
+    page = opened("/explore", admin=True, size=SMALL)
+    expect(page.locator("#documents").get_by_label("Text")).to_have_count(2)
+    expect(page.locator("#methods [value=decompx_classifier]")).to_have_count(0)
     page.get_by_role("button", name="Add a document").click()
     for number, (name, text) in enumerate([("doc 1", SOURCES["doc 1"]), ("wrong", "x"), ("doc 2", "two women")]):
-        page.get_by_label("Name").nth(number).fill(name)
-        page.get_by_label("Text").nth(number).fill(text)
+        page.locator("#documents").get_by_label("Name").nth(number).fill(name)
+        page.locator("#documents").get_by_label("Text").nth(number).fill(text)
     page.get_by_role("button", name="Remove this document").nth(1).click()
-    expect(page.get_by_label("Text")).to_have_count(2)
+    expect(page.locator("#documents").get_by_label("Text")).to_have_count(2)
     page.get_by_label("Question", exact=True).fill("what is small ?")
     page.locator("summary", has_text="Instructions, and an answer to explain").click()
     page.get_by_label("Maximum number of generated tokens").fill("6")
     expect(page.locator("#cost")).to_contain_text("At most 4 forward passes, about")
-    expect(page.locator("#method option:checked")).to_have_text(re.compile(r"Occlusion – \d+ s"))
+    expect(page.locator("#methods :checked + span")).to_have_text(re.compile(r"Occlusion – \d+ s"))
     with page.expect_navigation():
         page.get_by_role("button", name="Explain").click()
     there(page)
-    assert re.fullmatch(r".*/chat/\w{32}#answer", page.url)
-    asked = ChatQuestion(
-        "tiny", "occlusion", "what is small ?", (("doc 1", SOURCES["doc 1"]), ("doc 2", "two women")), tokens=6
-    )
-    item = room.explain(asked).attribution
+    assert re.fullmatch(r".*/explore\?key=\w{32}#answer", page.url)
+    asked = Question(
+        "tiny", "what is small ?", method=("occlusion",), tokens=6,
+        sources=(("doc 1", SOURCES["doc 1"]), ("doc 2", "two women")),
+    )  # fmt: skip
+    item = explain(room, asked).attribution
     expect(page.get_by_role("heading", name="The model answers")).to_be_visible()
     assert page.locator("#says").locator("xpath=../..").locator(".text").inner_text().strip() == item.response.strip()
     assert shown(page) == pytest.approx([sum(target.log_prob for target in item.targets)], abs=6e-3)
-    expect(page.locator("[data-section] h3")).to_contain_text(["doc 1", "doc 2", "user"])
+    expect(page.locator("[data-section] h4")).to_contain_text(["doc 1", "doc 2", "user"])
     assert fits(page)
 
 
 def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
-    drawn = build_answer_view(room.explain(WORDS).attribution)
+    clean = score_without(room, WORDS, [])
+    drawn = highlight_explanation(explain(room, WORDS).attribution)
     page = opened(page_of(room, WORDS), admin=True)
     there(page)
-    assert shades(page) == drawn.highlighted.levels[0]
+    assert shades(page) == drawn.levels[0]
     word = page.locator("[data-row]").get_by_text("town", exact=True)
     row = int(word.get_attribute("data-row"))
-    assert drawn.highlighted.levels[row] != drawn.highlighted.levels[0]
+    assert drawn.levels[row] != drawn.levels[0]
     word.hover()
-    assert shades(page) == drawn.highlighted.levels[row]
+    assert shades(page) == drawn.levels[row]
     page.mouse.move(0, 0)
-    assert shades(page) == drawn.highlighted.levels[0]
+    assert shades(page) == drawn.levels[0]
     word.click()
     page.mouse.move(0, 0)
     expect(word).to_have_attribute("aria-pressed", "true")
-    assert shades(page) == drawn.highlighted.levels[row]
-    expect(page.locator("#best")).to_have_text(drawn.highlighted.best[row])
+    assert shades(page) == drawn.levels[row]
+    expect(page.locator("[data-best]")).to_have_text(drawn.best[row])
     sums = [float(text) for text in page.locator("[data-sum]").all_inner_texts()]
-    assert sums == pytest.approx(drawn.sums[row], rel=6e-3)
-    assert shown(page) == pytest.approx([drawn.log_probs[0], drawn.log_probs[row]], abs=6e-3)
+    assert sums == pytest.approx(collect_row_values(drawn)["sums"][row], rel=6e-3)
+    assert shown(page) == pytest.approx([clean[0], clean[row]], abs=6e-3)
     word.click()
     expect(word).to_have_attribute("aria-pressed", "false")
     expect(page.locator("#bars li:visible")).to_have_count(1)
@@ -115,25 +118,25 @@ def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
 def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows(opened, room):
     page = opened(page_of(room, WORDS), admin=True)
     there(page)
-    clean = room.score_without(WORDS, [])
-    without = room.score_without(replace(WORDS, unit="source", method="occlusion"), [0])
+    clean = score_without(room, WORDS, [])
+    without = score_without(room, replace(WORDS, unit="source", method=("occlusion",)), [0])
     assert abs(clean[0] - without[0]) > 0.1
     width = page.locator("#bars rect:not(.was)").first.get_attribute("width")
     leave = page.get_by_role("button", name="Remove doc 1")
     leave.click()
     expect(leave).to_have_attribute("aria-pressed", "true")
-    expect(page.locator("#effect")).to_contain_text(
-        f"Without doc 1: log-probability {without[0]:.2f} instead of {clean[0]:.2f}, probability"
+    expect(page.locator("#removed")).to_contain_text(
+        f"without doc 1: log-probability {without[0]:.2f} instead of {clean[0]:.2f}, probability"
     )
     assert shown(page) == pytest.approx(without[:1], abs=6e-3)
     bar = page.locator("#bars li").first
     assert float(bar.locator(".was").get_attribute("width")) == pytest.approx(float(width))
     assert bar.locator("rect:not(.was)").get_attribute("width") != width
     page.locator("[data-section='1'] [data-unit]").first.click()
-    expect(page.locator("#effect")).to_contain_text("Without doc 1, 1 part: log-probability")
+    expect(page.locator("#removed")).to_contain_text("without doc 1, 1 part: log-probability")
     assert page.locator(".gone").count() == len(SOURCES["doc 1"].split()) + 1
     page.get_by_role("button", name="Restore all").click()
-    expect(page.locator("#effect")).to_have_text("")
+    expect(page.locator("#removed")).to_have_text("")
     assert shown(page) == pytest.approx(clean[:1], abs=6e-3)
     expect(leave).to_have_attribute("aria-pressed", "false")
     expect(page.locator(".gone")).to_have_count(0)
@@ -150,22 +153,22 @@ def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened, room)
     expect(page.locator("[data-row='2']")).to_have_attribute("aria-pressed", "true")
     tab_to(page, "innerText", page.locator("[data-leave]").nth(1).inner_text())
     press("Space")
-    expect(page.locator("#effect")).to_contain_text("Without doc 2: log-probability")
+    expect(page.locator("#removed")).to_contain_text("without doc 2: log-probability")
     press("Tab")
     press("Space")
-    expect(page.locator("#effect")).to_contain_text("instead of")
+    expect(page.locator("#removed")).to_contain_text("instead of")
     assert page.evaluate(f"{focused}.getAttribute('aria-pressed')") == "false", "the document's first word is put back"
 
 
-@pytest.mark.parametrize("asked", [None, WORDS, replace(WORDS, unit="source"), replace(ASKED, method="globenc")])
+@pytest.mark.parametrize("asked", [None, WORDS, replace(WORDS, unit="source"), replace(ASKED, method=("globenc",))])
 def test_the_page_is_open_to_everybody(opened, room, asked):
-    page = opened(page_of(room, asked) if asked else "/chat", admin=True, reduced_motion="reduce", size=SMALL)
+    page = opened(page_of(room, asked) if asked else "/explore", admin=True, reduced_motion="reduce", size=SMALL)
     if asked is not None:
         there(page)
     if page.locator("[data-unit]").count():
         page.locator("[data-row]").first.click()
         page.locator("[data-leave]").first.click()
-        expect(page.locator("#effect")).to_contain_text("instead of")
+        expect(page.locator("#removed")).to_contain_text("instead of")
         shown(page)
     folds = page.locator("details:not([open]) > summary")
     for _ in range(folds.count()):
@@ -179,23 +182,23 @@ def test_an_answer_that_does_not_come_is_said_not_to(opened, room):
     there(page)
     page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
     page.get_by_role("button", name="Remove doc 1").click()
-    expect(page.locator("#effect")).to_have_text("No answer from the server: the bars are unchanged.")
+    expect(page.locator("#removed")).to_have_text("No answer from the server: the bars are unchanged.")
 
 
 def test_texts_that_are_too_long_are_counted_while_typing_and_kept(browser):
     with served(site(limits=Limits(text_length=100))) as address, visitor(browser, address) as opened:
-        page = opened("/chat", admin=True, size=SMALL)
-        page.get_by_label("Text").first.fill("ü" * 90)
+        page = opened("/explore", admin=True, size=SMALL)
+        page.locator("#documents").get_by_label("Text").first.fill("ü" * 90)
         page.get_by_label("Question", exact=True).fill("why ?")
         expect(page.locator("[data-limit]")).to_have_text("95 of 100 characters in all texts")
-        page.get_by_label("Text").first.fill("ü" * 120)
+        page.locator("#documents").get_by_label("Text").first.fill("ü" * 120)
         expect(page.locator("[data-limit]")).to_have_class("hint over")
         page.get_by_role("button", name="Explain").click()
-        name = page.get_by_label("Name").first
+        name = page.locator("#documents").get_by_label("Name").first
         assert name.evaluate("field => field.validationMessage") == "Shorten the texts by 25 characters."
-        assert page.url.endswith("/chat")
-        assert len(page.get_by_label("Text").first.input_value()) == 120
-        page.get_by_label("Text").first.fill("a town")
+        assert page.url.endswith("/explore")
+        assert len(page.locator("#documents").get_by_label("Text").first.input_value()) == 120
+        page.locator("#documents").get_by_label("Text").first.fill("a town")
         page.get_by_label("Question", exact=True).fill("{b} ?")
         expect(page.locator("#cost")).to_contain_text("unknown source 'b'")
 
@@ -204,14 +207,14 @@ def test_without_scripts_a_form_with_a_problem_keeps_its_texts(browser):
     with served(site(limits=Limits(text_length=100))) as address:
         # Not by `visitor`: Chromium logs the status 422 as an error.
         page = browser.new_page(base_url=address, java_script_enabled=False)
-        page.goto(f"/sign-in?token={TOKEN}&next=/chat")
-        page.get_by_label("Text").first.fill("y" * 120)
+        page.goto(f"/sign-in?token={TOKEN}&next=/explore")
+        page.locator("#documents").get_by_label("Text").first.fill("y" * 120)
         page.get_by_label("Question", exact=True).fill("why ?")
         with page.expect_navigation():
             page.get_by_role("button", name="Explain").click()
         expect(page.get_by_role("alert")).to_contain_text("Shorten them by 25.")
-        assert len(page.get_by_label("Text").first.input_value()) == 120
-        page.get_by_label("Text").first.fill("a town")
+        assert len(page.locator("#documents").get_by_label("Text").first.input_value()) == 120
+        page.locator("#documents").get_by_label("Text").first.fill("a town")
         with page.expect_navigation():
             page.get_by_role("button", name="Show costs").click()
         expect(page.locator("#cost")).to_contain_text("At most")
@@ -223,7 +226,7 @@ def test_without_scripts_a_form_with_a_problem_keeps_its_texts(browser):
 
 
 def test_text_files_become_documents(opened):
-    page = opened("/chat", admin=True)
+    page = opened("/explore", admin=True)
     files = [("letter.txt", "a town"), ("memo.md", "it rains"), ("third.txt", "x"), ("picture.png", b"\x00\xff")]
     page.locator("#files input").set_input_files(
         [
@@ -231,8 +234,9 @@ def test_text_files_become_documents(opened):
             for name, text in files
         ]
     )
-    expect(page.get_by_label("Text")).to_have_count(3)
-    assert [field.input_value() for field in page.get_by_label("Name").all()] == ["letter", "memo", "third"]
+    expect(page.locator("#documents").get_by_label("Text")).to_have_count(3)
+    names = page.locator("#documents").get_by_label("Name").all()
+    assert [field.input_value() for field in names] == ["letter", "memo", "third"]
     expect(page.locator("#dropped")).to_have_text("picture.png is no text in UTF-8")
     page.locator("#documents").evaluate(
         """(box) => {
@@ -241,22 +245,22 @@ def test_text_files_become_documents(opened):
             box.dispatchEvent(new DragEvent("drop", {dataTransfer: files, bubbles: true, cancelable: true}));
         }"""
     )
-    expect(page.get_by_label("Name").nth(3)).to_have_value("fourth")
-    expect(page.get_by_label("Text").nth(3)).to_have_value("dropped text")
+    expect(page.locator("#documents").get_by_label("Name").nth(3)).to_have_value("fourth")
+    expect(page.locator("#documents").get_by_label("Text").nth(3)).to_have_value("dropped text")
 
 
 def test_an_answer_is_written_word_by_word_and_can_be_stopped(browser, monkeypatch):
     room = chats()
     begun, stopped = [], []
 
-    def write_slowly(question, report=None, stop=None, write=None):
+    def write_slowly(question, removed=(), stop=None, write=None):
         begun.append(question)
         write("the first words ")
         stop.wait(PATIENCE / 1000)
         stopped.append(stop.is_set())
         raise StoppedError
 
-    monkeypatch.setattr(room, "explain", write_slowly)
+    monkeypatch.setattr(room, "predict", write_slowly)
     with served(site(room)) as address, visitor(browser, address) as opened:
         page = opened(page_of(room), admin=True)
         expect(page.locator("#written")).to_have_text("the first words ")

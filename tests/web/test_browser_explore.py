@@ -10,7 +10,8 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from browsing import PHONE, fits, served, tab_to, visitor
-from exegete.web.explore.service import Explorer, LabelScore
+from exegete.web.explore.service import Explorer
+from exegete.web.explore.tasks import OutputScore
 from sites import MARKUP, METHODS, SCRIPT, TEXTS, model, site
 from small import shared
 
@@ -83,11 +84,11 @@ def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
 
 
 def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch):
-    def answers(_, asked, removed=(), stop=None):
+    def answers(_, asked, removed=(), stop=None, write=None):
         likely = 11 if removed else 0
-        return [LabelScore(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
+        return [OutputScore(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
 
-    monkeypatch.setattr(Explorer, "predict_labels", answers)
+    monkeypatch.setattr(Explorer, "predict", answers)
     page = opened(FILM, admin=True)
     shown, everything = page.locator("#bars li:visible"), page.get_by_role("button", name="Show all 12 labels")
     names = shown.locator(".name")
@@ -154,7 +155,7 @@ def test_hovering_tells_a_words_value_and_tokens_replace_words(opened):
     part.hover()
     expect(page.locator("#pointed")).to_contain_text("unbelievable: ")
     words = card(page, "saliency").locator("[data-unit]").count()
-    page.locator(".segmented span", has_text="token").click()
+    page.get_by_label("Unit").select_option("token")
     page.get_by_label("Explain").select_option("good")
     explain(page)
     found = card(page, "saliency")

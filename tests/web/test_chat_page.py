@@ -12,15 +12,15 @@ import torch
 
 import exegete
 from chats import SOURCES
-from chatting import ANSWER, ASKED, chats, form_of, model, page_of, site
+from chatting import ANSWER, ASKED, chats, explain, form_of, model, page_of, score_without, site
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.explainers.plan import plan_work
 from exegete.web import Limits
-from exegete.web.chat.question import read_chat_question
-from exegete.web.chat.service import ChatService
 from exegete.web.explore.progress import StoppedError
+from exegete.web.explore.question import read_question
+from exegete.web.explore.service import Explorer
 from sites import admin, csrf
 
 METHODS = ["occlusion", "input_x_gradient", "decompx_classifier"]
@@ -38,7 +38,7 @@ def target_log_probs(item):
 
 def read(**fields):
     form = {name: value if isinstance(value, list) else [str(value)] for name, value in fields.items()}
-    return read_chat_question(form, ["tiny"], METHODS, lambda name: "occlusion")
+    return read_question(form, ["tiny"], METHODS, lambda name: ["occlusion"])
 
 
 def log_probs(ids, said):
@@ -49,14 +49,14 @@ def log_probs(ids, said):
 
 
 def test_removing_a_document_lowers_log_probabilities_by_its_occlusion_scores(room):
-    item = room.explain(ASKED).attribution
+    item = explain(room, ASKED).attribution
     assert item.unit_texts == tuple(SOURCES)
-    clean = room.score_without(ASKED, [])
+    clean = score_without(room, ASKED, [])
     assert clean == pytest.approx([sum(target_log_probs(item)), *target_log_probs(item)], abs=1e-4)
     batch = model().encode([room.make_example(ASKED)])
     ids, said = batch.inputs["input_ids"][0], batch.inputs["input_ids"][0, batch.response[0]].tolist()
     for number in range(2):
-        found = room.score_without(ASKED, [number])
+        found = score_without(room, ASKED, [number])
         assert [one - other for one, other in zip(clean[1:], found[1:], strict=True)] == pytest.approx(
             item.scores[:, number], abs=1e-5
         )
@@ -68,30 +68,29 @@ def test_removing_a_document_lowers_log_probabilities_by_its_occlusion_scores(ro
 
 def test_removing_all_words_of_a_document_removes_the_document(room):
     by_source = replace(ASKED, sources=SPACED)
-    by_word = replace(by_source, unit="word", method="random")
-    item = room.explain(by_word).attribution
+    by_word = replace(by_source, unit="word", method=("random",))
+    item = explain(room, by_word).attribution
     words = [number for number, unit in enumerate(item.units) if item.exchange.names[unit.side] == "letter"]
-    assert room.score_without(by_word, words) == pytest.approx(room.score_without(by_source, [0]), abs=1e-9)
-    assert room.score_without(by_word, words[1:]) != pytest.approx(room.score_without(by_source, [0]), abs=1e-3)
+    assert score_without(room, by_word, words) == pytest.approx(score_without(room, by_source, [0]), abs=1e-9)
+    assert score_without(room, by_word, words[1:]) != pytest.approx(score_without(room, by_source, [0]), abs=1e-3)
 
 
 def test_a_generated_answer_is_cached_for_all_methods(room, monkeypatch):
     asked = replace(ASKED, response="", tokens=5)
-    found = room.explain(asked)
-    assert found.is_generated
+    found = explain(room, asked)
     (row,) = model().respond([room.make_example(asked)], 5)
     assert found.attribution == exegete.attribute(model(), [row], "occlusion", "sentences", unit="source")[0]
     monkeypatch.setattr(model().model, "generate", None)
-    assert room.explain(replace(asked, method="input_x_gradient")).attribution.response == found.attribution.response
+    other = explain(room, replace(asked, method=("input_x_gradient",)))
+    assert other.attribution.response == found.attribution.response
 
 
 def test_documents_replace_their_placeholders_or_precede_the_question(room):
     said = [
-        room.make_example(replace(ASKED, question=text))["messages"][-1]["content"]
-        for text in ("why ?", "{doc 1} why ?")
+        room.make_example(replace(ASKED, text=text))["messages"][-1]["content"] for text in ("why ?", "{doc 1} why ?")
     ]
     assert said == ["{sources}\n\nwhy ?", "{doc 1} why ?"]
-    assert "no place for the source 'doc 2'" in room.explain(replace(ASKED, question="{doc 1} why ?")).problem
+    assert "no place for the source 'doc 2'" in explain(room, replace(ASKED, text="{doc 1} why ?")).problem
     assert room.make_example(replace(ASKED, system="be brief"))["messages"][0] == {
         "role": "system",
         "content": "be brief",
@@ -103,30 +102,31 @@ def test_a_given_answer_to_a_plain_prompt_starts_with_a_space(monkeypatch):
     monkeypatch.setattr(model().tokenizer, "chat_template", None)
     asked = replace(ASKED, response="the town .")
     assert room.make_example(asked)["response"] == " the town ."
-    assert room.explain(asked).attribution.response == " the town ."
+    assert explain(room, asked).attribution.response == " the town ."
 
 
 def test_a_stop_event_ends_generation_at_the_next_token_and_restores_the_model():
-    room, stop, shares = chats(), Event(), []
+    room, stop, words = chats(), Event(), []
 
-    def report(share):
-        shares.append(share)
-        if len(shares) == 4:
+    def write(text):
+        words.append(text)
+        if len(words) == 4:
             stop.set()
 
     asked = replace(ASKED, response="", tokens=40)
     with pytest.raises(StoppedError):
-        room.explain(asked, report, stop)
-    assert len(shares) == 4
+        room.predict(asked, (), stop, write)
+    assert len(words) == 4
     assert not model().embedding._forward_pre_hooks
-    assert room.explain(asked).attribution is not None, "nothing of a stopped answer is kept"
+    assert explain(room, asked).attribution is not None, "nothing of a stopped answer is kept"
 
 
 def test_a_method_that_does_not_support_the_model_reports_why(room):
-    found = room.explain(replace(ASKED, method="decompx_classifier"))
+    asked = replace(ASKED, method=("decompx_classifier",))
+    found = explain(room, asked)
     assert found.attribution is None
     assert found.problem
-    assert room.score_without(replace(ASKED, method="decompx_classifier"), [0]) == []
+    assert score_without(room, asked, [0]) == score_without(room, ASKED, [0]), "the answer is scored all the same"
 
 
 def test_a_form_is_read_as_the_question_that_it_shows(room):
@@ -134,39 +134,39 @@ def test_a_form_is_read_as_the_question_that_it_shows(room):
         ASKED, system="be brief", unit="word", rows="tokens", tokens=9, sources=(("a & b", "x\ny"), ("", "z"))
     )
     assert read(**form_of(asked)) == asked
-    assert read(question="q", name=["", "one"], text=["", "x\r\ny"]).sources == (("one", "x\ny"),)
-    assert read(question="q").method == "occlusion"
+    assert read(text="q", name=["", "one"], document=["", "x\r\ny"]).sources == (("one", "x\ny"),)
+    assert read(text="q").method == ("occlusion",)
     chief = admin(site(room))
-    page = chief.post("/chat", data=form_of(asked) | {"csrf": csrf(chief.get("/chat"))})
-    assert page.url.path == f"/chat/{asked.key}"
+    page = chief.post("/explore", data=form_of(asked) | {"csrf": csrf(chief.get("/explore"))})
+    assert page.url.query == f"key={asked.key}".encode()
     assert "x\ny</textarea>" in page.text
 
 
 @pytest.mark.parametrize("fields", [{"method": "nonsense"}, {"unit": "chapter"}, {"rows": "pages"}, {"model": "other"}])
 def test_unknown_names_in_a_form_are_refused(fields):
     with pytest.raises(ExegeteError, match=next(iter(fields.values()))):
-        read(question="q", **fields)
+        read(text="q", **fields)
 
 
 @pytest.mark.parametrize(
     ("fields", "field", "told"),
     [
-        ({"text": ["x" * 50, "y"]}, "documents", "may have 60 characters; these have 77. Shorten them by 17."),
+        ({"document": ["x" * 50, "y"]}, "texts", "may have 60 characters; these have 77. Shorten them by 17."),
         ({"tokens": 0}, "tokens", "1 to 512 tokens"),
         ({"tokens": "9" * 20}, "tokens", "1 to 512 tokens"),
-        ({"question": " "}, "question", "Ask a question."),
+        ({"text": " "}, "text", "Ask a question."),
     ],
 )
 def test_a_form_with_a_problem_comes_back_with_its_texts(fields, field, told):
     chief = admin(site(limits=Limits(text_length=60)))
     sent = form_of(replace(ASKED, sources=(("one", "x"), ("two", "y")), response="it is")) | fields
-    page = chief.post("/chat", data=sent | {"csrf": csrf(chief.get("/chat"))})
+    page = chief.post("/explore", data=sent | {"csrf": csrf(chief.get("/explore"))})
     assert page.status_code == 422
     assert re.findall(r'role="alert" id="(\w+)-problem">([^<]*)<', page.text) == [(field, page_problem(page))]
     assert told in page_problem(page)
     assert f'aria-describedby="{field}-problem"' in page.text
     texts = re.findall(r"<textarea[^>]*>([^<]*)</textarea>", page.text)
-    assert {*sent["text"], sent["question"], sent["response"]} <= set(texts)
+    assert {*sent["document"], sent["text"], sent["response"]} <= set(texts)
 
 
 def page_problem(page):
@@ -177,12 +177,16 @@ def test_no_text_is_cut_by_the_browser_or_sent_in_an_address(room):
     page = admin(site(room)).get(page_of(room)).text
     assert "maxlength" not in page
     assert '<form id="ask" method="post"' in page
-    addresses = re.findall(r'(?:href|action|data-address)="([^"]*)"', page)
-    assert [found for found in addresses if "small" in found or "?" in found] == [f"/chat/{ASKED.key}?whole=1"]
+    addresses = re.findall(r'(?:href|action|data-query)="([^"]*)"', page)
+    assert [found for found in addresses if "small" in found] == []
+    assert {found.partition("key=")[2] for found in addresses if "?" in found} == {
+        ASKED.key,
+        f"{ASKED.key}&amp;whole=1",
+    }
 
 
 def test_a_question_that_is_no_longer_stored_is_said_to_be():
-    page = admin(site()).get(f"/chat/{ASKED.key}")
+    page = admin(site()).get(f"/explore?key={ASKED.key}")
     assert page.status_code == 404
     assert "no longer stored (the last 256 are)" in page.text
 
@@ -190,21 +194,19 @@ def test_a_question_that_is_no_longer_stored_is_said_to_be():
 def test_only_methods_that_apply_are_offered_and_the_others_would_fail():
     room = chats()
     chief = admin(site(room))
-    found = chief.post(
-        "/chat/costs", data={"csrf": csrf(chief.get("/chat"))}, headers={"accept": "application/json"}
-    ).json()
-    page = chief.get("/chat").text
-    assert [method["name"] for method in found["methods"]] == room.list_methods("tiny")
-    offered = re.findall(r'<option value="(\w+)"', page[page.index('id="method"') : page.index('id="unit"')])
+    page = chief.post("/explore/costs", data={"csrf": csrf(chief.get("/explore"))}).text
+    assert re.findall(r'name="method" value="(\w+)"', page) == room.list_methods("tiny")
+    page = chief.get("/explore").text
+    offered = re.findall(r'name="method" value="(\w+)"', page)
     refused = set(room.methods) - set(offered)
     assert refused == {"decompx_classifier"}
     assert "occlusion" in offered
-    assert room.explain(replace(ASKED, method="decompx_classifier")).problem
+    assert explain(room, replace(ASKED, method=("decompx_classifier",))).problem
 
 
 def test_a_baseline_of_a_single_token_counts_as_one_input(room):
-    asked = replace(ASKED, method="integrated_gradients")
-    item = room.explain(asked).attribution
+    asked = replace(ASKED, method=("integrated_gradients",))
+    item = explain(room, asked).attribution
     assert (
         item
         == exegete.attribute(model(), [room.make_example(ASKED)], "integrated_gradients", "sentences", unit="source")[0]
@@ -212,18 +214,19 @@ def test_a_baseline_of_a_single_token_counts_as_one_input(room):
 
 
 def test_the_cost_of_each_method_is_said_before_it_runs(room):
-    chief = admin(site(room))
-    sent = form_of(replace(ASKED, unit="word")) | {"csrf": csrf(chief.get("/chat"))}
-    told = chief.post("/chat/costs", data=sent, headers={"accept": "application/json"}).json()
-    found = {method["name"]: method["passes"] for method in told["methods"]}
+    chief, names = admin(site(room)), ("occlusion", "saliency", "random")
+    sent = form_of(replace(ASKED, unit="word", method=names)) | {"csrf": csrf(chief.get("/explore"))}
+    page = chief.post("/explore/costs", data=sent).text
+    told = re.findall(r"At most (.+?), about (.+?), by (.+?)\.", page)
     example = room.make_example(ASKED)
-    for name in ("occlusion", "saliency", "random"):
-        assert found[name] == plan_work(model(), example, name, "sentences", "word", 64).passes
-    assert all(re.fullmatch(r"\d+ (s|min)", method["time"]) for method in told["methods"])
-    page = chief.post("/chat/costs", data=sent).text
-    assert f"At most {found['occlusion']}, about" in page
-    lost = chief.post("/chat/costs", data=sent | {"question": "{doc 1} ?"}, headers={"accept": "application/json"})
-    assert "no place for the source" in lost.json()["problem"]
+    found = {title: passes for passes, _, title in told}
+    for name in names:
+        assert found[room.titles[name]] == plan_work(model(), example, name, "sentences", "word", 64).passes
+    times = [time for _, time, _ in told] + re.findall(r"<span>[^<]+ – ([^<]+)</span>", page)
+    assert len(times) == len(names) + len(room.list_methods("tiny"))
+    assert all(re.fullmatch(r"\d+ (s|min)", time) for time in times)
+    lost = chief.post("/explore/costs", data=sent | {"text": "{doc 1} ?"}).text
+    assert "no place for the source" in lost
 
 
 def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bounds(tmp_path):
@@ -232,44 +235,57 @@ def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bo
         tmp_path, "input_x_gradient"
     )
     own = f"citation:{tmp_path}"
-    room = ChatService({"tiny": model()}, ["saliency"], trained_methods={"tiny": own})
-    asked = read_chat_question({"question": [ASKED.question]}, ["tiny"], list(room.methods), room.get_default_method)
-    assert room.methods[asked.method] == own
-    item = room.explain(replace(asked, sources=ASKED.sources, response=ANSWER)).attribution
+    room = Explorer({"tiny": model()}, ["saliency"], trained_methods={"tiny": own})
+    asked = read_question({"text": [ASKED.text]}, ["tiny"], list(room.methods), room.get_default_methods)
+    assert room.specs[asked.method[0]] == own
+    item = explain(room, replace(asked, sources=ASKED.sources, response=ANSWER)).attribution
     assert item.unit == "source"
     assert item == exegete.attribute(model(), [room.make_example(ASKED)], own, "sentences", unit="source")[0]
-    page = admin(site(room)).get(f"{page_of(room, replace(ASKED, method=asked.method))}?whole=1").text
+    page = admin(site(room)).get(f"{page_of(room, replace(ASKED, method=asked.method))}&whole=1").text
     assert "[≥ x]: without this unit the log-probability falls by at least x in 80% of cases" in page
     assert "doc 1 +0.109 [\\u2265 0.5]" in page
 
 
 def test_the_stream_sends_words_and_progress_then_the_card_then_end():
     room = chats()
-    asked = replace(ASKED, method="lime", response="", tokens=6)
-    lines = admin(site(room)).get(f"{page_of(room, asked)}/stream").text
+    asked = replace(ASKED, method=("lime",), response="", tokens=6)
+    lines = admin(site(room)).get(page_of(room, asked).replace("?", "/stream?")).text
     events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
     assert [kind for kind, _ in events][-2:] == ["card", "end"]
     words = [json.loads(data)["text"] for kind, data in events if kind == "text"]
-    assert "".join(words).strip() == room.explain(asked).attribution.response.strip()
+    assert "".join(words).strip() == explain(room, asked).attribution.response.strip()
     shares = [json.loads(data)["share"] for kind, data in events if kind == "progress"]
     assert shares == sorted(shares)
     assert 0 < shares[-1] <= 1
 
 
+def test_several_methods_explain_one_answer():
+    room = chats()
+    asked = replace(ASKED, method=("occlusion", "input_x_gradient"), response="", tokens=6)
+    lines = admin(site(room)).get(page_of(room, asked).replace("?", "/stream?")).text
+    events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
+    kinds = [kind for kind, _ in events if kind not in ("text", "progress")]
+    assert kinds == ["output", "card", "card", "end"]
+    assert [json.loads(data)["method"] for kind, data in events if kind == "card"] == list(asked.method)
+    first, second = (room.explain(asked, name).attribution for name in asked.method)
+    assert (first.response, first.units, first.target_texts) == (second.response, second.units, second.target_texts)
+    (output,) = [json.loads(data)["html"] for kind, data in events if kind == "output"]
+    assert output.count("data-row=") == len(first.targets)
+
+
 def test_scoring_without_units_needs_the_csrf_token(room):
     chief = admin(site(room))
-    address = f"{page_of(room)}/without"
-    assert chief.post(address, data={"removed": "0"}).status_code == 403
-    headers = {"x-csrf-token": csrf(chief.get("/chat")), "accept": "application/json"}
-    assert chief.post(address, data={"removed": "0"}, headers=headers).json() == pytest.approx(
-        room.score_without(ASKED, [0])
-    )
-    assert chief.post(address, data={"removed": "x"}, headers=headers).status_code == 422
+    address, asked = "/explore/without", {"key": page_of(room).partition("key=")[2], "removed": "0"}
+    assert chief.post(address, data=asked).status_code == 403
+    headers = {"x-csrf-token": csrf(chief.get("/explore")), "accept": "application/json"}
+    found = [score["value"] for score in chief.post(address, data=asked, headers=headers).json()]
+    assert found == pytest.approx(score_without(room, ASKED, [0]))
+    assert chief.post(address, data=asked | {"removed": "x"}, headers=headers).status_code == 422
 
 
 def test_markup_in_documents_and_answers_is_escaped(room):
-    marked = replace(ASKED, sources=(("<b>x</b>", "<i>film</i>"),), question="<u>what</u>", response=" <s>town</s>")
-    page = admin(site(room)).get(f"{page_of(room, marked)}?whole=1").text
+    marked = replace(ASKED, sources=(("<b>x</b>", "<i>film</i>"),), text="<u>what</u>", response=" <s>town</s>")
+    page = admin(site(room)).get(f"{page_of(room, marked)}&whole=1").text
     assert "&lt;i&gt;" in page
     for tag in ("b", "i", "u", "s"):
         assert f"<{tag}>" not in page
@@ -282,17 +298,17 @@ def test_examples_are_single_turn_rows():
         {"messages": [{"role": role, "content": "so"} for role in ("user", "assistant", "user")]},
     ]
     room = chats(examples=rows)
-    assert [found.question for found in room.examples] == ["{sources} who ?", "why ?"]
-    assert room.examples[0].sources == (("a", "x"),)
+    assert [found.text for found in room.find_examples("tiny")] == ["{sources} who ?", "why ?"]
+    assert room.find_examples("tiny")[0].sources == (("a", "x"),)
     chief = admin(site(room))
-    page = chief.post("/chat/example", data={"csrf": csrf(chief.get("/chat"))}).text
-    assert any(f">{found.question}</textarea>" in page for found in room.examples)
+    page = chief.post("/explore/example", data={"csrf": csrf(chief.get("/explore"))}).text
+    assert any(f">{found.text}</textarea>" in page for found in room.find_examples("tiny"))
     assert "waiting" not in page, "the user starts it"
 
 
 def test_exports_contain_the_attribution(room):
     chief = admin(site(room))
-    (found,) = json.loads(chief.get(f"{page_of(room)}/export/json").text)
+    (found,) = json.loads(chief.get(page_of(room).replace("?", "/export/json?")).text)
     assert [unit["text"] for unit in found["units"]] == list(SOURCES)
-    assert "data-levels" in chief.get(f"{page_of(room)}/export/html").text
-    assert chief.get(f"{page_of(room)}/export/png").status_code == 404
+    assert "data-levels" in chief.get(page_of(room).replace("?", "/export/html?")).text
+    assert chief.get(page_of(room).replace("?", "/export/png?")).status_code == 404

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -12,12 +13,14 @@ import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.web.explore.progress import StoppedError
-from exegete.web.explore.question import TextQuestion
+from exegete.web.explore.question import Question
 from exegete.web.explore.service import Explorer
-from sites import METHODS, admin, model, site
+from exegete.web.explore.tasks import list_targets
+from models.test_token_heads import TEXT, loaded
+from sites import METHODS, admin, csrf, model, site
 from small import shared, uneven
 
-FILM = TextQuestion("tiny", text="an unbelievably moving film", method=("saliency",))
+FILM = Question("tiny", text="an unbelievably moving film", method=("saliency",))
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +33,16 @@ def probabilities(*example):
 
 
 def test_predictions_equal_the_models_probabilities(explorer):
-    assert [answer.value for answer in explorer.predict_labels(FILM)] == pytest.approx(
-        probabilities(FILM.text), abs=1e-6
-    )
-    pair = TextQuestion("tiny", text="a film", pair="it moves")
-    assert [a.value for a in explorer.predict_labels(pair)] == pytest.approx(
-        probabilities("a film", "it moves"), abs=1e-6
-    )
+    assert [answer.value for answer in explorer.predict(FILM)] == pytest.approx(probabilities(FILM.text), abs=1e-6)
+    pair = Question("tiny", text="a film", pair="it moves")
+    assert [a.value for a in explorer.predict(pair)] == pytest.approx(probabilities("a film", "it moves"), abs=1e-6)
 
 
 def test_removing_a_word_predicts_the_text_without_it(explorer):
-    found = [answer.value for answer in explorer.predict_labels(FILM, [2])]
+    found = [answer.value for answer in explorer.predict(FILM, [2])]
     assert found == pytest.approx(probabilities("an unbelievably film"), abs=1e-6)
-    pair = TextQuestion("tiny", text="a small film", pair="it moves")
-    assert [a.value for a in explorer.predict_labels(pair, [1, 3])] == pytest.approx(
+    pair = Question("tiny", text="a small film", pair="it moves")
+    assert [a.value for a in explorer.predict(pair, [1, 3])] == pytest.approx(
         probabilities("a film", "moves"), abs=1e-6
     )
 
@@ -53,10 +52,10 @@ def test_unit_numbers_on_the_page_are_the_numbers_that_are_removed(explorer):
     words = int(batch.word_of.max()) + 1
     tokens = int(batch.content.sum())
     assert words == 4 < tokens
-    word = [a.value for a in explorer.predict_labels(FILM, [1])]
+    word = [a.value for a in explorer.predict(FILM, [1])]
     of_word = (batch.word_of[0, batch.content[0]] == 1).nonzero().flatten().tolist()
-    by_token = TextQuestion("tiny", text=FILM.text, level="token")
-    assert [a.value for a in explorer.predict_labels(by_token, of_word)] == pytest.approx(word, abs=1e-6)
+    by_token = Question("tiny", text=FILM.text, unit="token")
+    assert [a.value for a in explorer.predict(by_token, of_word)] == pytest.approx(word, abs=1e-6)
 
 
 def test_scores_and_figures_equal_attribute_and_compare(explorer):
@@ -69,7 +68,7 @@ def test_scores_and_figures_equal_attribute_and_compare(explorer):
 
 def test_the_chosen_target_is_explained_instead_of_the_prediction(explorer):
     for label in ("good", "bad"):
-        asked = TextQuestion("tiny", text=FILM.text, target=label)
+        asked = Question("tiny", text=FILM.text, target=label)
         item = exegete.attribute(model(), FILM.text, "input_x_gradient", label)[0]
         assert explorer.explain(asked, "input_x_gradient").attribution.scores == pytest.approx(item.scores)
 
@@ -98,23 +97,37 @@ def test_learned_methods_in_folders_of_one_name_get_distinct_names(tmp_path):
 
 
 def test_a_span_model_answers_with_a_span_of_the_context():
-    asked = TextQuestion("qa", text="who laughs", pair="nobody laughs at the film")
+    asked = Question("qa", text="who laughs", pair="nobody laughs at the film")
     spans = Explorer({"qa": shared("bert", "QuestionAnswering")})
     item = exegete.attribute(spans.models["qa"], (asked.text, asked.pair), "saliency")[0]
-    answer = spans.predict_labels(asked)[0]
+    answer = spans.predict(asked)[0]
     assert (answer.label, answer.value) == (item.prediction.text, pytest.approx(item.target.probability))
-    assert spans.list_target_labels(asked) == []
+    assert list(list_targets(spans.models["qa"], asked)) == ["predicted"]
+
+
+def test_a_tagged_text_is_explained_in_the_stretch_that_is_chosen():
+    tagger = loaded("bert", "TokenClassification")
+    explorer, asked = Explorer({"tags": tagger}), Question("tags", text=TEXT)
+    rows = tagger.expand_examples([{"text": TEXT}])
+    targets = list_targets(tagger, asked)
+    assert list(targets) == ["predicted", *(f"{start}-{end}" for start, end in (row["span"] for row in rows))]
+    chosen = replace(asked, target=list(targets)[-1])
+    item = exegete.attribute(tagger, rows[-1:], "saliency")[0]
+    assert explorer.explain(chosen, "saliency").attribution.scores == pytest.approx(item.scores)
+    expected = tagger.probabilities(tagger.encode(rows[-1:]))[0].tolist()
+    assert [score.value for score in explorer.predict(chosen)] == pytest.approx(expected)
+    assert "unknown target" in explorer.explain(replace(asked, target="0-999"), "saliency").problem
 
 
 def test_progress_is_reported_and_a_stop_event_ends_the_work(explorer):
     seen, stop = [], Event()
-    explorer.explain(TextQuestion("tiny", text="a town in the rain"), "kernel_shap", seen.append)
+    explorer.explain(Question("tiny", text="a town in the rain"), "kernel_shap", seen.append)
     assert seen == sorted(seen)
     assert seen[-1] > 0
     stop.set()
     with pytest.raises(StoppedError):
-        explorer.explain(TextQuestion("tiny", text="another town in the rain"), "kernel_shap", stop=stop)
-    assert explorer.explain(TextQuestion("tiny", text="another town in the rain"), "saliency").attribution is not None
+        explorer.explain(Question("tiny", text="another town in the rain"), "kernel_shap", stop=stop)
+    assert explorer.explain(Question("tiny", text="another town in the rain"), "saliency").attribution is not None
 
 
 def test_the_offered_methods_need_only_the_model(explorer):
@@ -146,7 +159,7 @@ def test_interactions_of_pairs_are_drawn(tmp_path):
 
 def test_a_permalink_opens_the_same_page(tmp_path):
     chief = admin(site(tmp_path))
-    asked = {"text": "a & b = <c>\n?", "pair": "ü", "level": "token", "target": "good", "method": METHODS[:2]}
+    asked = {"text": "a & b = <c>\n?", "pair": "ü", "unit": "token", "target": "good", "method": METHODS[:2]}
     page = chief.get("/explore", params=asked)
     link = re.search(r'href="(/explore\?[^"]*)">Permalink', page.text).group(1).replace("&amp;", "&")
     again = chief.get(link)
@@ -157,10 +170,11 @@ def test_examples_match_the_models_modality(tmp_path):
     rows = [{"text": "only a text"}, {"image": uneven("vit", 1)[0]}]
     made = site(tmp_path, explorer=Explorer({"tiny": model(), "vit": shared("vit")}, examples=rows))
     chief = admin(made)
-    assert "only+a+text" in str(chief.get("/explore/example").url)
-    assert "picture=example-1" in str(chief.get("/explore/example", params={"model": "vit"}).url)
+    form = {"csrf": csrf(chief.get("/explore"))}
+    assert "only+a+text" in str(chief.post("/explore/example", data=form).url)
+    assert "picture=example-1" in str(chief.post("/explore/example", data=form | {"model": "vit"}).url)
     none = admin(site(tmp_path / "none", explorer=Explorer({"vit": shared("vit")}, examples=rows[:1])))
-    assert none.get("/explore/example").status_code == 422
+    assert none.post("/explore/example", data={"csrf": csrf(none.get("/explore"))}).status_code == 422
 
 
 def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):

@@ -63,7 +63,7 @@ def test_a_study_is_made_of_a_model_and_data(started, folder):
     )
     client = pages(start)
     assert "3 examples, explained by attention_all, saliency" in client.get("/studies/said").text
-    assert client.get("/explore/example").status_code == 200
+    assert client.post("/explore/example", data={"csrf": csrf(client.get("/explore"))}).status_code == 200
 
 
 def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation(started, tmp_path):
@@ -73,11 +73,10 @@ def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation
     options = ("--model", str(tmp_path / "tiny"), "--task", "generation")
     rows = ("--data", "generated?task=retrieval", "--limit", "3")
     client = pages(started(*options, *rows))
-    assert '<option value="occlusion" selected>' in client.get("/").text
-    assert 'value="note 1"' in client.post("/chat/example", data={"csrf": csrf(client.get("/chat"))}).text
-    assert client.get("/explore").status_code == 404
+    assert 'value="occlusion" checked>' in client.get("/").text
+    assert 'value="note 1"' in client.post("/explore/example", data={"csrf": csrf(client.get("/explore"))}).text
     TrainedCitation(explainer("input_x_gradient")).save_pretrained(tmp_path / "tiny", "input_x_gradient")
-    assert '<option value="citation:tiny" selected>' in pages(started(*options)).get("/chat").text
+    assert 'value="citation:tiny" checked>' in pages(started(*options)).get("/explore").text
     study = (*options, *rows, "--study", "answers", "--methods", "input_x_gradient,random")
     page = unescape(pages(started(*study)).get("/studies/answers").text)
     assert "3 examples, explained by input_x_gradient, random" in page

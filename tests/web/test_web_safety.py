@@ -72,7 +72,7 @@ def test_every_page_but_signing_in_joining_and_annotating_needs_the_admin_token(
             assert (reply.status_code, reply.headers["location"][:9]) == (303, "/sign-in?"), path
         else:
             assert reply.status_code in (401, 403), (method, path)
-    assert seen == 23
+    assert seen == 25
 
 
 @pytest.mark.parametrize("guess", ["", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "\udcff"])
@@ -311,7 +311,7 @@ def test_no_path_from_a_request_reaches_the_file_system(whole, chief, tmp_path, 
         assert SECRET not in reply.text
         assert "root:" not in reply.text
     asked = {"text": "a film", "whole": "1"}
-    for field in ("model", "method", "picture", "level"):
+    for field in ("model", "method", "picture", "unit"):
         names = [where, f"parameterised_attention:{where}", f"saliency?x={where}"]
         for name in names:
             reply = chief.get("/explore", params=asked | {field: name})

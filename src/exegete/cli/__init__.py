@@ -28,12 +28,7 @@ from exegete.cli.summary import summary
 from exegete.cli.train.commands import app as train
 from exegete.errors import ExegeteError, Stopped, shorten
 
-app = typer.Typer(
-    name="exegete",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+app = typer.Typer(name="exegete", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 COMMANDS = (compare, explain, summary, serve, power, attack, demo, push, methods, metrics, objectives, datasets, doctor)
 for command in COMMANDS:
     app.command(cls=GroupedCommand)(command)
@@ -72,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"stopped: {stopped}")
         return 128 + (stopped.signal or signal.SIGINT)
     except (ExegeteError, OSError) as error:
-        say(f"exegete: {' '.join(str(error).split()) if isinstance(error, ExegeteError) else shorten(error)}")
+        # Messages of our own are short, except for white space in the input that they name.
+        message = " ".join(str(error).split()) if isinstance(error, ExegeteError) else shorten(error)
+        say(f"exegete: {message}")
         return 2
     # Python turns a signal that arrives while it parses a source file into a SystemError.
     except (KeyboardInterrupt, SystemError) as error:

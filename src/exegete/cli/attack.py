@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from json import dumps
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,9 +14,6 @@ from exegete.cli.shared import options, reading
 from exegete.cli.shared.checks import check
 from exegete.cli.shared.console import console, silence_libraries
 from exegete.cli.shared.threads import Threads, hidden_size, set_threads
-
-if TYPE_CHECKING:
-    from exegete.metrics.attack import AttackReport
 
 COUNTS = ("successes", "words_per_input", "queries")
 
@@ -28,20 +26,17 @@ def attack(
     budget: Annotated[
         int | None,
         typer.Option(
-            "--budget",
-            min=1,
-            help="Maximum number of texts tried per example, including the original. Default: no limit.",
+            min=1, help="Maximum number of texts tried per example, including the original. Default: no limit."
         ),
     ] = None,
     kinds: Annotated[
         str | None,
         typer.Option(
-            "--kinds",
             help="Comma-separated kinds of swaps: contraction (it is, it's), name (Mary, Anna), place (Paris, Rome), "
-            "number (25, 24). Default: all.",
+            "number (25, 24). Default: all."
         ),
     ] = None,
-    choices: Annotated[int, typer.Option("--choices", min=1, help="Replacements tried per position.")] = 5,
+    choices: Annotated[int, typer.Option(min=1, help="Replacements tried per position.")] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, including the changed texts.")] = False,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -86,21 +81,17 @@ def attack(
         show_progress=False if quiet else None,
     )
     if json:
-        import json as text
-
-        rows = report.to_pandas().to_dict("records")
-        typer.echo(
-            text.dumps(to_json_value({"figures": report.figures, "examples": rows}), indent=2, ensure_ascii=False)
-        )
+        content = to_json_value({"figures": report.figures, "examples": report.to_pandas().to_dict("records")})
+        typer.echo(dumps(content, indent=2, ensure_ascii=False))
         return
-    console().print(_table(report))
-
-
-def _table(report: AttackReport) -> Table:
     table = Table("attack", "", box=SIMPLE_HEAD)
     for name, value in report.figures.items():
-        shown = f"{value:.4g}" if name in COUNTS else f"{100 * value:.1f} %"
-        table.add_row(name.replace("_", " "), "–" if math.isnan(value) else shown)
+        shown = f"{100 * value:.1f} %"
+        if math.isnan(value):
+            shown = "–"
+        elif name in COUNTS:
+            shown = f"{value:.4g}"
+        table.add_row(name.replace("_", " "), shown)
     for status, count in sorted(report.counts.items()):
         table.add_row(f"examples: {status}", str(count))
-    return table
+    console().print(table)

@@ -41,13 +41,10 @@ def compare(
     metrics: Annotated[
         str | None,
         typer.Option(
-            "--metrics",
-            help="Comma-separated ids (see `exegete metrics`); the first decides the verdict. Default: all that apply.",
+            help="Comma-separated ids (see `exegete metrics`); the first decides the verdict. Default: all that apply."
         ),
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option("--preset", help="A paper's metrics and settings: ivra, er, aml or regex.")
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help="A paper's metrics and settings: ivra, er, aml or regex.")] = None,
     target: options.Target = "predicted",
     limit: options.Limit = None,
     batch_size: options.BatchSize = None,
@@ -64,9 +61,7 @@ def compare(
     stride: options.Stride = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            "--against", help="Another model, or the folder of a finished comparison: test the differences from it."
-        ),
+        typer.Option(help="Another model, or the folder of a finished comparison: test the differences from it."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the comparison in the output folder.")
@@ -101,12 +96,11 @@ def compare(
     if task is not None:
         load_options["task"] = task
     import exegete
-    from exegete.cli.shared.options import column_options, parse_target, split_ids
     from exegete.metrics import preset as preset_metrics
     from exegete.studies.compare.shards import remove_comparison
 
     silence_libraries()
-    chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
+    chosen = options.split_ids(metrics) if preset is None else preset_metrics(preset)
     folder = output_dir or Path(f"comparison-{datetime.now():%Y-%m-%d-%H%M%S}")
     if output_dir is None:
         options.require_writable(folder)
@@ -114,7 +108,7 @@ def compare(
     set_stop_message(f"finished examples are saved in {folder}: resume with the same command and --output-dir {folder}")
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **load_options)
     set_threads(threads, hidden_size(explained), device)
-    named = column_options(text_column, text_pair_column, label_column, rationale_column)
+    named = options.column_options(text_column, text_pair_column, label_column, rationale_column)
     examples = reading.load_examples(data, split, limit, seed, named)
     if overwrite:
         remove_comparison(folder)
@@ -123,9 +117,9 @@ def compare(
         return exegete.compare(
             judged,
             examples,
-            split_ids(methods),
+            options.split_ids(methods),
             chosen,
-            target=parse_target(target, judged.labels),
+            target=options.parse_target(target, judged.labels),
             unit=cast(Any, unit),
             batch_size=batch_size,
             seed=seed,

@@ -94,9 +94,12 @@ def _requirements(extra: str) -> Iterator[Requirement]:
     """Yield the requirements of the package, or of one of its extras."""
     for line in requires("exegete") or ():
         requirement = Requirement(line)
-        always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        of_extra = requirement.marker is not None and requirement.marker.evaluate({"extra": extra}) and not always
-        if requirement.name != "exegete" and (of_extra if extra else always):
+        marker = requirement.marker
+        is_needed = marker is None or marker.evaluate({"extra": ""})
+        if extra:
+            # An extra's own requirements are those that are not needed without it.
+            is_needed = not is_needed and marker is not None and marker.evaluate({"extra": extra})
+        if is_needed and requirement.name != "exegete":
             yield requirement
 
 

@@ -76,20 +76,18 @@ def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type
         texts[name] = [{True: "yes", False: "no"}.get(value, str(value)) for value in frame[name]]
         # A column can be as narrow as its longest word.
         words[name] = max(map(len, " ".join([name, *texts[name]]).split()))
-    shown = list(texts)
-    while len(shown) > 2 and sum(GAP + words[name] for name in shown) - GAP > out.width:
-        shown.pop()
-    room = out.width - sum(GAP + words[name] for name in shown) + GAP
+    shown, room = list(texts), out.width + GAP - sum(words.values()) - GAP * len(words)
+    while len(shown) > 2 and room < 0:
+        room += GAP + words[shown.pop()]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in shown:
         extra = min(room, max(map(len, [name, *texts[name]])) - words[name])
         room -= extra
         table.add_column(name, width=words[name] + extra, overflow="fold")
-    for row in zip(*(texts[name] for name in shown), strict=True):
+    for row in zip(*[texts[name] for name in shown], strict=True):
         table.add_row(*map(Text, row))
     out.print(table)
     if len(shown) < len(texts):
         out.print(f"Too narrow for {', '.join(list(texts)[len(shown) :])}: widen the terminal.", markup=False)
-    broken = {} if registry is None else registry.find_broken(kind)
-    if broken:
+    if registry is not None and (broken := registry.find_broken(kind)):
         out.print(f"Cannot be loaded: {', '.join(broken)}; `exegete doctor` shows why.", markup=False)

@@ -19,22 +19,19 @@ def power(
     effect: Annotated[
         float,
         typer.Option(
-            "--effect",
             help="rank: how often the better of two neighbouring methods is ranked first, such as 0.65. simulate: how "
-            "much an explanation raises the share of correct guesses, such as 0.1.",
+            "much an explanation raises the share of correct guesses, such as 0.1."
         ),
     ],
-    people: Annotated[str, typer.Option("--people", help="Numbers of annotators, comma-separated.")] = "10,20,40,60",
-    kind: Annotated[str, typer.Option("--kind", help="rank, simulate or counterfactual.")] = "rank",
-    methods: Annotated[int, typer.Option("--methods", min=1, help="Methods compared.")] = 3,
-    items: Annotated[int, typer.Option("--items", min=1, help="Examples per annotator.")] = 10,
-    screen: Annotated[int, typer.Option("--screen", min=2, help="Explanations per screen.")] = 4,
-    baseline: Annotated[
-        float, typer.Option("--baseline", help="simulate: share of correct guesses without explanations.")
-    ] = 0.6,
-    person: Annotated[float, typer.Option("--person", help="Standard deviation of annotators, in log odds.")] = 0.5,
-    item: Annotated[float, typer.Option("--item", help="Standard deviation of examples, in log odds.")] = 0.5,
-    runs: Annotated[int, typer.Option("--runs", min=10, help="Simulated studies for each number of annotators.")] = 200,
+    people: Annotated[str, typer.Option(help="Numbers of annotators, comma-separated.")] = "10,20,40,60",
+    kind: Annotated[str, typer.Option(help="rank, simulate or counterfactual.")] = "rank",
+    methods: Annotated[int, typer.Option(min=1, help="Methods compared.")] = 3,
+    items: Annotated[int, typer.Option(min=1, help="Examples per annotator.")] = 10,
+    screen: Annotated[int, typer.Option(min=2, help="Explanations per screen.")] = 4,
+    baseline: Annotated[float, typer.Option(help="simulate: share of correct guesses without explanations.")] = 0.6,
+    person: Annotated[float, typer.Option(help="Standard deviation of annotators, in log odds.")] = 0.5,
+    item: Annotated[float, typer.Option(help="Standard deviation of examples, in log odds.")] = 0.5,
+    runs: Annotated[int, typer.Option(min=10, help="Simulated studies for each number of annotators.")] = 200,
     seed: options.Seed = 0,
 ) -> None:
     """Estimate how many annotators a human study needs, by simulating studies with a known effect.

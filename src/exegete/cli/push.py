@@ -15,8 +15,7 @@ def push(
     folder: Annotated[Path, typer.Argument(help="The output folder of `exegete train`.")],
     repository: Annotated[str, typer.Argument(help="The repository, user/name; created if it does not exist.")],
     result: Annotated[
-        Path | None,
-        typer.Option("--result", help="The folder of a comparison, whose table is added to the model card."),
+        Path | None, typer.Option(help="The folder of a comparison, whose table is added to the model card.")
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Create the repository as private.")] = False,
     dry_run: Annotated[
@@ -32,7 +31,7 @@ def push(
     check(files=[folder, result])
     from exegete.data import hub
     from exegete.reports.hub_card import format_hub_card
-    from exegete.reports.tables.markdown import render_board_markdown
+    from exegete.reports.tables.renderers import render_board_markdown
 
     table = ""
     if result is not None:
@@ -41,6 +40,8 @@ def push(
         table = render_board_markdown(Comparison.load(result).leaderboard)
     card = format_hub_card(folder, repository, table)
     if dry_run:
-        typer.echo("\n".join([card, *(each.path_in_repo for each in hub.make_operations(folder, card))]))
+        typer.echo(card)
+        for operation in hub.make_operations(folder, card):
+            typer.echo(operation.path_in_repo)
         return
     say(f"pushed: {hub.push(folder, repository, card, private=private)}")

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def summary(
     folder: Annotated[Path, typer.Argument(help="The output folder of `exegete explain --data`.")],
     against: Annotated[
-        Path | None, typer.Option("--against", help="Another explained corpus: show the changes from it to this row.")
+        Path | None, typer.Option(help="Another explained corpus: show the changes from it to this row.")
     ] = None,
-    clusters: Annotated[int, typer.Option("--clusters", min=1, help="Number of groups of explanations.")] = 8,
-    top: Annotated[int, typer.Option("--top", min=1, help="Rows per table.")] = 10,
-    least: Annotated[int, typer.Option("--least", min=2, help="Minimum number of examples that contain a word.")] = 5,
+    clusters: Annotated[int, typer.Option(min=1, help="Number of groups of explanations.")] = 8,
+    top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,
+    least: Annotated[int, typer.Option(min=2, help="Minimum number of examples that contain a word.")] = 5,
     seed: options.Seed = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -55,13 +55,16 @@ def summary(
 
 
 def _tables(corpus: CorpusSummary, top: int) -> Iterator[Table | Text]:
+    signed = "" if corpus.signed else "; unsigned: important words, not words that support the class"
     for label, words in corpus.words.groupby("label", sort=False):
-        signed = "" if corpus.signed else "; unsigned: important words, not words that support the class"
+        rows = []
+        for row in _first(words, top):
+            rows.append((row["word"], f"{row['share']:+.3f}", _interval(row), str(row["examples"])))
         yield _table(
             f"Most important words for {label}: mean share of the explanation{signed}; "
             "those whose 95 % interval is above the share of an average word, surest first",
             ("word", "share", "interval", "examples"),
-            ((row["word"], f"{row['share']:+.3f}", _interval(row), str(row["examples"])) for row in _first(words, top)),
+            rows,
         )
     missing = sorted(set(corpus.labels) - set(corpus.words["label"]))
     if missing:
@@ -71,7 +74,7 @@ def _tables(corpus: CorpusSummary, top: int) -> Iterator[Table | Text]:
     yield _table("Groups of explanations", ("size", "classes", "words", "typical"), map(_cluster, corpus.clusters))
     if corpus.judged:
         title = f"Explanation and rationale disagree most (AUC; mean {corpus.agreement:.3f} over {corpus.judged})"
-        worst = ((f"{auc:.2f}", str(index), text) for auc, index, text in corpus.disagreeing[:top])
+        worst = [(f"{auc:.2f}", str(index), text) for auc, index, text in corpus.disagreeing[:top]]
         yield _table(title, ("AUC", "row", "text"), worst)
     if corpus.drift is not None:
         changed = corpus.drift[corpus.drift["p"] < LEVEL]
@@ -99,7 +102,7 @@ def _first(frame: pd.DataFrame, top: int) -> list[Any]:
 
 
 def _change(row: Mapping[str, Any]) -> tuple[str, ...]:
-    shares = (f"{row[name]:+.3f}" for name in ("before", "after"))
+    shares = f"{row['before']:+.3f}", f"{row['after']:+.3f}"
     return (row["label"], row["word"], *shares, _interval(row), f"{row['p']:.2g}")
 
 
@@ -120,5 +123,5 @@ def _table(title: str, head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> 
     for name in head:
         table.add_column(name, overflow="ellipsis" if name in ("text", "typical") else "fold", max_width=60)
     for row in rows:
-        table.add_row(*(Text(" ".join(cell.split())) for cell in row))
+        table.add_row(*[Text(" ".join(cell.split())) for cell in row])
     return table

@@ -16,23 +16,7 @@ else:
     __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
-    "READERS",
-    "Alignment",
-    "DataCard",
-    "DividedFile",
-    "Reader",
-    "Table",
-    "Word",
-    "align",
-    "generated_tokenizer",
-    "list_datasets",
-    "load_data",
-    "make_text_features",
-    "pool",
-    "read_text",
-    "require_text",
-    "split_lines",
-    "split_words",
-    "token_mask",
-    "word_mask",
-]
+    "READERS", "Alignment", "DataCard", "DividedFile", "Reader", "Table", "Word", "align", "generated_tokenizer",
+    "list_datasets", "load_data", "make_text_features", "pool", "read_text", "require_text", "split_lines",
+    "split_words", "token_mask", "word_mask"
+]  # fmt: skip

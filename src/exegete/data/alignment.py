@@ -47,7 +47,7 @@ class Word:
     @property
     def span_without_punctuation(self) -> tuple[int, int]:
         """The characters [start, end) without the punctuation around the word."""
-        inner = [self.start + offset for offset, character in enumerate(self.text) if character.isalnum()]
+        inner = [position for position, character in enumerate(self.text, self.start) if character.isalnum()]
         return (inner[0], inner[-1] + 1) if inner else (self.start, self.end)
 
 
@@ -109,7 +109,9 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
     words: list[Word] = []
     for side, text in enumerate(texts):
         text_words = split_words(text, side)
-        words += _drop_truncated_words(text_words, spans) if side in truncated_sides else text_words
+        if side in truncated_sides:
+            text_words = _drop_truncated_words(text_words, side, spans)
+        words += text_words
     owners = _map_characters_to_words(texts, words)
     word_of = []
     for span in spans:
@@ -179,7 +181,7 @@ def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSp
         elif side >= len(texts) or end > len(texts[side]):
             raise ExegeteError(
                 f"the encoding does not belong to these texts: a token has characters {start} to {end} of text "
-                f"{side + 1}, expected texts of {[len(text) for text in texts]} characters"
+                f"{side + 1}, expected texts of {list(map(len, texts))} characters"
             )
         else:
             yield (side, *trim_span(texts[side], start, end))
@@ -194,19 +196,24 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _truncated_sides(texts: tuple[str, ...], kept: tuple[TokenSpan | None, ...], encoding: Encoding) -> set[int]:
     """Return the sides whose truncated tokens the encoding has in `overflowing`."""
-    spans: set[TokenSpan | None] = set()
+    sides, known = set(), set(kept)
     for part in encoding.overflowing:
-        spans.update(_token_spans(texts, part))
-    # with a stride, overflowing parts repeat tokens that were kept
-    return {span[0] for span in spans - set(kept) if span is not None and span[1] < span[2]}
+        for span in _token_spans(texts, part):
+            # with a stride, overflowing parts repeat tokens that were kept
+            if span is not None and span[1] < span[2] and span not in known:
+                sides.add(span[0])
+    return sides
 
 
-def _drop_truncated_words(words: tuple[Word, ...], spans: tuple[TokenSpan | None, ...]) -> Iterator[Word]:
-    """Yield the words of a truncated text that overlap the characters from its first to its last token."""
-    sides = {word.side for word in words}
-    covered = [span for span in spans if span is not None and span[0] in sides and span[1] < span[2]]
-    first, last = min((span[1] for span in covered), default=0), max((span[2] for span in covered), default=0)
-    return (word for word in words if word.start < last and word.end > first)
+def _drop_truncated_words(words: tuple[Word, ...], side: int, spans: tuple[TokenSpan | None, ...]) -> tuple[Word, ...]:
+    """Return the words of a truncated text that overlap the characters from its first to its last token."""
+    starts, ends = [], []
+    for span in spans:
+        if span is not None and span[0] == side and span[1] < span[2]:
+            starts.append(span[1])
+            ends.append(span[2])
+    first, last = min(starts, default=0), max(ends, default=0)
+    return tuple(word for word in words if word.start < last and word.end > first)
 
 
 def _map_characters_to_words(texts: tuple[str, ...], words: Sequence[Word]) -> list[list[int]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from exegete.data.label_studio import FIELDS, LABEL, PAIR, SINGLE, TEXT
+from exegete.data.label_studio import LABEL, PAIR, TEXT, find_text_fields, make_example
 from exegete.data.marked import Mark, MarkedExample
-from exegete.data.readers.base import get_field, require_text
+from exegete.data.readers.base import get_field
 from exegete.errors import ExegeteError
 
 QUESTIONS = ("rationale", "rationale_pair")
@@ -55,13 +55,7 @@ def _make_response(person: str, marks: Sequence[Mark], side: int) -> dict[str, A
 def _parse_record(record: Any, where: str) -> MarkedExample:
     get_field(record, "fields", where)
     fields = _get_object(record, "fields", where)
-    names: tuple[str, ...] = tuple(name for name in SINGLE if name in fields)[:1]
-    for pair in FIELDS:
-        if pair[0] in fields and pair[1] in fields:
-            names = pair
-            break
-    if not names:
-        raise ExegeteError(f"{where}: expected a text in 'fields', found {', '.join(map(str, fields)) or 'nothing'}")
+    names = find_text_fields(fields, "fields", where)
     marks, label = dict[str, tuple[Mark, ...]](), _get_object(record, "metadata", where).get("label")
     for question, responses in _get_object(record, "responses", where).items():
         side = 1 if len(names) == 2 and (question.endswith("_pair") or question == names[1]) else 0
@@ -70,8 +64,7 @@ def _parse_record(record: Any, where: str) -> MarkedExample:
                 marks[person] = marks.get(person, ()) + tuple(_parse_marks(value, side, where))
             elif isinstance(value, str) and label is None:
                 label = value
-    texts = tuple(require_text(fields[name], name, where) for name in names)
-    return MarkedExample(texts, None if isinstance(label, list | dict) else label, marks, where)
+    return make_example(fields, names, label, marks, where)
 
 
 def _get_object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

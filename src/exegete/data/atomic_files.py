@@ -167,10 +167,9 @@ def _read_owner(path: Path) -> str:
 @cache
 def _host_id() -> str:
     """Return 8 digits for this machine since its boot and this container: where a process number is unique."""
-    parts = [platform.node()]
-    for fact in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        try:
-            parts.append(os.readlink(fact) if fact.endswith("pid") else Path(fact).read_text().strip())
-        except OSError:
-            parts.append("?")
-    return blake2b(" ".join(parts).encode(), digest_size=4).hexdigest()
+    boot = container = "?"
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        container = os.readlink("/proc/self/ns/pid")
+    return blake2b(f"{platform.node()} {boot} {container}".encode(), digest_size=4).hexdigest()

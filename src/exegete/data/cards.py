@@ -44,10 +44,6 @@ def display_name(name: str, label: str = "") -> str:
     return label or words[:1].upper() + words[1:]
 
 
-def _check_family(name: str, family: str, valid: tuple[str, ...]) -> None:
-    check_choice(f"family of {name}", family, valid)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodCard:
     """Properties of an explainer that hold for every input.
@@ -82,7 +78,7 @@ class MethodCard:
     avoid: str = ""
 
     def __post_init__(self) -> None:
-        _check_family(self.name, self.family, get_args(MethodFamily))
+        check_choice(f"family of {self.name}", self.family, get_args(MethodFamily))
 
     def describe_scores(self, task: str = "", output: str | None = None, *, signed: bool = True) -> str:
         """Return what a score means, such as "part of the logit"; empty if the card has no unit.
@@ -130,7 +126,7 @@ class MetricCard:
     avoid: str = ""
 
     def __post_init__(self) -> None:
-        _check_family(self.name, self.family, get_args(MetricFamily))
+        check_choice(f"family of {self.name}", self.family, get_args(MetricFamily))
 
     def text(self, field: Literal["computed", "read", "use", "avoid"]) -> str:
         """Return one of the card's texts with the shared sentences of `METRIC_TERMS` inserted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import compress, groupby
 from typing import Any, Literal, get_args
 
 from exegete.data.alignment import split_words
@@ -39,7 +40,7 @@ class Exchange:
     @property
     def sources(self) -> tuple[str, ...]:
         """The names of the sources, in the order of the prompt."""
-        return tuple(name for name, source in zip(self.names, self.is_source, strict=True) if source)
+        return tuple(compress(self.names, self.is_source))
 
     def spans(self, rows: Rows) -> list[Extent]:
         """Return adjacent spans of response tokens: the whole response, or one span per sentence, word or token.
@@ -59,9 +60,14 @@ class Exchange:
             ends = find_sentence_ends(self.response)
         else:
             ends = [word.end for word in split_words(self.response)]
-        owner = [min(bisect_right(ends, start), max(len(ends) - 1, 0)) for start, _ in self.token_spans]
-        starts = [0, *(token for token in range(1, count) if owner[token] != owner[token - 1])]
-        return list(zip(starts, [*starts[1:], count], strict=True))
+        spans, first = list[Extent](), 0
+        # The last end is left out, so that tokens after it belong to the last sentence or word.
+        owners = [bisect_right(ends[:-1], start) for start, _ in self.token_spans]
+        for _, tokens in groupby(owners):
+            last = first + len(list(tokens))
+            spans.append((first, last))
+            first = last
+        return spans or [(0, count)]
 
     def extent(self, span: Extent) -> Extent:
         """Return the characters of the response that a span of its tokens covers."""
@@ -98,7 +104,9 @@ def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:
     """
     if not isinstance(target, str):
         return check_spans(target, len(exchange.tokens))
-    spans = exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
+    if target == "predicted":
+        target = "response"
+    spans = exchange.spans(target)
     if target != "sentences":
         return spans
     distinct: dict[str, Extent] = {}

@@ -45,7 +45,9 @@ def make_operations(folder: Path, card: str) -> list[CommitOperationAdd]:
     added = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and not _is_left_out(name):
+        # a pattern may match the file or any folder that it is in
+        is_left_out = any(Path(part).match(pattern) for part, pattern in product(name.parts, LEFT_OUT))
+        if path.is_file() and not is_left_out:
             added.append(CommitOperationAdd(str(name), path))
     if not added:
         raise ExegeteError(f"{folder} has no files to push")
@@ -71,11 +73,6 @@ def push(folder: Path, repo_id: str, card: str, *, private: bool = False, token:
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ExegeteError(f"{repo_id} cannot be pushed: {shorten(error)}") from error
     return str(repository)
-
-
-def _is_left_out(path: Path) -> bool:
-    # a pattern may match the file or any folder that it is in
-    return any(Path(part).match(pattern) for part, pattern in product(path.parts, LEFT_OUT))
 
 
 def make_card(text: str, **facts: Any) -> str:

@@ -52,11 +52,14 @@ def read_in_memory(train: Any, dev: Any = None, *, seed: int = 0, **columns: Any
     Raises:
         ExegeteError: a value that is no table, columns that are missing, or values that cannot be read.
     """
-    parts = {name: to_dataset(data, name) for name, data in (("train", train), ("dev", dev)) if data is not None}
-    if columns or not all(_is_canonical(part) for part in parts.values()):
-        reader = InMemory(parts=parts, **columns)
-        tables = {name: reader.table(name) for name in parts}
-        parts = {name: make_dataset(list(table.rows), table.features, "") for name, table in tables.items()}
+    parts = {"train": to_dataset(train, "train")}
+    if dev is not None:
+        parts["dev"] = to_dataset(dev, "dev")
+    if columns or not all(map(_is_canonical, parts.values())):
+        reader = InMemory(parts=dict(parts), **columns)
+        for name in parts:
+            table = reader.table(name)
+            parts[name] = make_dataset(list(table.rows), table.features, "")
     if dev is None:
         parts |= _divide(parts["train"], seed)
     return parts["train"], parts["dev"]
@@ -105,7 +108,8 @@ def _divide(data: Dataset, seed: int) -> dict[str, Dataset]:
     rows: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
     is_exchange = are_exchanges([("", dict.fromkeys(data.column_names))])
     for number, row in enumerate(data):
-        rows[assign_split(exchange_key(row) if is_exchange else row["text"], seed)].append(number)
+        key = exchange_key(row) if is_exchange else row["text"]
+        rows[assign_split(key, seed)].append(number)
     if not rows["train"] or not rows["dev"]:
         raise ExegeteError(
             f"{len(data)} rows are too few to set some aside, on which the best checkpoint is chosen: pass dev="
@@ -115,4 +119,4 @@ def _divide(data: Dataset, seed: int) -> dict[str, Dataset]:
         "dev= gives rows of your own to choose it on",
         len(data), *map(len, rows.values()),
     )  # fmt: skip
-    return {name: data.select(rows[name]) for name in ("train", "dev")}
+    return {"train": data.select(rows["train"]), "dev": data.select(rows["dev"])}

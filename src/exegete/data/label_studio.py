@@ -57,15 +57,16 @@ def write_tasks(examples: Sequence[MarkedExample]) -> list[dict[str, Any]]:
 def _make_result(texts: Sequence[str], mark: Mark, place: int) -> dict[str, Any]:
     side, start, end = mark
     value = {"start": start, "end": end, "text": texts[side][start:end], "labels": [LABEL]}
-    name = (TEXT, PAIR)[side]
-    tag = TAG if side == 0 else f"{TAG}_pair"
+    tag, name = ((TAG, TEXT), (f"{TAG}_pair", PAIR))[side]
     return {"id": f"m{place}", "from_name": tag, "to_name": name, "type": "labels", "value": value}
 
 
 def _parse_task(task: Any, where: str) -> MarkedExample:
     data = get_field(task, "data", where)
-    names = _find_text_fields(data, where)
-    texts = tuple(require_text(data[name], name, where) for name in names)
+    if not isinstance(data, dict):
+        raise ExegeteError(f"{where}: expected an object in 'data', got {type(data).__name__}")
+    names = find_text_fields(data, "data", where)
+    texts = [require_text(data[name], name, where) for name in names]
     marks, label = dict[str, tuple[Mark, ...]](), data.get("label")
     for annotation in get_list(task, "annotations", where):
         if isinstance(annotation, dict) and annotation.get("was_cancelled"):
@@ -73,20 +74,30 @@ def _parse_task(task: Any, where: str) -> MarkedExample:
         results = get_list(annotation, "result", where)
         person = _annotator_name(annotation.get("completed_by"))
         marks[person] = marks.get(person, ()) + tuple(_parse_marks(results, names, texts, where))
-        label = _first_choice(results) if label is None else label
-    return MarkedExample(texts, None if isinstance(label, list | dict) else label, marks, where)
+        if label is None:
+            label = _first_choice(results)
+    return make_example(data, names, label, marks, where)
 
 
-def _find_text_fields(data: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(data, dict):
-        raise ExegeteError(f"{where}: expected an object in 'data', got {type(data).__name__}")
+def make_example(
+    data: Mapping[str, Any], names: Sequence[str], label: Any, marks: Mapping[str, tuple[Mark, ...]], where: str
+) -> MarkedExample:
+    """Return the example with the texts in these fields; a label that is no name or number is left out."""
+    texts = tuple(require_text(data[name], name, where) for name in names)
+    if isinstance(label, list | dict):
+        label = None
+    return MarkedExample(texts, label, marks, where)
+
+
+def find_text_fields(data: Mapping[str, Any], field: str, where: str) -> tuple[str, ...]:
+    """Return the names of the one or two texts in an object. Raises ExegeteError if it has none."""
     for pair in FIELDS:
         if pair[0] in data and pair[1] in data:
             return pair
     for name in SINGLE:
         if name in data:
             return (name,)
-    raise ExegeteError(f"{where}: expected a text in 'data', found {', '.join(map(str, data)) or 'nothing'}")
+    raise ExegeteError(f"{where}: expected a text in {field!r}, found {', '.join(map(str, data)) or 'nothing'}")
 
 
 def _annotator_name(completed_by: Any) -> str:
@@ -100,22 +111,22 @@ def _annotator_name(completed_by: Any) -> str:
 def _parse_marks(results: list[Any], names: Sequence[str], texts: Sequence[str], where: str) -> Iterator[Mark]:
     for result in results:
         value = _get_value(result)
-        if value is None or not {"start", "end"} <= value.keys() or not _is_text_span(value):
+        # Other results, such as regions of an image, have no characters.
+        if not {"start", "end"} <= value.keys() or value.keys().isdisjoint(("labels", "hypertextlabels", "text")):
             continue
-        target = result.get("to_name")
-        side = names.index(target) if target in names else 0
+        side = 0
+        if result.get("to_name") in names:
+            side = names.index(result["to_name"])
         start, end = _parse_span(texts[side], value, where)
         if start < end:
             yield side, start, end
 
 
-def _get_value(result: Any) -> dict[str, Any] | None:
-    value = result.get("value") if isinstance(result, dict) else None
-    return value if isinstance(value, dict) else None
-
-
-def _is_text_span(value: Mapping[str, Any]) -> bool:
-    return "labels" in value or "hypertextlabels" in value or "text" in value
+def _get_value(result: Any) -> dict[str, Any]:
+    """Return the value of a result, empty for a malformed one."""
+    if isinstance(result, dict) and isinstance(result.get("value"), dict):
+        return dict(result["value"])
+    return {}
 
 
 def _parse_span(text: str, value: Mapping[str, Any], where: str) -> tuple[int, int]:
@@ -140,8 +151,7 @@ def _parse_span(text: str, value: Mapping[str, Any], where: str) -> tuple[int, i
 
 def _first_choice(results: list[Any]) -> str | None:
     for result in results:
-        value = _get_value(result) or {}
-        choices = value.get("choices")
+        choices = _get_value(result).get("choices")
         if isinstance(choices, list) and choices:
             return str(choices[0])
     return None

@@ -100,7 +100,7 @@ def _load(spec: str, split: str | None, limit: int | None, seed: int | None, opt
     features, rows = reader.table(find_split(split, reader.splits()))
     data = list(rows)
     if not data:
-        others = [name for name in reader.splits() if next(iter(reader.table(name).rows), None) is not None]
+        others = [name for name in reader.splits() if any(reader.table(name).rows)]
         raise ExegeteError(f"{spec} has no rows in its split {split}; splits with rows: {', '.join(others) or 'none'}")
     if limit is not None and limit < len(data):
         # the first of one permutation, so that a smaller sample is part of a larger one

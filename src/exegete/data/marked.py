@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from exegete.data.alignment import Word, split_words
-from exegete.data.readers.base import Table, is_blank, make_text_features
+from exegete.data.readers.base import Table, is_blank, make_row, make_text_features
 from exegete.data.readers.columns import Labels
 from exegete.data.sentences import split_sentences
 from exegete.errors import ExegeteError
@@ -42,7 +42,7 @@ class MarkedExample:
     where: str = field(default="an example", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.texts) <= 2 or any(is_blank(text) for text in self.texts):
+        if not 1 <= len(self.texts) <= 2 or any(map(is_blank, self.texts)):
             raise ExegeteError(f"{self.where}: expected one text or two, and none of them empty")
         where = self.where
         try:
@@ -67,11 +67,12 @@ def split_units(texts: Sequence[str], unit: str = "word") -> list[Word]:
 
 def find_marked_units(units: Sequence[Word], marks: Sequence[Sequence[int]]) -> list[bool]:
     """Return for each unit whether a mark overlaps it."""
-
-    def is_marked(unit: Word) -> bool:
-        return any(unit.side == side and unit.start < end and start < unit.end for side, start, end in marks)
-
-    return [is_marked(unit) for unit in units]
+    is_marked = [False] * len(units)
+    for number, unit in enumerate(units):
+        for side, start, end in marks:
+            if unit.side == side and unit.start < end and start < unit.end:
+                is_marked[number] = True
+    return is_marked
 
 
 def aggregate_marks(example: MarkedExample, share: float = MAJORITY) -> list[list[list[int]]] | None:
@@ -108,22 +109,20 @@ def make_marked_table(examples: Sequence[MarkedExample], share: float = MAJORITY
     """Return the examples in canonical form, with the rationale of at least this share of annotators."""
     if not examples:
         raise ExegeteError("there are no examples")
-    pair = any(len(example.texts) == 2 for example in examples)
-    single = next((example.where for example in examples if len(example.texts) == 1), None)
-    if pair and single:
-        raise ExegeteError(f"{single}: expected pairs throughout or single texts throughout, got both")
-    labels = None
-    if all(example.label is not None for example in examples):
+    singles = [example.where for example in examples if len(example.texts) == 1]
+    if 0 < len(singles) < len(examples):
+        raise ExegeteError(f"{singles[0]}: expected pairs throughout or single texts throughout, got both")
+    labels, feature = None, None
+    if None not in [example.label for example in examples]:
         labels = Labels.of([(example.where, {"label": example.label}) for example in examples], "label", "")
-    return Table(make_text_features(labels.feature if labels else None, pair=pair), _make_rows(examples, labels, share))
+        feature = labels.feature
+    return Table(make_text_features(feature, pair=not singles), _make_rows(examples, labels, share))
 
 
 def _make_rows(examples: Sequence[MarkedExample], labels: Labels | None, share: float) -> Iterator[dict[str, Any]]:
     for example in examples:
-        spans = aggregate_marks(example, share)
-        row: dict[str, Any] = {"text": example.texts[0], "rationale": None if spans is None else spans[0]}
-        if len(example.texts) == 2:
-            row |= {"text_pair": example.texts[1], "rationale_pair": None if spans is None else spans[1]}
+        rationales: Sequence[list[list[int]] | None] = aggregate_marks(example, share) or (None, None)
+        row = make_row(*zip(example.texts, rationales, strict=False))
         if labels is not None:
             row["label"] = labels.encode(example.label, example.where)
         yield row

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from exegete.data.readers.exchanges import exchange_key
 from exegete.errors import ExegeteError
@@ -21,26 +23,33 @@ def exclude_examples(data: Dataset, *others: Dataset) -> Dataset:
     excluded: set[Hashable] = set()
     for other in others:
         excluded.update(_example_keys(other))
-    return data.select([index for index, key in enumerate(_example_keys(data)) if key not in excluded])
+    return _select_where(data, [key not in excluded for key in _example_keys(data)])
 
 
 def select_marked(data: Dataset) -> Dataset:
     """Return the examples that have a rationale which is not empty."""
-    columns = [data[name][:] for name in RATIONALES if name in data.column_names]
-    return data.select([index for index, row in enumerate(zip(*columns, strict=True)) if any(row)])
+    return _select_where(data, map(any, _zip_columns(data, RATIONALES)))
 
 
 def select_short(data: Dataset, length: int, count: Callable[[list[str]], int]) -> Dataset:
     """Return the examples whose texts have at most this length by `count`; the texts of a pair are counted together."""
-    columns = [data[name][:] for name in TEXTS if name in data.column_names]
-    if not columns:
+    rows = _zip_columns(data, TEXTS)
+    if data and not rows:
         raise ExegeteError("only texts have a length: the data has no column text")
-    indices = []
-    for index, row in enumerate(zip(*columns, strict=True)):
+    is_short = []
+    for row in rows:
         texts = [text for text in row if text is not None]
-        if count(texts) <= length:
-            indices.append(index)
-    return data.select(indices)
+        is_short.append(count(texts) <= length)
+    return _select_where(data, is_short)
+
+
+def _select_where(data: Dataset, flags: Iterable[bool]) -> Dataset:
+    return data.select(np.flatnonzero(list(flags)))
+
+
+def _zip_columns(data: Dataset, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the values of those columns that the data has, row by row; empty if it has none of them."""
+    return list(zip(*(data[name][:] for name in names if name in data.column_names), strict=True))
 
 
 def count_characters(texts: list[str]) -> int:
@@ -50,7 +59,7 @@ def count_characters(texts: list[str]) -> int:
 
 def count_words(texts: list[str]) -> int:
     """Return the number of words, separated by white space, of the texts."""
-    return sum(len(text.split()) for text in texts)
+    return len(" ".join(texts).split())
 
 
 def make_token_counter(source: str) -> Callable[[list[str]], int]:
@@ -66,7 +75,10 @@ def make_token_counter(source: str) -> Callable[[list[str]], int]:
 
     file = Path(source) / "tokenizer.json"
     try:
-        tokenizer: Any = Tokenizer.from_file(str(file)) if file.is_file() else Tokenizer.from_pretrained(source)
+        if file.is_file():
+            tokenizer: Any = Tokenizer.from_file(str(file))
+        else:
+            tokenizer = Tokenizer.from_pretrained(source)
     except Exception as error:  # tokenizers raises plain exceptions
         raise ExegeteError(f"cannot count tokens: {source} has no tokenizer.json") from error
     # a tokenizer.json may truncate and pad, which would limit or raise the count
@@ -77,9 +89,9 @@ def make_token_counter(source: str) -> Callable[[list[str]], int]:
 
 def _example_keys(data: Dataset) -> list[Hashable]:
     """Return what identifies each example: its texts, its image, or the prompt and sources of generated text."""
-    columns = [data[name][:] for name in TEXTS if name in data.column_names]
-    if columns:
-        return list(zip(*columns, strict=True))
+    texts: list[Hashable] = [*_zip_columns(data, TEXTS)]
+    if texts:
+        return texts
     if "image" in data.column_names:
         return [(image.size, image.tobytes()) for image in data["image"]]
     return [exchange_key(row) for row in data]

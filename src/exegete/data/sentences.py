@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import pairwise
 
 from exegete.data.alignment import Alignment, Word, trim_span
 
@@ -32,15 +33,22 @@ def find_sentence_ends(text: str) -> list[int]:
 
 def split_sentences(text: str, side: int = 0) -> tuple[Word, ...]:
     """Return the sentences of a text, without the white space around them, as units that people can mark."""
-    ends = find_sentence_ends(text)
-    spans = (trim_span(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
-    return tuple(Word(text[start:end], side, start, end) for start, end in spans if start < end)
+    sentences = []
+    for first, last in pairwise([0, *find_sentence_ends(text)]):
+        start, end = trim_span(text, first, last)
+        if start < end:
+            sentences.append(Word(text[start:end], side, start, end))
+    return tuple(sentences)
 
 
 def find_paragraph_ends(text: str) -> list[int]:
     """Return the character at which each paragraph ends: at blank lines, and at the end of the text."""
-    ends = [match.start() for match in _BLANK.finditer(text) if text[: match.start()].strip()]
-    return [*(end for end in ends if text[end:].strip()), len(text)]
+    ends = []
+    for match in _BLANK.finditer(text):
+        # blank lines at the beginning and at the end separate nothing
+        if text[: match.start()].strip() and text[match.end() :].strip():
+            ends.append(match.start())
+    return [*ends, len(text)]
 
 
 def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]]) -> list[int]:
@@ -48,9 +56,9 @@ def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]
 
     `ends_of` returns the ends of a text's parts, such as `find_sentence_ends`.
     """
-    ends = [ends_of(text) for text in alignment.texts]
-    first = [sum(map(len, ends[:side])) for side in range(len(ends))]
-    parts = []
+    ends, first, parts = list(map(ends_of, alignment.texts)), [0], []
+    for text_ends in ends:
+        first.append(first[-1] + len(text_ends))
     for span in alignment.spans:
         if span is None:
             parts.append(-1)

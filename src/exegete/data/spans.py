@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 
 Span = tuple[int, int]
 
@@ -22,30 +22,34 @@ def locate_words(words: Sequence[str], text: str) -> list[Span] | None:
     letters = [i for i, character in enumerate(text) if not character.isspace()]
     if "".join(words) != "".join(text[i] for i in letters) or not all(words):
         return None
-    bounds = pairwise(accumulate((len(word) for word in words), initial=0))
+    bounds = pairwise(accumulate(map(len, words), initial=0))
     return [(letters[start], letters[end - 1] + 1) for start, end in bounds]
 
 
 def join_words(words: Sequence[str]) -> tuple[str, list[Span]]:
     """Return the words joined by single spaces, and the span of each word."""
-    ends = accumulate(len(word) + 1 for word in words)
-    return " ".join(words), [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
+    spans, start = [], 0
+    for word in words:
+        spans.append((start, start + len(word)))
+        start += len(word) + 1
+    return " ".join(words), spans
 
 
 def vote_on_words(spans: Sequence[Span], people: Sequence[Sequence[bool]], share: float) -> list[list[int]] | None:
     """Return the rationale of the words that at least this share of the annotators marked; None without annotators."""
     if not people:
         return None
-    return merge_marked_words(
-        spans, [sum(votes) >= max(1.0, share * len(people)) for votes in zip(*people, strict=True)]
-    )
+    votes = map(sum, zip(*people, strict=True))
+    return merge_marked_words(spans, [count >= max(1.0, share * len(people)) for count in votes])
 
 
 def merge_marked_words(spans: Sequence[Span], marks: Sequence[bool]) -> list[list[int]]:
     """Return the rationale of marked words; neighbouring marked words become one span."""
-    rationale = []
-    for is_marked, group in groupby(zip(marks, spans, strict=True), key=lambda pair: pair[0]):
-        if is_marked:
-            run = [span for _, span in group]
-            rationale.append([run[0][0], run[-1][1]])
+    rationale, was_marked = list[list[int]](), False
+    for (start, end), is_marked in zip(spans, marks, strict=True):
+        if is_marked and was_marked:
+            rationale[-1][1] = end
+        elif is_marked:
+            rationale.append([start, end])
+        was_marked = is_marked
     return rationale

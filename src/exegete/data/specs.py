@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from exegete.errors import ExegeteError, check_choice, unknown
 
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_get_hints = cache(get_type_hints)
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -69,11 +70,7 @@ def parse_params(
         ExegeteError: the part has no such parameter, or a value does not have its type.
     """
     hints = _get_hints(part)
-    if is_dataclass(part):
-        names = [field.name for field in fields(part) if field.init]
-    else:
-        names = list(signature(part).parameters)
-    valid = [each for each in names if each not in fixed]
+    valid = [name for name in signature(part).parameters if name not in fixed]
     for key in given:
         if key not in valid and not valid:
             raise ExegeteError(f"{name} takes no parameter, got {key!r}")
@@ -86,11 +83,6 @@ def read_fields(part: Any) -> dict[str, Any]:
     if not is_dataclass(part):
         return {}
     return {field.name: getattr(part, field.name) for field in fields(part)}
-
-
-@cache
-def _get_hints(part: Callable[..., Any]) -> dict[str, Any]:
-    return get_type_hints(part)
 
 
 def _parse_value(what: str, value: Any, hint: Any) -> Any:

@@ -29,18 +29,21 @@ def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
         return mapping
     for side in range(len(target.texts)):
         source_tokens, target_tokens = _tokens_of_text(source, side), _tokens_of_text(target, side)
-        target_spans = [span for _, span in target_tokens]
-        overlaps = list(_find_overlaps([span for _, span in source_tokens], target_spans))
-        end = _last_character(source_tokens) if source.truncated else None
+        source_spans, target_spans = list(source_tokens.values()), list(target_tokens.values())
+        overlaps = list(_find_overlaps(source_spans, target_spans))
+        end = None
+        if source.truncated:
+            end = max((span[2] for span in source_spans), default=0)
         filled = _fill_from_neighbours(overlaps, end, target_spans)
-        for (position, _), indices in zip(target_tokens, filled, strict=True):
-            mapping[position] = [source_tokens[index][0] for index in indices]
+        positions = list(source_tokens)
+        for position, indices in zip(target_tokens, filled, strict=True):
+            mapping[position] = [positions[index] for index in indices]
     return mapping
 
 
-def _tokens_of_text(alignment: Alignment, side: int) -> list[tuple[int, TokenSpan]]:
-    """Return the positions and spans of the tokens of one text."""
-    return [(i, span) for i, span in enumerate(alignment.spans) if span is not None and span[0] == side]
+def _tokens_of_text(alignment: Alignment, side: int) -> dict[int, TokenSpan]:
+    """Return the spans of the tokens of one text by their positions."""
+    return {i: span for i, span in enumerate(alignment.spans) if span is not None and span[0] == side}
 
 
 def _find_overlaps(source: Sequence[TokenSpan], target: Sequence[TokenSpan]) -> Iterator[list[int]]:
@@ -56,11 +59,6 @@ def _find_overlaps(source: Sequence[TokenSpan], target: Sequence[TokenSpan]) -> 
                 indices.append(index)
             index += 1
         yield indices
-
-
-def _last_character(tokens: Sequence[tuple[int, TokenSpan]]) -> int:
-    """Return the character at which the last token ends."""
-    return max((span[2] for _, span in tokens), default=0)
 
 
 def _fill_from_neighbours(rows: list[list[int]], end: int | None, spans: Sequence[TokenSpan]) -> list[list[int]]:

@@ -1,25 +1,30 @@
-"""What methods assume about a model; each is checked once per loaded model, when a method first relies on it."""
+"""What methods assume about a model, each checked once when a method relies on it, and checks of their scores."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.explainers.registry import is_removal_method
 from exegete.models import Batch, ExplainedModel
-from exegete.models.checks import Probe, can_be_checked, find_failure, get_tolerance, remember
+from exegete.models.checks import CHECKS, Probe, find_failure, get_tolerance
 from exegete.models.generation.completions import make_weights_error
 
 if TYPE_CHECKING:
     from exegete.explainers.base import Explainer
 
+
 OF_ATTENTION = ("answers", "readout", "attention")
 """Assumptions of methods that read attention maps where the answer is read."""
 OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
 """Assumptions of methods that follow the parts of hidden states through the layers."""
+TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
+"""Families of methods that score every token, those of a response too."""
 OTHERS = "use gradients (input_x_gradient, integrated_gradients) or removal (occlusion)"
 INSTEAD = {
     "answers": "load a causal language model, or a model of another task",
@@ -44,7 +49,7 @@ def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) 
     if method.differentiable and torch.is_grad_enabled():
         needed.append("second_derivatives")
     for assumption in needed:
-        reason = find_broken_assumption(model, assumption, probe)
+        reason = find_failure(model, assumption, probe)
         if reason:
             name = model.config.model_type
             raise ExegeteError(f"{method.name} is refused for model type {name!r}: {reason}; {INSTEAD[assumption]}")
@@ -56,17 +61,7 @@ def require_removal(method: Explainer, model: ExplainedModel) -> None:
         raise ExegeteError(f"{method.name} is refused: {make_weights_error()}")
 
 
-def find_broken_assumption(model: ExplainedModel, assumption: str, probe: Probe) -> str:
-    """Return why an assumption does not hold for the model; empty if it holds, or if the model is not checked."""
-    if assumption != "decomposition":
-        return find_failure(model, assumption, probe)
-    if not can_be_checked(model):
-        return ""
-    reason: str = remember(model, assumption, lambda: _check_decomposition(model, probe.alone))
-    return reason
-
-
-def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
+def _check_decomposition(model: ExplainedModel, probe: Probe) -> str:
     """Check that the components of all positions sum to the logit, so that no part of a layer is left out."""
     # That module imports the base of explainers, which imports this one.
     from exegete.explainers.decomposition.decompx import DecompXClassifier  # noqa: PLC0415
@@ -75,6 +70,7 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
     if model.task.name in ("generation", "masked"):
         return ""
     try:
+        alone = probe.alone
         explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))
     except ExegeteError:
         # A family without a record, or a head that it does not take: the method refuses those itself.
@@ -84,3 +80,34 @@ def _check_decomposition(model: ExplainedModel, alone: Batch) -> str:
     if missing <= get_tolerance(model) * size:
         return ""
     return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
+
+
+# Beside the checks of models themselves: this one needs an explainer.
+CHECKS["decomposition"] = _check_decomposition
+
+
+def find_nonfinite(scores: Tensor) -> list[int]:
+    """Return the rows of scores [B, L] that contain NaN or an infinite number."""
+    return (~scores.detach().isfinite()).any(1).nonzero().flatten().tolist()
+
+
+def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, numbers: Sequence[int] = ()) -> None:
+    """Raise ExegeteError if scores [B, L] contain NaN or an infinite number; `numbers`: indices of the examples."""
+    rows = find_nonfinite(scores)
+    if rows:
+        first = numbers[rows[0]] if numbers else rows[0]
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        dtype = str(model.dtype).removeprefix("torch.")
+        advice = "load the model in float32 (--dtype float32)" if model.dtype.itemsize < 4 else "choose another method"
+        raise ExegeteError(
+            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, "
+            "or let such examples be counted and left out, with allow_nan=True (--allow-nan)"
+        )
+
+
+def require_token_scores(method: Explainer) -> None:
+    """Raise ExegeteError for a method that scores only units of the prompt."""
+    if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
+        raise ExegeteError(
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
+        )

@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.alignment import pool
 from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.assumptions import require_assumptions
+from exegete.explainers.assumptions import require_assumptions, require_finite, require_token_scores
 from exegete.explainers.base import Explainer, TokenScores
-from exegete.explainers.batches import as_sequence, make_batches, measure_pass, read_metadata, select_targets
-from exegete.explainers.finite import require_finite
-from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
 from exegete.explainers.learned.trained_citation import TrainedCitation
+from exegete.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
 from exegete.explainers.registry import default_method, resolve_unit
-from exegete.explainers.units import Units, list_units
+from exegete.explainers.units import find_strongest_pairs, list_units, score_units
 from exegete.models import Batch, ExplainedModel
+from exegete.models.batch import require_finite_logits
+from exegete.models.encoding.encode import as_sequence, make_batches, read_metadata, select_targets
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.load import ModelSource, load
-from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.windowed import WindowedModel
 from exegete.reports.explanations import Explanation, Explanations
 from exegete.reports.progress import progress_bar
-from exegete.reports.records import Unit
+from exegete.reports.records import Target, Unit
 
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_EXPLAINED_BATCH_ON_CPU = 256
 """The budget if one method explains a batch: a quarter of the memory, for a tenth more time."""
-AVERAGE_LENGTH, MEASURED_PASSES = 32, 100
-"""Content positions of an example, to compare the costs of methods; passes from which on the time is estimated."""
-TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
-"""Families of methods that score every token, those of a response too."""
 
 
 @overload
@@ -117,27 +110,24 @@ def attribute(
     estimate = (lambda: total * measure_pass(explained, examples)) if is_measured else None
     description = "explaining"
     if explained.is_remote:
-        # That module imports this one.
-        from exegete.explainers.plan import forecast_requests  # noqa: PLC0415
-
         description = f"explaining ({forecast_requests(explained, examples, explainers, target)})"
         logger.info("%s", description)
     results = []
     with progress_bar(description, total, show_progress, estimate) as report:
         for (single, size), cost in zip(explainers, costs, strict=True):
+            batches = _explain_batches(explained, examples, single, target, size, batch_size, attribute_target)
             config = {"model": explained.config._name_or_path, "model_type": explained.config.model_type}
-            config |= {"method": single.name, "params": single.params} | ({} if stride is None else {"stride": stride})
-            if isinstance(explained, GeneratingModel):
-                batches = _explain_responses(explained, examples, single, target, size, attribute_target)
-            else:
-                batches = _explain_batches(explained, examples, single, target, size, batch_size)
+            config |= {"method": single.name, "params": single.params}
+            if stride is not None:
+                config["stride"] = stride
             results.append(Explanations(_collect(batches, explained, single, allow_nan, cost, report), config))
     if not isinstance(method, list):
         return results[0]
     names = [spec if isinstance(spec, str) else spec.name for spec in methods]
-    if len(set(names)) < len(names):
+    by_name = dict(zip(names, results, strict=True))
+    if len(by_name) < len(names):
         raise ExegeteError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
-    return dict(zip(names, results, strict=True))
+    return by_name
 
 
 def _collect(
@@ -145,33 +135,45 @@ def _collect(
     report: Callable[[float], None],
 ) -> list[Explanation]:  # fmt: skip
     """Return the explanations in the order of the examples; `report` is called with the cost of each finished batch."""
-    explanations, broken = list[Explanation](), 0
+    explanations, broken = list[Explanation](), list[int]()
     for batch in batches:
-        rows = [item.scores if item.token_scores is None else item.token_scores for item in batch]
-        nonfinite = [number for number, scores in enumerate(rows) if not np.isfinite(scores).all()]
-        broken += len(nonfinite)
-        if nonfinite and not allow_nan:
-            numbers = [batch[number].index for number in nonfinite]
-            require_finite(method, model, torch.full((len(numbers), 1), torch.nan), numbers)
+        for item in batch:
+            scores = item.scores if item.token_scores is None else item.token_scores
+            if not np.isfinite(scores).all():
+                broken.append(item.index)
+        if broken and not allow_nan:
+            require_finite(method, model, torch.full((len(broken), 1), torch.nan), broken)
         explanations += batch
         report(len(batch) * cost)
     if broken:
-        logger.warning("%s: %d of %d examples have scores that are not finite", method.name, broken, len(explanations))
+        share = f"{len(broken)} of {len(explanations)}"
+        logger.warning("%s: %s examples have scores that are not finite", method.name, share)
     return sorted(explanations, key=lambda item: item.index)
 
 
 def _explain_batches(
     model: ExplainedModel, examples: Sequence[Any], method: Explainer, target: Any, unit: Granularity,
-    batch_size: int | None,
+    batch_size: int | None, attribute_target: bool,
 ) -> Iterator[list[Explanation]]:  # fmt: skip
-    """Yield the explanations of each batch, by one target per example."""
-    for indices in make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU):
-        batch = model.encode([examples[index] for index in indices])
-        targets, logits, scores = _score_batch(model, method, batch, select_targets(target, indices, len(examples)))
-        explanations = describe_batch(model, method, batch, targets, logits, scores, indices)
-        explanations = [replace(item, metadata=read_metadata(examples[item.index])) for item in explanations]
-        # Images and token ids have no words.
-        yield [item if unit == "word" else item.aggregate(unit) for item in explanations]
+    """Yield the explanations of each batch: one target per example, or several of a response."""
+    # Each response has targets of its own, so it is a batch of its own.
+    batches: Iterable[list[int]] = ([index] for index in range(len(examples)))
+    if not isinstance(model, GeneratingModel):
+        batches = make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU)
+    for indices in batches:
+        rows = [examples[index] for index in indices]
+        if isinstance(model, GeneratingModel):
+            described = [_explain_response(model, rows[0], indices[0], method, target, unit, attribute_target)]
+        else:
+            batch = model.encode(rows)
+            scored = _score_batch(model, method, batch, select_targets(target, indices, len(examples)))
+            described = describe_batch(model, method, batch, *scored, indices)
+        items = []
+        for row, item in zip(rows, described, strict=True):
+            named = replace(item, metadata=item.metadata | read_metadata(row))
+            # Images and token ids have no words.
+            items.append(named if unit in ("word", item.unit) else named.aggregate(unit))
+        yield items
 
 
 @torch.no_grad()
@@ -200,184 +202,61 @@ def describe_batch(
     if scores.delta is not None or scores.bias is not None:
         explained = model.task.with_output(method.output).score(logits, target).tolist()
     targets = model.describe_targets(batch, target, logits, explained)
-    predictions = model.describe_targets(batch, model.task.predict(logits, batch), logits)
+    predictions = model.describe_predictions(batch, logits)
     explanations = []
     for row, index in enumerate(indices):
-        prediction = predictions[row]
-        if model.task.name == "regression":
-            prediction = prediction._replace(value=prediction.probability)
-        explanations.append(
-            Explanation(
-                targets=(targets[row],),
-                prediction=prediction,
-                method=method.name,
-                params=method.params,
-                delta=None if scores.delta is None else float(scores.delta[row]),
-                index=index,
-                signed=method.signed,
-                **_describe_positions(batch, row, scores),
-            )
-        )
+        real = batch.attended[row].cpu()
+        values = scores.scores[row].float().cpu()[real].numpy()
+        special = ~batch.content[row].cpu()[real].numpy()
+        fields: dict[str, Any] = {"prediction": predictions[row], "image_shape": batch.image_shape, "index": index}
+        if batch.alignments is None:
+            tokens = [Unit(name) for name in batch.name_positions(row)]
+            fields["unit"] = "token" if batch.image_shape is None else "patch"
+            fields["units"] = [unit for unit, is_special in zip(tokens, special, strict=True) if not is_special]
+            fields["scores"] = values[None, ~special]
+            member = np.eye(len(special))[~special]
+        else:
+            alignment = batch.alignments[row]
+            tokens = [Unit(token, *(span or ())) for token, span in zip(alignment.tokens, alignment.spans, strict=True)]
+            fields |= {"unit": "word", "texts": alignment.texts, "truncated": alignment.truncated}
+            fields["units"] = [Unit(word.text, word.side, word.start, word.end) for word in alignment.words]
+            fields["scores"] = pool(values, alignment.word_of, len(alignment.words))[None]
+            member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
+        if scores.delta is not None:
+            fields["delta"] = float(scores.delta[row])
+        if scores.layers is not None:
+            fields["layers"] = scores.layers[row].float().cpu()[:, real].numpy()
+        if scores.pairs is not None:
+            pairs = scores.pairs[row].double().cpu()[real][:, real].numpy()
+            fields["interactions"] = find_strongest_pairs(member @ pairs @ member.T)
+        fields |= {"tokens": tokens, "token_scores": values[None], "special": special.tolist()}
+        explanations.append(_describe(method, (targets[row],), **fields))
     return explanations
 
 
-def _describe_positions(batch: Batch, row: int, scores: TokenScores) -> dict[str, Any]:
-    """Return an example's tokens and units with their scores, without padding, as fields of `Explanation`."""
-    real = batch.attended[row].cpu()
-    values = scores.scores[row].float().cpu()[real].numpy()
-    special = ~batch.content[row].cpu()[real].numpy()
-    pairs = None if scores.pairs is None else scores.pairs[row].double().cpu()[real][:, real].numpy()
-    shared = {
-        "token_scores": values[None],
-        "special": special.tolist(),
-        "layers": None if scores.layers is None else scores.layers[row].float().cpu()[:, real].numpy(),
-    }
-    if batch.alignments is None:
-        tokens = [Unit(name) for name in _name_positions(batch, row, real)]
-        return shared | {
-            "unit": "token" if batch.image_shape is None else "patch",
-            "units": [unit for unit, is_special in zip(tokens, special, strict=True) if not is_special],
-            "scores": values[None, ~special],
-            "tokens": tokens,
-            "image_shape": batch.image_shape,
-            "interactions": () if pairs is None else find_strongest_pairs(pairs[~special][:, ~special]),
-        }
-    alignment = batch.alignments[row]
-    member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
-    return shared | {
-        "unit": "word",
-        "units": [Unit(word.text, word.side, word.start, word.end) for word in alignment.words],
-        "scores": pool(values, alignment.word_of, len(alignment.words))[None],
-        "tokens": [Unit(token, *(span or ())) for token, span in zip(alignment.tokens, alignment.spans, strict=True)],
-        "interactions": () if pairs is None else find_strongest_pairs(member @ pairs @ member.T),
-        "texts": alignment.texts,
-        "truncated": alignment.truncated,
-    }
-
-
-def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
-    """Return the `most` pairs (i, j, value), i < j, of largest magnitude in a symmetric matrix, without zeros."""
-    first, second = np.triu_indices(len(pairs), 1)
-    values = pairs[first, second]
-    order = np.argsort(-np.abs(values), kind="stable")[:most]
-    return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
-
-
-def _name_positions(batch: Batch, row: int, real: Tensor) -> list[str]:
-    """Return names for positions without text: patches of an image, or token ids."""
-    if batch.image_shape is None:
-        return [str(token) for token in batch.inputs["input_ids"][row].cpu()[real].tolist()]
-    patches = prod(batch.image_shape)
-    # Some vision models put register or distillation tokens between the class token and the patches.
-    others = [f"token {number}" for number in range(1, int(real.sum()) - patches)]
-    return ["class", *others, *(f"patch {number}" for number in range(patches))]
-
-
-def _explain_responses(
-    model: GeneratingModel, examples: Sequence[Any], method: Explainer, target: Any, unit: Granularity,
+def _explain_response(
+    model: GeneratingModel, example: Any, index: int, method: Explainer, target: Any, unit: Granularity,
     attribute_target: bool,
-) -> Iterator[list[Explanation]]:  # fmt: skip
-    """Yield the explanation of each response, by several targets; responses that are not given are generated first.
+) -> Explanation:  # fmt: skip
+    """Explain spans of the response of one example, or the response rather than its foil.
 
     Raises:
-        ExegeteError: `attribute_target` with a foil, or of a method that scores only units of the prompt.
+        ExegeteError: `attribute_target` with a foil, or of a method that scores only units of the prompt; a foil for a
+            method whose scores of a difference are not differences of scores.
     """
     if attribute_target:
         require_token_scores(method)
-    for index, raw_example in enumerate(examples):
-        example: dict[str, Any] = prompt_to_row(raw_example)
-        foil = example.pop("foil", None)
-        if foil is None:
-            item = _explain_response(model, example, method, target, unit, attribute_target)
-        elif attribute_target:
-            raise ExegeteError("a foil begins otherwise than the response: leave it or attribute_target out")
-        else:
-            item = _explain_contrast(model, example, foil, method, unit, index)
-        yield [replace(item, index=index, metadata=item.metadata | read_metadata(raw_example))]
-
-
-def _explain_response(
-    model: GeneratingModel, example: Mapping[str, Any], method: Explainer, target: Any, unit: Granularity,
-    attribute_target: bool,
-) -> Explanation:  # fmt: skip
-    """Explain spans of the response of one example."""
-    batch = model.encode([example])
-    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
-    spans, units = find_target_spans(exchange, target), list_units(batch, unit)
-    targets = torch.tensor(spans, device=batch.device)[:, None]
-    with torch.no_grad(), model.evaluation_mode():
-        table = require_finite_logits(model(batch).logits)
-    described = [model.describe_targets(batch, span, table)[0] for span in targets]
-    scores, response_scores = _score_units(method, model, batch, targets, units, attribute_target)
-    bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
-    if bounds is not None:
-        # The bounds were calibrated on sentences, so they hold for nothing else.
-        sentences = set(exchange.spans("sentences"))
-        bounds[[span not in sentences for span in spans]] = np.nan
-    repeated, metadata = len(exchange.spans("sentences")) - len(spans), dict[str, Any]()
-    if target == "sentences" and repeated:
-        (whole,) = model.describe_targets(batch, model.task.predict(table, batch), table)
-        metadata = {"repeated_sentences": repeated, "response_log_prob": whole.log_prob}
-    return Explanation(
-        targets=tuple(described),
-        units=units.units,
-        scores=scores,
-        unit=unit,
-        method=method.name,
-        texts=alignment.texts,
-        params=method.params,
-        signed=method.signed,
-        truncated=alignment.truncated,
-        bounds=bounds,
-        exchange=exchange,
-        response_scores=response_scores,
-        metadata=metadata,
-    )
-
-
-def _score_units(
-    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, units: Units, attribute_target: bool
-) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return scores [T, U] of the units and, if asked for, [T, R] of the response's tokens, NaN for unseen ones.
-
-    They are computed in whichever direction takes fewer passes.
-    """
-    count = len(units.units)
-    if not attribute_target and is_forward_cheaper(method, len(targets), count):
-        parts = units.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
-        sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
-        if sums is not None:
-            return sums[:, 0].cpu().numpy().astype(np.float32), None
-    assert batch.response is not None
-    wide = replace(batch, content=batch.content | batch.response) if attribute_target else batch
-    scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
-    # Positions without a unit go to an extra column, which is dropped.
-    total = scores.new_zeros(len(scores), count + 1)
-    total.index_add_(1, torch.where(units.number < 0, count, units.number), scores)
-    by_unit: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
-    if not attribute_target:
-        return by_unit, None
-    own: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
-    # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
-    last_read = targets[:, 0, 1:].cpu().numpy() - 2
-    own[np.arange(own.shape[1]) > last_read] = np.nan
-    return by_unit, own
-
-
-def _explain_contrast(
-    model: GeneratingModel, example: dict[str, Any], foil: Any, method: Explainer, unit: Granularity, index: int
-) -> Explanation:
-    """Explain the response rather than the foil, each read after the prompt and its own beginning.
-
-    Raises:
-        ExegeteError: a method whose scores of a difference are not differences of scores.
-    """
+    row = prompt_to_row(example)
+    foil = row.pop("foil", None)
+    if foil is None:
+        return _explain_spans(model, row, index, method, target, unit, attribute_target)
+    if attribute_target:
+        raise ExegeteError("a foil begins otherwise than the response: leave it or attribute_target out")
     if not (method.signed and method.supports_contrasts):
         raise ExegeteError(f"{method.name} explains no difference of two responses: its scores have no sign")
-    response, other = (
-        _explain_response(model, example | change, method, "response", unit, False)
-        for change in ({}, {"response": foil})
-    )
+    # Each is read after the prompt and its own beginning.
+    response = _explain_spans(model, row, index, method, "response", unit, False)
+    other = _explain_spans(model, row | {"response": foil}, index, method, "response", unit, False)
     if response.units != other.units:
         raise ExegeteError(f"the prompt of example {index} is cut differently before response and foil: shorten it")
     log_prob = (response.target.log_prob or 0.0) - (other.target.log_prob or 0.0)
@@ -390,9 +269,32 @@ def _explain_contrast(
     )
 
 
-def require_token_scores(method: Explainer) -> None:
-    """Raise ExegeteError for a method that scores only units of the prompt."""
-    if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
-        raise ExegeteError(
-            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
-        )
+def _explain_spans(
+    model: GeneratingModel, row: Mapping[str, Any], index: int, method: Explainer, target: Any, unit: Granularity,
+    attribute_target: bool,
+) -> Explanation:  # fmt: skip
+    """Explain spans of the response of one example."""
+    batch = model.encode([row])
+    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
+    spans, units = find_target_spans(exchange, target), list_units(batch, unit)
+    targets = torch.tensor(spans, device=batch.device)[:, None]
+    with torch.no_grad(), model.evaluation_mode():
+        table = require_finite_logits(model(batch).logits)
+    scores, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
+    bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
+    sentences, metadata = exchange.spans("sentences"), dict[str, Any]()
+    if bounds is not None:
+        # The bounds were calibrated on sentences, so they hold for nothing else.
+        bounds[[span not in sentences for span in spans]] = np.nan
+    if target == "sentences" and len(sentences) > len(spans):
+        (whole,) = model.describe_predictions(batch, table)
+        metadata = {"repeated_sentences": len(sentences) - len(spans), "response_log_prob": whole.log_prob}
+    about = {"texts": alignment.texts, "truncated": alignment.truncated, "exchange": exchange, "index": index}
+    scored = {"units": units.units, "scores": scores, "bounds": bounds, "response_scores": response_scores}
+    described = tuple(model.describe_targets(batch, span, table)[0] for span in targets)
+    return _describe(method, described, unit=unit, metadata=metadata, **about, **scored)
+
+
+def _describe(method: Explainer, targets: tuple[Target, ...], **fields: Any) -> Explanation:
+    """Return the explanation of these targets by a method."""
+    return Explanation(targets, method=method.name, params=method.params, signed=method.signed, **fields)

@@ -10,11 +10,11 @@ import torch
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers.assumptions import find_broken_assumption, require_assumptions
+from exegete.explainers.assumptions import require_assumptions
 from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.models import Batch, ExplainedModel
 from exegete.models.bi_encoder import BiEncoder
-from exegete.models.checks import Probe
+from exegete.models.checks import Probe, find_failure
 from exegete.models.choices import ChoosingModel
 from exegete.models.loading.load import ModelSource, load
 
@@ -65,7 +65,9 @@ def check_model(model: ModelSource, example: Any = None) -> ModelReport:
         ExegeteError: a model that cannot be loaded or encodes no example.
     """
     explained = load(model)
-    batch = explained.encode([_make_example(explained) if example is None else example])
+    if example is None:
+        example = _make_example(explained)
+    batch = explained.encode([example])
     reports = []
     for name, card in EXPLAINERS.cards(MethodCard).items():
         if card.family not in UNCHECKED:
@@ -84,7 +86,7 @@ def _check_method(model: ExplainedModel, batch: Batch, name: str) -> MethodRepor
         return MethodReport(name, "refused", str(error))
     if model.dtype.itemsize < 4:
         return MethodReport(name, "approximate", f"weights in {str(model.dtype).removeprefix('torch.')}")
-    apart = find_broken_assumption(model, "padding", Probe(model, batch))
+    apart = find_failure(model, "padding", Probe(model, batch))
     return MethodReport(name, "exact", f"{apart}: texts of each length run apart" if apart else "")
 
 

@@ -1,7 +1,8 @@
-"""The cost of explaining one answer, counted in advance."""
+"""The cost of explaining, counted or measured in advance."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -12,19 +13,21 @@ from torch import Tensor
 
 from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
-from exegete.explainers.assumptions import require_removal
-from exegete.explainers.attribute_examples import require_token_scores
+from exegete.explainers.assumptions import require_removal, require_token_scores
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, count_targets_per_pass
-from exegete.explainers.gradients.forward_sums import is_forward_cheaper
 from exegete.explainers.registry import is_removal_method, resolve_unit
-from exegete.explainers.units import list_units
+from exegete.explainers.units import is_forward_cheaper, list_units
 from exegete.models import ExplainedModel
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.passes.forward_mode import PASSES_PER_PART
 
+AVERAGE_LENGTH, MEASURED_PASSES = 32, 100
+"""Content positions of an example, to compare the costs of methods; passes from which on the time is estimated."""
+TIMED_EXAMPLES = 16
+"""Examples on which a pass is timed."""
 DEFAULT_NEW_TOKENS = 64
 """Tokens that a response without a limit of the user's may have."""
 
@@ -95,7 +98,9 @@ def plan_work(
     (exchange,) = batch.exchanges or ()
     count = len(exchange.tokens)
     # Words of a response that does not exist yet are unknown; each token may be one.
-    rows = len(find_target_spans(exchange, "tokens" if target == "words" and not has_response else target))
+    if target == "words" and not has_response:
+        target = "tokens"
+    rows = len(find_target_spans(exchange, target))
     units = len(list_units(batch, unit).units)
     by_units = not attribute_target and is_forward_cheaper(method, rows, units)
     targets_per_pass = count_targets_per_pass(batch.length)
@@ -176,3 +181,19 @@ def _organise_passes(
     if isinstance(method, EmbeddingGradient) and min(targets_per_pass, rows) > 1:
         return forward, backward * rows, f"back from {min(targets_per_pass, rows)} rows at a time"
     return forward, backward * rows, "back from one row at a time"
+
+
+@torch.no_grad()
+def measure_pass(model: ExplainedModel, examples: Sequence[Any]) -> float:
+    """Return the seconds per example of a forward pass, measured on the first few examples.
+
+    A server's answers are kept, so that only its first one is timed.
+    """
+    batch = model.encode([examples[index] for index in range(min(TIMED_EXAMPLES, len(examples)))])
+    with model.evaluation_mode():
+        # The first pass allocates memory and chooses kernels, so the second one is timed.
+        if not model.is_remote:
+            model(batch)
+        begun = time.perf_counter()
+        model(batch)
+    return (time.perf_counter() - begun) / len(batch)

@@ -137,8 +137,9 @@ def resolve_unit(
     resolved = explainer(method, **params)
     if "granularity" in resolved.params and unit is not None:
         resolved = explainer(resolved.name, **resolved.params | {"granularity": unit})
-    own = resolved.params.get("granularity") if is_generating else None
-    return resolved, own or unit or (resolved.params.get("unit") if is_generating else None) or "word"
+    if not is_generating:
+        return resolved, unit or "word"
+    return resolved, resolved.params.get("granularity") or unit or resolved.params.get("unit") or "word"
 
 
 def is_removal_method(explainer_class: type[Explainer]) -> bool:

@@ -1,16 +1,22 @@
-"""Units of a text that are scored or removed: tokens, words, sentences, paragraphs or whole texts."""
+"""Units of a text that are scored or removed (tokens, words, sentences, paragraphs, texts), and their scores."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.granularity import Granularity
 from exegete.data.sentences import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
 from exegete.errors import ExegeteError, check_choice
-from exegete.models import Batch
+from exegete.explainers.base import DimensionwiseExplainer, Explainer
+from exegete.models import Batch, ExplainedModel
+from exegete.models.passes.forward_mode import PASSES_PER_PART, compute_directional_derivatives
 from exegete.reports.records import Unit
 
 ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends}
@@ -101,3 +107,87 @@ def list_units(batch: Batch, unit: Granularity) -> Units:
         # A token may cover no characters, as a piece of a byte sequence.
         units.append(Unit(name or alignment.tokens[inside[0]], side, start, end))
     return Units(tuple(units), number)
+
+
+def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
+    """Return the `most` pairs (i, j, value), i < j, of largest magnitude in a symmetric matrix, without zeros."""
+    first, second = np.triu_indices(len(pairs), 1)
+    values = pairs[first, second]
+    order = np.argsort(-np.abs(values), kind="stable")[:most]
+    return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
+
+
+NO_FORWARD_DERIVATIVE = "forward AD"
+"""Words of torch's error for an operation without a forward-mode derivative."""
+
+
+def is_forward_cheaper(method: Explainer, targets: int, parts: int) -> bool:
+    """Return whether forward-mode passes, one per part, are fewer than backward passes, one per target.
+
+    Only for methods whose scores are sums of a direction times a gradient, and not of probabilities, which are not
+    linear in the numbers that forward mode carries.
+    """
+    if not isinstance(method, DimensionwiseExplainer) or method.aggregate != "sum" or method.output == "prob":
+        return False
+    return type(method).points is not DimensionwiseExplainer.points and PASSES_PER_PART * parts < targets
+
+
+@torch.no_grad()
+def sum_scores_forward(
+    method: Explainer, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor], parts: Tensor
+) -> Tensor | None:
+    """Return sums [T, B, U] of a method's scores over each part [U, B, L], or None if only backward passes will do.
+
+    Σ_{i in part} ⟨direction_i, ∂f/∂E_i⟩ is the derivative of f along the direction restricted to the part: one
+    forward-mode pass per part serves all targets.
+    """
+    if not isinstance(method, DimensionwiseExplainer):
+        return None
+    with model.evaluation_mode():
+        explained = model.with_output(method.output)
+        points = method.points(explained, batch)
+        if points is None:
+            return None
+        total: Tensor | None = None
+        try:
+            with method.override_derivatives(explained):
+                for at, direction in points:
+                    slopes = compute_directional_derivatives(explained, batch, at, direction, parts & batch.content)
+                    total = slopes if total is None else total + slopes
+        except NotImplementedError as error:
+            # torch raises this for operations without a forward-mode derivative (grouped products of experts), and
+            # offers no other way to ask. The caller then runs backward passes, which give the same scores.
+            if NO_FORWARD_DERIVATIVE not in str(error):
+                raise
+            return None
+    assert total is not None
+    return torch.stack([explained.task.score(total, target).T for target in targets])
+
+
+def score_units(
+    method: Explainer, model: ExplainedModel, batch: Batch, targets: Tensor, units: Units, *, attribute_target: bool
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Return scores [T, U] of the units and, if asked for, [T, R] of the response's tokens, NaN for unseen ones.
+
+    They are computed in whichever direction takes fewer passes.
+    """
+    count = len(units.units)
+    if not attribute_target and is_forward_cheaper(method, len(targets), count):
+        parts = units.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
+        sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
+        if sums is not None:
+            return sums[:, 0].cpu().numpy().astype(np.float32), None
+    assert batch.response is not None
+    wide = replace(batch, content=batch.content | batch.response) if attribute_target else batch
+    scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
+    # Positions without a unit go to an extra column, which is dropped.
+    total = scores.new_zeros(len(scores), count + 1)
+    total.index_add_(1, torch.where(units.number < 0, count, units.number), scores)
+    by_unit: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
+    if not attribute_target:
+        return by_unit, None
+    own: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
+    # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
+    last_read = targets[:, 0, 1:].cpu().numpy() - 2
+    own[np.arange(own.shape[1]) > last_read] = np.nan
+    return by_unit, own

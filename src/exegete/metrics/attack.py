@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from exegete.data.alignment import split_words
 from exegete.data.swaps import Swap, apply_swaps, find_swaps
 from exegete.errors import ExegeteError
-from exegete.explainers.batches import make_batches
 from exegete.models import ExplainedModel
-from exegete.models.encoding.encode import example_to_row
+from exegete.models.encoding.encode import example_to_row, make_batches
 from exegete.models.encoding.labels import renumber_labels
 from exegete.reports.progress import progress_bar
 
@@ -58,7 +57,7 @@ class AttackReport:
     @property
     def counts(self) -> Counter[Status]:
         """The number of examples by the status that their attack ended with."""
-        return Counter(example.status for example in self.examples)
+        return Counter([example.status for example in self.examples])
 
     @property
     def figures(self) -> dict[str, float]:
@@ -69,18 +68,16 @@ class AttackReport:
         successes. `words_per_input`: mean over all. `queries`: texts that the model was shown, mean over the examples
         that were right.
         """
-        total, count = len(self.examples), self.counts
-        right = total - count["wrong already"]
-        won = [example for example in self.examples if example.status == "succeeded"]
-        queries = [example.queries for example in self.examples if example.status != "wrong already"]
+        frame = self.to_pandas()
+        right, won = frame[frame["status"] != "wrong already"], frame[frame["status"] == "succeeded"]
         return {
             "successes": float(len(won)),
-            "original_accuracy": right / total,
-            "accuracy_under_attack": (right - len(won)) / total,
-            "success_rate": len(won) / right if right else math.nan,
-            "perturbed_words": _mean([example.changed / example.words for example in won]),
-            "words_per_input": _mean([example.words for example in self.examples]),
-            "queries": _mean(queries),
+            "original_accuracy": len(right) / len(frame),
+            "accuracy_under_attack": (len(right) - len(won)) / len(frame),
+            "success_rate": len(won) / len(right) if len(right) else math.nan,
+            "perturbed_words": float((won["changed"] / won["words"]).mean()),
+            "words_per_input": float(frame["words"].mean()),
+            "queries": float(right["queries"].mean()),
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -171,14 +168,13 @@ class _Attempt:
                     moves += [_Move(side, number, word) for word in swap.choices]
         return moves
 
-    def apply_swaps(self, move: _Move | None = None) -> dict[str, str]:
-        """Return the texts, by column, with the swaps made so far and one more."""
-        moves = [*self.moves, move] if move else self.moves
-        changed = []
+    def apply_swaps(self, *more: _Move) -> dict[str, str]:
+        """Return the texts, by column, with the swaps made so far and more."""
+        changed = {}
         for side, text in enumerate(self.texts):
-            words = {each.passage: each.word for each in moves if each.side == side}
-            changed.append(apply_swaps(text, self.passages[side], words))
-        return dict(zip(SIDES, changed, strict=False))
+            words = {each.passage: each.word for each in (*self.moves, *more) if each.side == side}
+            changed[SIDES[side]] = apply_swaps(text, self.passages[side], words)
+        return changed
 
     def start(self, answer: NDArray[np.float64]) -> None:
         """Record the class probabilities of the original texts."""
@@ -198,16 +194,15 @@ class _Attempt:
 
     def to_result(self) -> AttackResult:
         """Return the outcome; a failed attack leaves the texts unchanged."""
+        if self.status != "succeeded":
+            self.moves, self.last = [], self.first
         assert self.first is not None
         assert self.last is not None
         assert self.status is not None
-        won = self.status == "succeeded"
-        end = self.last if won else self.first
-        texts = self.apply_swaps() if won else dict(zip(SIDES, self.texts, strict=False))
-        words, changed = self._count_words()
+        texts, (words, changed) = self.apply_swaps(), self._count_words()
         return AttackResult(
-            self.status, texts["text"], texts.get("text_pair"), self.label, int(end.argmax()),
-            float(self.first[self.label]), float(end[self.label]), words, changed if won else 0, self.queries,
+            self.status, texts["text"], texts.get("text_pair"), self.label, int(self.last.argmax()),
+            float(self.first[self.label]), float(self.last[self.label]), words, changed, self.queries,
         )  # fmt: skip
 
     def _count_words(self) -> tuple[int, int]:
@@ -232,8 +227,10 @@ def _run_attempts(model: ExplainedModel, attempts: Sequence[_Attempt], budget: f
         for attempt in running:
             moves = attempt.list_moves()
             allowed = moves[: int(min(budget - attempt.queries, len(moves)))]
-            if not allowed:
-                attempt.status = "out of queries" if moves else "failed"
+            if not moves:
+                attempt.status = "failed"
+            elif not allowed:
+                attempt.status = "out of queries"
             rounds.append(allowed)
             texts += [attempt.apply_swaps(move) for move in allowed]
         answers = iter(_predict(model, texts))
@@ -249,7 +246,9 @@ def _run_attempts(model: ExplainedModel, attempts: Sequence[_Attempt], budget: f
 def _predict(model: ExplainedModel, rows: Sequence[Mapping[str, str]]) -> list[NDArray[np.float64]]:
     """Return the class probabilities of every row, computed in batches of similar length."""
     answers: dict[int, NDArray[np.float64]] = {}
-    for indices in make_batches(model, rows) if rows else ():
+    if not rows:
+        return []
+    for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
         answers |= zip(indices, model.probabilities(batch).double().cpu().numpy(), strict=True)
     return [answers[index] for index in range(len(rows))]
@@ -268,7 +267,3 @@ def _require_attackable(model: ExplainedModel, rows: Sequence[Any], budget: int 
             raise ExegeteError(
                 f"row {number} has no label that is a class: an attack changes predictions that are right"
             )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan

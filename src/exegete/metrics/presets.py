@@ -40,8 +40,5 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "aopc_comprehensiveness": _AML_AOPC,
         "token_f1": {"level": "token", "k": 25},
     },
-    "regex": {
-        "normalised_comprehensiveness": {"how": "pad"},
-        "normalised_sufficiency": {"how": "pad"},
-    },
+    "regex": {"normalised_comprehensiveness": {"how": "pad"}, "normalised_sufficiency": {"how": "pad"}},
 }

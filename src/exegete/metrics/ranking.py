@@ -47,7 +47,10 @@ def fractions_to_counts(count: Tensor, fractions: Sequence[float], rounding: Rou
     denominators = torch.tensor([[fraction.denominator] for fraction in exact], device=count.device)
     if rounding == "ceil":
         return ((count * numerators + denominators - 1) // denominators).clamp(min=1)
-    return (count * numerators // denominators).clamp(min=1 if rounding == "er" else 0)
+    whole = count * numerators // denominators
+    if rounding == "er":
+        return whole.clamp(min=1)
+    return whole
 
 
 def top_fraction(attribution: Tensor, batch: Batch, fractions: Sequence[float], rounding: Rounding = "ceil") -> Tensor:

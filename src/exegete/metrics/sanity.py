@@ -7,14 +7,13 @@ not explain the model. A model trained on shuffled labels (`exegete train random
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from torch import nn
@@ -23,11 +22,8 @@ from exegete.explainers import Explainer, attribute
 from exegete.models import ExplainedModel
 from exegete.models.layers.architecture import get_layers
 from exegete.reports.explanations import Explanation
-from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import plot_curves
 
 Floats = NDArray[np.float64]
-X_LABEL = "randomised parts, from the head down"
 
 
 @dataclass(frozen=True)
@@ -105,22 +101,14 @@ def rank_correlations(one: Sequence[Explanation], other: Sequence[Explanation], 
     """
     values = []
     for left, right in zip(one, other, strict=True):
-        pair = [np.array(item.content_scores, dtype=np.float64) for item in (left, right)]
+        pair = np.array([left.content_scores, right.content_scores], dtype=np.float64)
         if absolute:
-            pair = [np.abs(scores) for scores in pair]
-        defined = len(pair[0]) > 1 and all(np.isfinite(scores).all() and np.ptp(scores) > 0 for scores in pair)
-        values.append(float(spearmanr(pair[0], pair[1]).statistic) if defined else np.nan)
+            pair = np.abs(pair)
+        rho = np.nan
+        if pair.shape[1] > 1 and np.isfinite(pair).all() and (np.ptp(pair, axis=1) > 0).all():
+            rho = float(spearmanr(*pair).statistic)
+        values.append(rho)
     return np.array(values, dtype=np.float64)
-
-
-def plot_cascades(cascades: Mapping[str, Cascade]) -> Figure:
-    """Return a figure with a line for each method: mean similarity at each stage, ± one standard deviation."""
-    curves = []
-    for name, cascade in cascades.items():
-        deviation = np.nanstd(cascade.values, 1)
-        stage, mean = np.arange(len(cascade.stages)), cascade.means
-        curves.append(Curve(name, "sanity", stage, mean, mean - deviation, mean + deviation, X_LABEL, "Spearman's ρ"))
-    return plot_curves(curves)
 
 
 def _group_weights(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]]:

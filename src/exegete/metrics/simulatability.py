@@ -36,7 +36,7 @@ def simulatability_gain(explained: float, unexplained: float) -> float:
     Negative if explanations mislead; NaN if no guess was wrong without them.
 
     Args:
-        explained: share of correct guesses by students, people or a chat model with explanations.
+        explained: share of correct guesses by students or people with explanations.
         unexplained: the same without explanations.
     """
     if unexplained < 1:
@@ -52,16 +52,8 @@ def pearson(one: ArrayLike, other: ArrayLike) -> float:
     return float((a * b).sum() / norm) if norm else float("nan")
 
 
-def _agreement(one: NDArray[Any], other: NDArray[Any]) -> float:
-    return float((one == other).mean())
-
-
-def _span_agreement(one: NDArray[Any], other: NDArray[Any]) -> float:
-    return float((one == other).all(-1).mean())
-
-
 SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], float]] = {
-    "classification": _agreement,
+    "classification": lambda one, other: float((one == other).mean()),
     "regression": pearson,
-    "span": _span_agreement,
+    "span": lambda one, other: float((one == other).all(-1).mean()),
 }

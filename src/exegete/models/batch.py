@@ -1,10 +1,11 @@
-"""Batches: padded inputs with masks of what their positions are."""
+"""Batches (padded inputs with masks of what their positions are), and what a forward pass over one returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from math import prod
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -162,6 +163,16 @@ class Batch:
             return self, columns
         return self._map_tensors(lambda tensor: tensor[:, columns], PER_POSITION), columns
 
+    def name_positions(self, row: int) -> list[str]:
+        """Return names for an example's real positions if they have no text: patches of an image, or token ids."""
+        real = self.attended[row].cpu()
+        if self.image_shape is None:
+            return [str(token) for token in self.inputs["input_ids"][row].cpu()[real].tolist()]
+        patches = prod(self.image_shape)
+        # Some vision models put register or distillation tokens between the class token and the patches.
+        others = [f"token {number}" for number in range(1, int(real.sum()) - patches)]
+        return ["class", *others, *(f"patch {number}" for number in range(patches))]
+
     def _map_tensors(self, change: Callable[[Tensor], Tensor], names: frozenset[str] | None = None) -> Self:
         """Return the batch with all tensors, or those named `names`, changed."""
         fields: dict[str, Any] = {}
@@ -186,3 +197,153 @@ def _check_response(response: Tensor, attended: Tensor) -> None:
         raise ExegeteError("expected a response of one token at least in every row, after a prompt and without padding")
     if (starts.sum(1) > 1).any():
         raise ExegeteError("expected a response's tokens side by side")
+
+
+class ResponsePositions(NamedTuple):
+    """The `positions` [B, R] of the responses' tokens; `real` [B, R] is False after the end of a shorter response."""
+
+    positions: Tensor
+    real: Tensor
+
+
+def find_response_positions(response: Tensor) -> ResponsePositions:
+    """Return the positions marked in `response` [B, L]; after a response's end they are 1, a valid index."""
+    count = response.sum(1)
+    longest = int(count.max())
+    real = torch.arange(longest, device=response.device) < count[:, None]
+    # A stable sort moves the marked positions to the left without changing their order.
+    positions = (~response).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
+    return ResponsePositions(positions.masked_fill(~real, 1), real)
+
+
+def find_predicting_columns(response: Tensor) -> Tensor:
+    """Return the columns [K] at which any response token of the batch is predicted, ascending."""
+    # The logits at a position predict the token after it.
+    return response[:, 1:].any(0).nonzero().flatten()
+
+
+def require_response(batch: Batch) -> Tensor:
+    """Return the response's mask [B, L].
+
+    Raises:
+        ExegeteError: the batch has no responses.
+    """
+    if batch.response is None:
+        raise _missing_mask_error("generated text", "where the response is", "response=mask")
+    return batch.response
+
+
+def require_decoder_mask(batch: Batch) -> Tensor:
+    """Return the mask [B, L] of what the decoder of an encoder-decoder reads.
+
+    Raises:
+        ExegeteError: the batch has no responses.
+    """
+    if batch.decoder_mask is None:
+        raise _missing_mask_error(
+            "an encoder with a decoder", "what the decoder reads", "response=mask, decoder_mask=mask"
+        )
+    return batch.decoder_mask
+
+
+def _missing_mask_error(subject: str, what: str, arguments: str) -> ExegeteError:
+    return ExegeteError(
+        f"{subject} needs a batch that says {what}: use model.batch(prompt_ids, response_ids), "
+        f"or Batch.from_ids(…, {arguments})"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The quantities that a forward pass should record, layer by layer.
+
+    Args:
+        attentions: attention weights [B, H, L, L] after the softmax and before dropout.
+        heads: queries, keys and values [B, H, L, d_h] (after rotary embedding, keys and values repeated under grouped
+            queries), and the factor that q·k is multiplied by.
+        hidden_states: hidden states [B, L, d], the output of the embeddings first.
+        differentiable_twice: use attention that has a second derivative; fused kernels lack it.
+        last_only: only the last layer's attentions are needed, so that fused kernels can compute the others.
+        heads_only: the pass may end without logits once all `heads` are recorded.
+        distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].
+        query_gradient: with `differentiable_twice`: only first derivatives are needed, in which queries and keys get
+            this factor of their gradient, so that fused kernels can compute attention after all.
+    """
+
+    attentions: bool = False
+    heads: bool = False
+    hidden_states: bool = False
+    differentiable_twice: bool = False
+    last_only: bool = False
+    heads_only: bool = False
+    distribution: bool = False
+    query_gradient: float | None = None
+
+    def __or__(self, other: Capture) -> Capture:
+        """Return a request for everything that at least one of the two asks for."""
+        return Capture(
+            self.attentions or other.attentions,
+            self.heads or other.heads,
+            self.hidden_states or other.hidden_states,
+            self.differentiable_twice or other.differentiable_twice,
+            # A request without attentions says nothing about which layers' attentions are needed.
+            all(request.last_only for request in (self, other) if request.attentions),
+            self.heads_only and other.heads_only,
+            self.distribution or other.distribution,
+            self.query_gradient if self.query_gradient == other.query_gradient else None,
+        )
+
+    @property
+    def needs_own_attention(self) -> bool:
+        """Whether our attention function has to replace the model's."""
+        return self.attentions or self.heads or self.differentiable_twice
+
+    @property
+    def allows_fused_kernel(self) -> bool:
+        """Whether attention whose weights are not needed can be computed by a kernel without second derivatives."""
+        return not self.differentiable_twice or self.query_gradient is not None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of one forward pass; what `Capture` did not ask for is empty.
+
+    Args:
+        logits: [B, C] (spans: [B, 2, L]).
+        embeddings: the input embeddings [B, L, d] of the pass, if they were passed in.
+        attentions: one tensor per layer, as are `queries`, `keys` and `values`.
+        blocks: attentions in the order in which they ran, in models with several per layer. Each is between the
+            positions of its sides: an encoder's [B, H, S, S], then alternately its decoder's self-attention
+            [B, H, T, T] and cross-attention [B, H, T, S].
+        scalings: the factor that q·k is multiplied by, per layer.
+        hidden_states: the embeddings' output, then one tensor per layer.
+        distribution: the scores of all choices, see `Capture`.
+    """
+
+    logits: Tensor
+    embeddings: Tensor | None = None
+    attentions: tuple[Tensor, ...] = ()
+    blocks: tuple[Tensor, ...] = ()
+    queries: tuple[Tensor, ...] = ()
+    keys: tuple[Tensor, ...] = ()
+    values: tuple[Tensor, ...] = ()
+    scalings: tuple[float, ...] = ()
+    hidden_states: tuple[Tensor, ...] = ()
+    distribution: Tensor | None = None
+
+
+def require_finite_logits(logits: Tensor) -> Tensor:
+    """Return the logits.
+
+    Raises:
+        ExegeteError: a logit is NaN or +∞, so that no explanation of the model would mean anything.
+    """
+    # −∞ is allowed: it masks outputs.
+    if (torch.isnan(logits) | torch.isposinf(logits)).any():
+        raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
+    return logits
+
+
+def to_float32(values: Tensor) -> Tensor:
+    """Return floating point values in float32, or unchanged if their type is wider."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

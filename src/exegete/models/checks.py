@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError, ModelFailedError
-from exegete.models.batch import PER_POSITION, Batch
+from exegete.models.batch import PER_POSITION, Batch, Capture, require_finite_logits
 from exegete.models.layers.architecture import get_base_model, unwrap_adapter
-from exegete.models.outputs import Capture, require_finite_logits
 from exegete.models.passes.replace_inputs import find_last_tokens
 from exegete.models.state import freeze_weights
 
@@ -37,11 +36,12 @@ TOLERANCE = {8: 1e-6, 4: 1e-4, 2: 5e-2}
 _FOUND = WeakKeyDictionary[nn.Module, dict[str, Any]]()
 
 
+@dataclass
 class Probe:
     """One example, and the model's answer to it, which are the same for all checks of one call."""
 
-    def __init__(self, model: Any, batch: Batch) -> None:
-        self.model, self.batch = model, batch
+    model: Any
+    batch: Batch
 
     @cached_property
     def alone(self) -> Batch:
@@ -134,8 +134,10 @@ def take_example(model: Any, batch: Batch) -> Batch:
     """
     lengths = batch.attended.sum(1)
     enough = lengths >= LEAST
-    row = int(lengths.masked_fill(~enough, batch.length + 1).argmin() if enough.any() else lengths.argmax())
-    alone = batch.select([row]).trim_padding()[0]
+    row = lengths.argmax()
+    if enough.any():
+        row = lengths.masked_fill(~enough, batch.length + 1).argmin()
+    alone = batch.select([int(row)]).trim_padding()[0]
     if not model.has_text_head or model.modality == "image":
         return alone
     return alone._map_tensors(lambda values: values[:, :MOST], PER_POSITION)

@@ -11,16 +11,20 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch
+from exegete.models.batch import Batch, Capture, Outputs, require_finite_logits
 from exegete.models.checks import Probe, find_failure, is_changed_by_padding, make_readout_weights
 from exegete.models.encoding import encode as encoding
 from exegete.models.hugging_face import HuggingFaceModel
-from exegete.models.outputs import Capture, Outputs, require_finite_logits
 from exegete.models.passes.capture import PassEnded, record_attention
-from exegete.models.passes.checkpointing import enable_checkpointing, is_checkpointed
 from exegete.models.passes.replace_inputs import mark_last_token, replace_embeddings
 from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
-from exegete.models.state import choose_attention_type, remove_added_hooks, with_lock
+from exegete.models.state import (
+    choose_attention_type,
+    enable_checkpointing,
+    is_checkpointed,
+    remove_added_hooks,
+    with_lock,
+)
 from exegete.reports.records import Target
 
 
@@ -298,6 +302,13 @@ class ExplainedModel(HuggingFaceModel):
                 )
             )
         return targets
+
+    def describe_predictions(self, batch: Batch, logits: Tensor) -> list[Target]:
+        """Return each prediction's name, value and probability from logits [B, C]; a regression's value is a number."""
+        predictions = self.describe_targets(batch, self.task.predict(logits, batch), logits)
+        if self.task.name != "regression":
+            return predictions
+        return [prediction._replace(value=prediction.probability) for prediction in predictions]
 
     def _name_target(self, batch: Batch, row: int, value: int | tuple[int, int]) -> str:
         """Return the name of a target: a label, two labels, or the text that a span covers."""

@@ -64,7 +64,9 @@ class HuggingFaceModel(nn.Module):
 
     def __repr__(self) -> str:
         names = self.labels
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        shown = ", ".join(names[:6])
+        if len(names) > 6:
+            shown += f" and {len(names) - 6} more"
         name = self.config._name_or_path or type(self.model).__name__
         length = f"up to {self.max_length} tokens" if self.max_length < UNLIMITED else ""
         facts = (self.task.name, shown, self.config.model_type, length, str(self.device))
@@ -275,8 +277,8 @@ class HuggingFaceModel(nn.Module):
         if self.modality == "image":
             blank = self.embed(replace(batch, inputs={"pixel_values": torch.zeros_like(batch.inputs["pixel_values"])}))
         else:
-            token = torch.tensor(self.mask_id if kind == "mask" else self.pad_id, device=batch.device)
-            blank = self.embedding(token).expand_as(embeddings)
+            token = self.mask_id if kind == "mask" else self.pad_id
+            blank = self.embedding(torch.tensor(token, device=batch.device)).expand_as(embeddings)
         return torch.where(batch.content[..., None], blank, embeddings)
 
     def _embed_ids(self, batch: Batch, embeddings: Tensor, ids: Sequence[int]) -> Tensor:

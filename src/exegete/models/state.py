@@ -11,15 +11,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from exegete.errors import ExegeteError
+from exegete.models.batch import Capture
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -245,3 +248,45 @@ def _restore_attention_modules(model: PreTrainedModel) -> Iterator[None]:
             module.attention_type = attention_type
             if attention is not None:
                 module._modules["self"] = attention
+
+
+def is_checkpointed(model: nn.Module) -> bool:
+    """Return whether the user has enabled gradient checkpointing in a layer."""
+    # transformers' own property has another name in each version, and warns under the old one.
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+@contextmanager
+def enable_checkpointing(model: PreTrainedModel, capture: Capture) -> Iterator[None]:
+    """Let layers store only their inputs inside the block, and run again when a gradient passes through them.
+
+    This extends `model.gradient_checkpointing_enable()`, which transformers obeys in training mode only, to evaluation
+    mode. It has no effect on passes that record attention, are differentiated twice, or swap BigBird's attention:
+    run again, their layers would compute something else.
+    """
+    is_sparse = getattr(model.config, "attention_type", None) == "block_sparse"
+    chosen: list[nn.Module] = []
+    if not (capture.needs_own_attention or is_sparse):
+        # Not the last layer: `skip_unread_positions` changes it for the time of the forward pass only.
+        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)][:-1]
+        chosen = [layer for layer in layers if layer.gradient_checkpointing and not layer.training]
+    before = [(layer, layer.__dict__.get("forward")) for layer in chosen]
+    for layer in chosen:
+        layer.forward = partial(_run_checkpointed, layer.forward)
+    try:
+        yield
+    finally:
+        for layer, own in before:
+            if own is None:
+                del layer.__dict__["forward"]
+            else:
+                # Accelerate's hooks also replace `forward` on the instance.
+                layer.forward = own
+
+
+def _run_checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # A second run would add its keys and values to the cache once more.
+    if not torch.is_grad_enabled() or kwargs.get("past_key_values") is not None:
+        return forward(*args, **kwargs)
+    # In evaluation mode nothing is drawn, so the random state need not be saved.
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

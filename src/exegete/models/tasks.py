@@ -13,9 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, check_choice, unknown
-from exegete.models.batch import Batch
-from exegete.models.outputs import to_float32
-from exegete.models.response_positions import find_predicting_columns, find_response_positions, require_response
+from exegete.models.batch import Batch, find_predicting_columns, find_response_positions, require_response, to_float32
 
 OutputKind = Literal["logit", "log_prob", "prob"]
 
@@ -93,8 +91,10 @@ class Task(ABC):
             ExegeteError: another shape than one row per example, floating point numbers, or no such output.
         """
         is_contrast = target.ndim == 2 and self.has_contrasts
-        has_pairs = is_contrast or self.target_dimensions == 2
-        require_integers(target, [len(batch), 2] if has_pairs else [len(batch)])
+        shape = [len(batch)]
+        if is_contrast or self.target_dimensions == 2:
+            shape.append(2)
+        require_integers(target, shape)
         if ((target < 0) | (target >= outputs)).any():
             raise ExegeteError(f"expected targets from 0 to {outputs - 1}, got {target.flatten().tolist()}")
         return target

@@ -144,10 +144,6 @@ def _normalise_softmax(scores: Tensor, attended: Tensor) -> Tensor:
     return (SOFTMAX_SCALE * scores).masked_fill(~attended, -torch.inf).softmax(1)
 
 
-def _keep_scores(scores: Tensor, attended: Tensor) -> Tensor:
-    return scores
-
-
 def _normalise_l2(scores: Tensor, attended: Tensor) -> Tensor:
     scores = scores.masked_fill(~attended, 0.0)
     # MIN_NORM² inside the root: the derivative of a root is infinite at 0
@@ -172,7 +168,7 @@ def _pointwise_kl(scores: Tensor, rationale: Tensor) -> Tensor:
 
 NORMALISATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": _normalise_softmax,
-    "none": _keep_scores,
+    "none": lambda scores, attended: scores,
     "l2": _normalise_l2,
     "sum": _normalise_sum,
 }

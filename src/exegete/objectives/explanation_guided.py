@@ -104,7 +104,8 @@ class ExplanationGuidedLoss(LabelledObjective):
         target = self._get_gold_target(step)
         scores = self._ask_teacher(step, target)
         least_important = select_least_important(scores, batch.content, self.mask_ratio)
-        masked_outputs = model(_mask_tokens(batch, least_important, model.mask_id), capture=LAST)
+        masked_ids = batch.inputs["input_ids"].masked_fill(least_important, model.mask_id)
+        masked_outputs = model(replace(batch, inputs=batch.inputs | {"input_ids": masked_ids}), capture=LAST)
         teacher = to_distribution(scores, batch.content)
         divergence = self._compare(_attention_distribution(step, step.outputs, target), teacher)
         # eq. 7: the masked input is compared with the scores of the unmasked one
@@ -136,12 +137,6 @@ class ExplanationGuidedLoss(LabelledObjective):
         if self.direction == "attention":
             return _compute_kl(attention, teacher)
         return _compute_kl(teacher, attention)
-
-
-def _mask_tokens(batch: Batch, positions: Tensor, mask_id: int) -> Batch:
-    return replace(
-        batch, inputs=batch.inputs | {"input_ids": batch.inputs["input_ids"].masked_fill(positions, mask_id)}
-    )
 
 
 def _attention_distribution(step: TrainingStep, outputs: Outputs, target: Tensor) -> Tensor:

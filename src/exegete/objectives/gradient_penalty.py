@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.explainers.base import compute_gradient, embed_with_gradient
 from exegete.models import Capture
-from exegete.models.outputs import to_float32
+from exegete.models.batch import to_float32
 from exegete.objectives.base import LabelledObjective, TrainingStep, task_losses
 
 
@@ -43,18 +43,15 @@ class GradientPenalty(LabelledObjective):
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean gradient norm over the labelled examples, a scalar."""
-        keep_graph = step.context.training and torch.is_grad_enabled()
-        gradient = _loss_gradient(step) if keep_graph else _separate_loss_gradient(step)
+        if step.context.training and torch.is_grad_enabled():
+            gradient = compute_gradient(step.task_losses, step.require_embeddings(self.name), keep_graph=True)
+        else:
+            gradient = _separate_loss_gradient(step)
         gradient = gradient.masked_fill(~step.batch.attended[..., None], 0.0)
         # squares of half-precision gradients underflow
         gradient = to_float32(gradient)
         norms: Tensor = torch.linalg.vector_norm(gradient, dim=(1, 2))
         return self.mean_over_labelled(step, norms)
-
-
-def _loss_gradient(step: TrainingStep) -> Tensor:
-    """Return ∂ℓ_b/∂E_b [B, L, d] with its graph."""
-    return compute_gradient(step.task_losses, step.require_embeddings(GradientPenalty.name), keep_graph=True)
 
 
 def _separate_loss_gradient(step: TrainingStep) -> Tensor:

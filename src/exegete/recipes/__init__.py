@@ -19,18 +19,6 @@ else:
     __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
-    "RECIPES",
-    "AmlRecipe",
-    "At2Recipe",
-    "CiteRecipe",
-    "FreshRecipe",
-    "IvraRecipe",
-    "LoraRecipe",
-    "RandomLabelsRecipe",
-    "Recipe",
-    "RecipeFactory",
-    "SmatRecipe",
-    "extract_rationales",
-    "list_recipes",
-    "recipe",
-]
+    "RECIPES", "AmlRecipe", "At2Recipe", "CiteRecipe", "FreshRecipe", "IvraRecipe", "LoraRecipe",
+    "RandomLabelsRecipe", "Recipe", "RecipeFactory", "SmatRecipe", "extract_rationales", "list_recipes", "recipe"
+]  # fmt: skip

@@ -16,12 +16,10 @@ from exegete.explainers.attributive_masking.retokenization import Aggregation
 from exegete.metrics import METRICS, PRESETS
 from exegete.metrics import metric as metric_of
 from exegete.metrics.presets import FLOORED
-from exegete.recipes.base import Effect, Recipe
-from exegete.recipes.explained_model import load_explained_model
+from exegete.recipes.base import Effect, Recipe, load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
-from exegete.training.masking.data import sample_stratified
-from exegete.training.masking.run import train_masking
+from exegete.training.masking.run import sample_stratified, train_masking
 from exegete.training.masking.search import WeightSearch
 
 SEARCH = "search"

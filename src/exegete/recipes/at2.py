@@ -16,8 +16,7 @@ from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models.perturbation.run import RemovalMethod
-from exegete.recipes.base import Effect, Recipe
-from exegete.recipes.explained_model import load_explained_model
+from exegete.recipes.base import Effect, Recipe, load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.ablation_effects import FitOptions, train_source_attention
 from exegete.training.loop.starting_model import Source

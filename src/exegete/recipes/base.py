@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import torch
 from accelerate import PartialState
 from datasets import Dataset
+from transformers import AutoTokenizer
 
 from exegete.errors import ExegeteError
-from exegete.models import ExplainedModel
+from exegete.models import ExplainedModel, load
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, RunOptions, TrainResult, fine_tune
 from exegete.training.loop.data import is_generation_data
@@ -175,3 +177,36 @@ def _require_rationales(name: str, data: Dataset) -> None:
         f"no row of the {name} data has a rationale, so there is nothing to guide the model by: "
         "use data with rationales, or train baseline"
     )
+
+
+def load_explained_model(
+    name: str, model: Source | ExplainedModel, options: RunOptions, task: str | None = None
+) -> ExplainedModel:
+    """Return the model that a recipe explains, on the device of the run.
+
+    Args:
+        name: the recipe's id, for error messages.
+        model: the fine-tuned model.
+        options: options of the run; only the tokenizer, `max_length` and the device apply.
+        task: see `exegete.load`.
+
+    Raises:
+        ExegeteError: a model from scratch, or a tokenizer for a model that has its own.
+    """
+    tokenizer, max_length = options.processing_class, options.max_length
+    if isinstance(model, ExplainedModel):
+        if tokenizer not in (None, model.processing_class):
+            raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
+        if max_length is None:
+            return model
+        return model.with_max_length(max_length)
+    if is_from_scratch(model):
+        raise ExegeteError(f"{name} explains a model that is fine-tuned already: give its folder as the model")
+    if isinstance(tokenizer, str | Path):
+        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
+    if not isinstance(model, str | Path):
+        return load(model, tokenizer, task=task, max_length=max_length)
+    device = "cuda"
+    if options.trainer_arguments.get("use_cpu") or not torch.cuda.is_available():
+        device = "cpu"
+    return load(model, tokenizer, device, task=task, max_length=max_length)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from exegete.explainers import Explainer
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
+from exegete.recipes.er_joint import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
 
 EQUATION = "d(e(x), t)"
 USE = "To find the bounds that `er_constrained` needs."
@@ -26,12 +26,13 @@ def er_bound(
     Example: exegete train er_bound --guide alti --model bert-base-uncased --data sst:data/sst --output-dir runs/bound
     """
     loss, _ = make_explanation_loss(guide, 1.0)
+    # §3.4
+    patience = 10 if loss.explainer.name == "input_x_gradient" else 5
     return Recipe(
         name="er_bound",
         **SHARED_FIELDS,
         objectives=(loss,),
         **trainer_arguments(3e-5, 25),
-        # §3.4: patience 5, input × gradient 10
-        patience=10 if loss.explainer.name == "input_x_gradient" else 5,
+        patience=patience,
         departures=DEPARTURES,
     )

@@ -8,8 +8,8 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.objectives import Constraint, CrossEntropy
 from exegete.recipes.base import Effect, Recipe
-from exegete.recipes.guidance import DEPARTURES as SHARED
-from exegete.recipes.guidance import SHARED_FIELDS, make_explanation_loss, trainer_arguments
+from exegete.recipes.er_joint import DEPARTURES as SHARED
+from exegete.recipes.er_joint import SHARED_FIELDS, make_explanation_loss, trainer_arguments
 from exegete.training import ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
@@ -47,14 +47,17 @@ def er_constrained(
     --data sst:data/sst --output-dir runs/er
     """
     loss, values = make_explanation_loss(guide, 1.0)
-    limit = values.train_bound if bound is None else bound
-    if limit is None:
+    if bound is None:
+        bound = values.train_bound
+        # the paper's dev bound belongs to its training bound: with another one it does not apply
+        if dev_bound is None:
+            dev_bound = values.dev_bound
+    if bound is None:
         raise ExegeteError(f"the paper has no bound for {loss.explainer.name}: give one, or find it with er_bound")
     constrained = Constraint(
         loss,
-        bound=limit,
-        # the paper's dev bound belongs to its training bound: with another one it does not apply
-        dev_bound=values.dev_bound if bound is None and dev_bound is None else dev_bound,
+        bound=bound,
+        dev_bound=dev_bound,
         learning_rate=values.multiplier_rate if multiplier_rate is None else multiplier_rate,
         decay=multiplier_decay,
     )

@@ -155,8 +155,7 @@ class IvraRecipe(Recipe):
 
 def ivra(
     criteria: Annotated[
-        str,
-        "Criteria, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …",
+        str, "Criteria, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …"
     ] = "comprehensiveness",
     normaliser: Annotated[
         Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."
@@ -234,6 +233,11 @@ def ivra(
         "warmup_steps": 0,
         "metric_for_best_model": "criterion",
     }
+    # simulatability has no metric to compare trained and untrained coefficients by
+    effect, judge = None, CRITERION_METRICS.get(names[0])
+    if judge is not None:
+        untrained = f"interpretable_attention?untrained&normaliser={normaliser}"
+        effect = Effect(judge.name, "interpretable_attention:{run}", untrained)
     return IvraRecipe(
         name="ivra",
         paper="Xie et al. 2024",
@@ -256,18 +260,9 @@ def ivra(
         student_weight=student_weight,
         arguments={**arguments, "learning_rate": 3e-5, "num_train_epochs": 2, "per_device_train_batch_size": 16},
         paper_arguments=arguments,
-        effect=_find_effect(names[0], normaliser),
+        effect=effect,
         departures=DEPARTURES,
     )
-
-
-def _find_effect(criterion: str, normaliser: Norm) -> Effect | None:
-    """Return the metric of a criterion, of trained against untrained coefficients; simulatability has none."""
-    judge = CRITERION_METRICS.get(criterion)
-    if judge is None:
-        return None
-    untrained = f"interpretable_attention?untrained&normaliser={normaliser}"
-    return Effect(judge.name, "interpretable_attention:{run}", untrained)
 
 
 def _parse_criteria(criteria: str) -> list[str]:

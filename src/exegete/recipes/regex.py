@@ -13,12 +13,7 @@ from exegete.objectives.virtual_adversarial import Form
 from exegete.recipes.base import Effect, Recipe
 
 INTEGRATED = "integrated_gradients"
-PAPER = {
-    "teacher": INTEGRATED,
-    "guidance_weight": 0.01,
-    "radius": 1e-5,
-    "share": 1.0,
-}
+PAPER = {"teacher": INTEGRATED, "guidance_weight": 0.01, "radius": 1e-5, "share": 1.0}
 ARGUMENTS: Mapping[str, Any] = {
     "learning_rate": 1e-5,
     "num_train_epochs": 10,

@@ -126,7 +126,9 @@ def _get_changed(args: TrainingArguments) -> dict[str, Any]:
         value = getattr(args, field.name)
         if field.init and field.name != "output_dir" and value != getattr(defaults, field.name):
             changed[field.name] = value
-    return changed | ({"use_cpu": True} if args.use_cpu else {})
+    if args.use_cpu:
+        changed["use_cpu"] = True
+    return changed
 
 
 def _find_splits(data: Any, dev: Any, seed: int, columns: Mapping[str, Any]) -> tuple[Dataset, Dataset]:

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from exegete.data.exchange import Exchange
 from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError, unknown
-from exegete.reports import frames, storage
+from exegete.reports import frames, records, storage
 from exegete.reports.highlighted import highlight
 from exegete.reports.merging import find_groups, group_targets
-from exegete.reports.plain_values import is_equal, replace_non_finite, to_float_array, to_json_values
-from exegete.reports.records import Citation, Target, Unit, check, to_targets, to_units
+from exegete.reports.records import Citation, Target, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,30 +81,30 @@ class Explanation:
 
     def __post_init__(self) -> None:
         plain: dict[str, Any] = {
-            "targets": to_targets(self.targets),
-            "units": to_units(self.units, "units"),
+            "targets": records.to_targets(self.targets),
+            "units": records.to_units(self.units, "units"),
             "texts": tuple(self.texts),
-            "params": to_json_values(self.params),
-            "prediction": None if self.prediction is None else to_targets([self.prediction])[0],
+            "params": records.to_json_values(self.params),
+            "prediction": None if self.prediction is None else records.to_targets([self.prediction])[0],
             "interactions": tuple((int(one), int(other), float(value)) for one, other, value in self.interactions),
-            "tokens": to_units(self.tokens, "tokens"),
+            "tokens": records.to_units(self.tokens, "tokens"),
             "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
             "delta": None if self.delta is None else float(self.delta),
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
-            "metadata": to_json_values(self.metadata),
+            "metadata": records.to_json_values(self.metadata),
         }
         for name in ("scores", "bounds", "token_scores", "layers", "response_scores"):
             value = getattr(self, name)
-            plain[name] = None if value is None else to_float_array(value, name, 2)
+            plain[name] = None if value is None else records.to_float_array(value, name, 2)
         # The class is frozen, so conversion has to go around its own __setattr__.
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        check(self)
+        records.check(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Explanation):
             return NotImplemented
-        return all(is_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(records.is_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __hash__(self) -> int:
         return hash((self.units, self.method, self.index))
@@ -288,7 +287,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold; NaN and infinity become None. `from_row` reads them again."""
-        values: dict[str, Any] = replace_non_finite(storage.to_records(read_fields(self)))
+        values: dict[str, Any] = records.replace_non_finite(storage.to_records(read_fields(self)))
         return values
 
 
@@ -300,12 +299,12 @@ class Explanations(Sequence[Explanation]):
 
     def __init__(self, items: Iterable[Explanation] = (), config: Mapping[str, Any] | None = None) -> None:
         self._items: tuple[Explanation, ...] = tuple(items)
-        self._config = to_json_values(config or {})
+        self._config = records.to_json_values(config or {})
 
     @property
     def config(self) -> dict[str, Any]:
         """A copy of the configuration that the explanations come from."""
-        return to_json_values(self._config)
+        return records.to_json_values(self._config)
 
     @overload
     def __getitem__(self, index: int) -> Explanation: ...
@@ -354,7 +353,7 @@ class Explanations(Sequence[Explanation]):
         Raises:
             ExegeteError: the directory cannot be written to.
         """
-        stored = self._config if config is None else to_json_values(config)
+        stored = self._config if config is None else records.to_json_values(config)
         return storage.save(Path(directory), [item.to_row() for item in self], stored)
 
     @classmethod

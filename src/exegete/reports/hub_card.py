@@ -109,9 +109,12 @@ def _format_interval(name: str, value: float, rows: int) -> str:
 
 
 def _training_lines(run: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    lines = [f"start: {config['model']['source']}"] if "source" in config.get("model", {}) else []
+    lines = []
+    if "source" in config.get("model", {}):
+        lines.append(f"start: {config['model']['source']}")
     lines += [f"{name} = {value}" for name, value in config.get("arguments", {}).items()]
-    lines += [f"seed = {config['seed']}"] if "seed" in config else []
+    if "seed" in config:
+        lines.append(f"seed = {config['seed']}")
     lines += [f"Departure from {run['paper']}: {departure}" for departure in run.get("departures", ())]
     return lines + [f"{name} {version}" for name, version in run.get("versions", {}).items()]
 

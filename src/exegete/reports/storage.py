@@ -59,26 +59,18 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "metadata": (pa.string(), "facts about the example, as JSON"),
 }
 """The type and meaning of each column of a stored explanation."""
-REQUIRED = {
-    "index",
-    "method",
-    "params",
-    "texts",
-    "targets",
-    "unit",
-    "units",
-    "scores",
-    "signed",
-    "truncated",
-    "metadata",
-}
+REQUIRED = {"index", "method", "params", "texts", "targets", "unit", "units", "scores", "signed", "truncated"}
+REQUIRED |= {"metadata"}
 SCHEMA = pa.schema({name: kind for name, (kind, _) in COLUMNS.items()})
 
 
 def to_row(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return an explanation's fields as the plain values of a row; JSON is text."""
     row = to_records(values)
-    for target in (*row["targets"], *([row["prediction"]] if row["prediction"] else ())):
+    targets = list(row["targets"])
+    if row["prediction"]:
+        targets.append(row["prediction"])
+    for target in targets:
         target["value"] = json.dumps(target["value"])
     return row | {name: json.dumps(row[name], ensure_ascii=False) for name in ("params", "metadata")}
 
@@ -111,14 +103,13 @@ def from_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_target(target: Mapping[str, Any]) -> tuple[Any, ...]:
-    value = target["value"]
+    fields = dict(target)
+    if isinstance(fields["value"], str):
+        fields["value"] = json.loads(fields["value"])
     # JSON has no NaN: it is written as null.
-    probability = float("nan") if target["probability"] is None else target["probability"]
-    return tuple(
-        (
-            dict(target) | {"value": json.loads(value) if isinstance(value, str) else value, "probability": probability}
-        ).values()
-    )
+    if fields["probability"] is None:
+        fields["probability"] = float("nan")
+    return tuple(fields.values())
 
 
 def _to_tuples(value: Any) -> Any:
@@ -153,8 +144,10 @@ def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str
     try:
         temporary.mkdir(parents=True)
         pq.write_table(content, temporary / DATA, compression="zstd")
-        description = _describe_data(temporary / DATA, len(rows), config)
-        (temporary / CONFIG).write_text(description, encoding="utf-8")
+        description = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": len(rows)}
+        description |= {"sha256": _digest_file(temporary / DATA), "versions": get_versions(), "config": dict(config)}
+        text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
         _publish(temporary, directory)
         remove_abandoned(directory.absolute())
     except OSError as error:
@@ -162,11 +155,6 @@ def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return directory
-
-
-def _describe_data(data: Path, rows: int, config: Mapping[str, Any]) -> str:
-    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
-    return json.dumps(head | {"versions": get_versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _digest_file(path: Path) -> str:

@@ -10,13 +10,6 @@ from exegete.testing.readers import ReaderContract
 from exegete.testing.recipes import RecipeContract
 
 __all__ = [
-    "ExplainerContract",
-    "FamilyContract",
-    "MetricContract",
-    "NoSideEffectsContract",
-    "ObjectiveContract",
-    "ReaderContract",
-    "RecipeContract",
-    "make_examples",
-    "random_model",
-]
+    "ExplainerContract", "FamilyContract", "MetricContract", "NoSideEffectsContract", "ObjectiveContract",
+    "ReaderContract", "RecipeContract", "make_examples", "random_model"
+]  # fmt: skip

@@ -18,12 +18,7 @@ from exegete.models.layers.architecture import get_architecture, get_head_module
 from exegete.models.layers.layer_parts import get_head_parts, is_norm_layer, to_norm
 
 LENGTHS = (9, 6, 2)
-METHODS = (
-    "input_x_gradient",
-    "attention_rollout",
-    "decompx_linear",
-    "occlusion?granularity=token&perturbation=remove",
-)
+METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion?granularity=token&perturbation=remove")
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-10}
 
 
@@ -60,7 +55,8 @@ class FamilyContract:
         attention, feed_forward = architecture.attention, architecture.feed_forward
         paths = [attention.value, attention.output, *architecture.norms]
         paths += [feed_forward.into, feed_forward.activation, feed_forward.out]
-        paths += [] if feed_forward.gate is None else [feed_forward.gate]
+        if feed_forward.gate is not None:
+            paths.append(feed_forward.gate)
         assert len(get_layers(model.model)) == model.config.num_hidden_layers
         for layer in get_layers(model.model):
             assert all(isinstance(get_module(layer, path), nn.Module) for path in paths)
@@ -89,11 +85,14 @@ class FamilyContract:
         readout = model.readout_weights(batch, torch.zeros(len(batch), dtype=torch.long))
         for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
-            pooled = weights[trace.positions] @ (end if trace.final is None else trace.final(end))
+            if trace.final is not None:
+                end = trace.final(end)
+            pooled = weights[trace.positions] @ end
             if parts.dense is not None:
                 height = parts.dense(pooled)
                 pooled = activations.get_slope(parts.activation)(height) * height
-            pooled = pooled if parts.norm is None else parts.norm(pooled)
+            if parts.norm is not None:
+                pooled = parts.norm(pooled)
             torch.testing.assert_close(parts.output(pooled), trace.logits, **EXACT)
 
     @pytest.mark.parametrize("method", METHODS)
@@ -116,8 +115,9 @@ def make_inputs(model: ExplainedModel) -> Batch:
         return Batch({"pixel_values": pixels}, everywhere, everywhere, torch.arange(17).expand(len(LENGTHS), -1))
     ids = torch.randint(5, model.config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=generator)
     attended = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    # decoders read the answer at the last position: padding goes to the left
-    attended = attended.flip(1) if model.is_decoder else attended
+    if model.is_decoder:
+        # decoders read the answer at the last position: padding goes to the left
+        attended = attended.flip(1)
     return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 
 
@@ -137,14 +137,22 @@ def replace_rms_norms(model: nn.Module) -> None:
 def _compute_by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the hidden states after the attention's residual connection, and those after the layer."""
     parts = state.parts
-    before = parts.norms[0](state.x) if parts.norm_first else state.x
+    before = state.x
+    if parts.norm_first:
+        before = parts.norms[0](before)
     values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)
     middle = parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
     between = parts.norms[1 if parts.norm_first else 0](middle)
     wide = parts.into(between)
-    height = wide if parts.gate is None else parts.gate(between)
-    active = activations.get_slope(parts.activation)(height) * height
-    out = parts.out(active if parts.gate is None else active * wide)
+    slope = activations.get_slope(parts.activation)
+    if parts.gate is None:
+        active = slope(wide) * wide
+    else:
+        height = parts.gate(between)
+        active = slope(height) * height * wide
+    out = parts.out(active)
     if state.scale is not None:
         out = out * state.scale
-    return middle, out + middle if parts.norm_first else parts.norms[1](out + between)
+    if parts.norm_first:
+        return middle, out + middle
+    return middle, parts.norms[1](out + between)

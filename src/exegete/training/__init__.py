@@ -17,13 +17,6 @@ else:
     __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
-    "ConstrainedTrainer",
-    "CriterionTrainer",
-    "MaskCollator",
-    "ObjectiveTrainer",
-    "RunOptions",
-    "TermValues",
-    "TrainResult",
-    "fine_tune",
-    "train_baseline",
-]
+    "ConstrainedTrainer", "CriterionTrainer", "MaskCollator", "ObjectiveTrainer", "RunOptions", "TermValues",
+    "TrainResult", "fine_tune", "train_baseline"
+]  # fmt: skip

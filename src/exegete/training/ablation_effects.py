@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 
 from exegete.data.provenance import digest, summarize_data, to_json_value, write_json
-from exegete.explainers.batches import make_batches
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.training.loop.execute import StopAfterStep, TrainResult
 from exegete.training.loop.options import RunOptions
@@ -72,13 +72,10 @@ def train_source_attention(
                 if not _measure_effects(learner, model, rows, ablated, data, stop, quiet):
                     seconds = time.monotonic() - begun
                     return TrainResult(run.folder, model, {}, 0, seconds, finished=False, signal=stop.signal)
-        seen, unseen = (_read_effects(kept / name, model.device) for name in ("train", "dev"))
+        seen, unseen = _read_effects(kept / "train", model.device), _read_effects(kept / "dev", model.device)
         coefficients = fit_coefficients(seen, fit.steps, fit.rate, fit.batch, options.seed)
         mean = torch.full_like(coefficients, 1 / len(coefficients))
-        metrics = {
-            "correlation": _correlation(unseen, coefficients),
-            "correlation_of_mean": _correlation(unseen, mean),
-        }
+        metrics = {"correlation": _correlation(unseen, coefficients), "correlation_of_mean": _correlation(unseen, mean)}
         staging = run.empty_staging_folder()
         learner.set_coefficients(coefficients)
         learner.save_pretrained(staging)
@@ -109,7 +106,9 @@ def _measure_effects(
     """Measure the batches that have no file yet, one file per batch; return False after a stop."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(data)
-    parts = [[row] for row in range(len(rows))] if model.task.name == "generation" else [*make_batches(model, rows)]
+    parts = [[row] for row in range(len(rows))]
+    if model.task.name != "generation":
+        parts = list(make_batches(model, rows))
     for number, part in enumerate(tqdm(parts, disable=quiet, desc=folder.name)):
         file = folder / f"{number:06}.safetensors"
         if stop.signal is not None:
@@ -132,11 +131,8 @@ def _sentence_targets(batch: Batch) -> Sequence[torch.Tensor]:
 
 
 def _read_effects(folder: Path, device: torch.device) -> Effects:
-    def parts() -> Iterator[Effects]:
-        for file in sorted(folder.glob("*.safetensors")):
-            yield Effects(**load_file(file, device=str(device)))
-
-    return Effects.concatenate(parts())
+    files = sorted(folder.glob("*.safetensors"))
+    return Effects.concatenate([Effects(**load_file(file, device=str(device))) for file in files])
 
 
 def _correlation(effects: Effects, coefficients: torch.Tensor) -> float:

@@ -57,7 +57,7 @@ def choose_threshold(
         present = batch_ablation_masks(N_SETS, number.amax(1) + 1, seed=FIRST_SET)
         answers = replace_infinite(coalition_values(log_model, batch, target, present, number, how)).double()
         scores = sum_by_unit(method.attribute(model, batch, target), number).double()
-        candidates = [scores, *(sparsify(scores, share) for share in THRESHOLDS)]
+        candidates = [scores, *[sparsify(scores, share) for share in THRESHOLDS]]
         fidelity.append([float(compute_lds(each, present, answers)) for each in candidates])
     # The LDS is undefined for constant scores: such a threshold must not win.
     means = np.nan_to_num(np.array(fidelity)).mean(0)
@@ -107,7 +107,7 @@ def compute_coverage(measurements: Sequence[CitationMeasurement], alpha: float) 
         bound = calibrate_bounds(other, alpha)
         tested += [(each, bound.lower_bounds(each.scores)) for each in half]
     coverage = {"all": summarize_bounds(tested)}
-    for kind in sorted({each.kind for each in measurements if each.kind}):
+    for kind in sorted({each.kind for each in measurements} - {""}):
         coverage[kind] = summarize_bounds([pair for pair in tested if pair[0].kind == kind])
     return coverage
 

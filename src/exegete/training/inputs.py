@@ -70,8 +70,11 @@ def read_batch(model: ExplainedModel, inputs: Mapping[str, Any], *, needs_labels
 
 
 def _check_labels(model: ExplainedModel, ids: Tensor, labels: Tensor) -> None:
-    task, classes = model.task.name, int(model.config.num_labels) if model.task.name != "generation" else 0
-    shape = {"generation": list(ids.shape), "multi_label": [len(ids), classes]}.get(task, [len(ids)])
+    task, shape, classes = model.task.name, [len(ids)], model.config.num_labels
+    if task == "generation":
+        shape = list(ids.shape)
+    elif task == "multi_label":
+        shape = [len(ids), classes]
     if list(labels.shape) != shape:
         raise ExegeteError(f"expected labels of shape {shape}, got {list(labels.shape)}")
     if task == "classification" and labels.is_floating_point():
@@ -110,14 +113,12 @@ class MaskCollator:
         Raises:
             ExegeteError: a mask does not have as many entries as its example has tokens.
         """
-        names, others = [], []
-        for name in MASKS:
-            if examples and all(name in example for example in examples):
-                names.append(name)
+        others, given = [], set(MASKS)
         for example in examples:
             others.append({key: value for key, value in example.items() if key not in MASKS})
+            given &= example.keys()
         batch = self.collate(others)
-        for name in names:
+        for name in sorted(given):
             mask = torch.zeros_like(batch["input_ids"])
             for row, example in enumerate(examples):
                 ids, values = torch.as_tensor(example["input_ids"]), torch.as_tensor(example[name])

@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 
 from exegete.errors import check_choice
 from exegete.models import ExplainedModel
-from exegete.models.passes.checkpointing import is_checkpointed
+from exegete.models.state import is_checkpointed
 from exegete.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext
 from exegete.training.inputs import MASKS, MODEL_INPUTS, read_batch, require_supported
 from exegete.training.loop.training_module import TrainingModule, require_recomputable
@@ -98,24 +98,22 @@ class ExplanationTerms(nn.Module):
         # Gradient accumulation calls this several times per optimizer step; each call draws its own numbers.
         context = StepContext(seed=self.seed, number=self.number, training=training)
         outputs = self.module(batch, context)
-        weights = [objective.weight for objective in self.module.objectives]
+        objectives = self.module.objectives
+        weights = [objective.weight for objective in objectives]
         loss = (outputs["terms"] * outputs["terms"].new_tensor(weights)).sum()
-        values = outputs["terms"].detach()
-        if training:
-            self._adapt_objectives(values)
-            self.number += 1
-        names = [objective.name for objective in self.module.objectives]
-        return TermValues(loss, outputs["logits"], dict(zip(names, values, strict=True)))
+        terms = {}
+        for objective, value in zip(objectives, outputs["terms"].detach(), strict=True):
+            terms[objective.name] = value
+            # Reading values would make every step wait for the accelerator.
+            if training and isinstance(objective, AdaptiveObjective):
+                objective.adapt(float(_mean_over_processes(value)), self.number, self.total_steps)
+        self.number += training
+        return TermValues(loss, outputs["logits"], terms)
 
-    def _adapt_objectives(self, values: Tensor) -> None:
-        """Tell adaptive objectives the values of their terms, the mean over all processes."""
-        # Reading values would make every step wait for the accelerator.
-        if not any(isinstance(objective, AdaptiveObjective) for objective in self.module.objectives):
-            return
-        if distributed.is_initialized():
-            values = values.clone()
-            distributed.all_reduce(values, distributed.ReduceOp.SUM)
-            values /= distributed.get_world_size()
-        for objective, value in zip(self.module.objectives, values.tolist(), strict=True):
-            if isinstance(objective, AdaptiveObjective):
-                objective.adapt(value, self.number, self.total_steps)
+
+def _mean_over_processes(value: Tensor) -> Tensor:
+    if not distributed.is_initialized():
+        return value
+    total = value.clone()
+    distributed.all_reduce(total, distributed.ReduceOp.SUM)
+    return total / distributed.get_world_size()

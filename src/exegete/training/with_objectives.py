@@ -84,8 +84,7 @@ class AddedTermsTrainer(TermTrainer):
         super().__init__(*args, **kwargs)
         self._check_arguments()
         # A causal language model could also classify: here it is trained to respond.
-        is_causal = type(unwrap_adapter(self.model)).__name__.endswith("ForCausalLM")
-        task = "generation" if is_causal else None
+        task = "generation" if type(unwrap_adapter(self.model)).__name__.endswith("ForCausalLM") else None
         self.explained: ExplainedModel = load((self.model, self.processing_class), task=task)
         require_supported(self.explained)
         self._module = TrainingModule(self.explained, (OwnLoss(), *self.added))
@@ -135,15 +134,18 @@ class AddedTermsTrainer(TermTrainer):
                     model, own, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
                 )
             outputs = read_observed(self.explained, batch, observed, capture)
-        own_loss = result[0] if return_outputs else result
+        own_loss, parts = result, 1
+        if return_outputs:
+            own_loss = result[0]
         # A loss that the class has divided by the number of batches of the step is a mean again, for the logs.
-        is_divided = training and self._divides_loss(num_items_in_batch)
-        parts = getattr(self, "current_gradient_accumulation_steps", 1) if is_divided else 1
+        if training and self._divides_loss(num_items_in_batch):
+            parts = getattr(self, "current_gradient_accumulation_steps", 1)
         # The class's autocast ended with the pass.
         with self.accelerator.autocast():
             terms = module.compute_terms(batch, self.next_context(model), outputs, own_loss * parts)
         loss = self.sum_terms(terms, batch, training=training) / parts
-        loss = loss if keep_graph else loss.detach()
+        if not keep_graph:
+            loss = loss.detach()
         return (loss, result[1]) if return_outputs else loss
 
     def scale_by_size(self, sizes: Tensor) -> Tensor:
@@ -163,9 +165,10 @@ class AddedTermsTrainer(TermTrainer):
         self._sums.pop("evaluation", None)
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         # A class that computes no loss of a batch without labels has no terms of it, either.
-        figures = self._loss_and_terms() if "evaluation" in self._sums else {}
-        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        return output._replace(metrics=output.metrics | named)
+        if "evaluation" in self._sums:
+            for name, value in self._loss_and_terms().items():
+                output.metrics[f"{metric_key_prefix}_{name}"] = value
+        return output
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

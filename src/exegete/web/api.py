@@ -22,12 +22,12 @@ from exegete.explainers import attribute
 from exegete.models.generation.examples import count_prompt_tokens
 from exegete.models.generation.model import GeneratingModel
 from exegete.web.authentication import is_equal_secret
-from exegete.web.chat.question import MAX_TOKENS, ChatQuestion
-from exegete.web.chat.service import ChatService
-from exegete.web.chat.text_follower import TextFollower
 from exegete.web.explore.progress import track_progress
+from exegete.web.explore.question import MAX_TOKENS, Question
 from exegete.web.explore.queue import POLL_SECONDS
+from exegete.web.explore.service import Explorer, ignore
 from exegete.web.explore.stream import SendLine, stream_lines
+from exegete.web.explore.text_follower import TextFollower
 from exegete.web.site import get_site
 from exegete.web.write_limit import BusyError
 
@@ -151,22 +151,26 @@ router = APIRouter(prefix=PREFIX.rstrip("/"), dependencies=[Depends(require_toke
 def list_models(request: Request) -> Response:
     """Return the models of the server."""
     constant = {"object": "model", "created": 0, "owned_by": "exegete"}
-    return JSONResponse({"object": "list", "data": [{"id": name} | constant for name in _get_chats(request).models]})
+    return JSONResponse(
+        {"object": "list", "data": [{"id": name} | constant for name in _get_explorer(request).language_models]}
+    )
 
 
 @router.post("/chat/completions")
 async def complete_chat(request: Request) -> Response:
     """Answer the last message of a chat, as one object or as a stream of server-sent events."""
-    chats = _get_chats(request)
-    asked = parse_request(await request.body(), chats, get_site(request).limits.text_length)
+    explorer = _get_explorer(request)
+    asked = parse_request(await request.body(), explorer, get_site(request).limits.text_length)
     head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": asked.model}
     if not asked.stream:
-        answer = await chats.work.run(request, lambda stop: answer_chat(chats, asked, lambda delta: None, stop))
+        answer = await explorer.work.run(request, lambda stop: answer_chat(explorer, asked, ignore, stop))
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         message |= {} if answer.annotations is None else {"annotations": answer.annotations}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
         return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": answer.usage})
-    lines = stream_lines(chats.work, partial(_send_chunks, chats, asked, head | {"object": "chat.completion.chunk"}))
+    lines = stream_lines(
+        explorer.work, partial(_send_chunks, explorer, asked, head | {"object": "chat.completion.chunk"})
+    )
     # The first line is awaited, so that a request that fails before it is answered by an error's status.
     first = asyncio.ensure_future(anext(lines))
     while not (await asyncio.wait([first], timeout=POLL_SECONDS))[0]:
@@ -177,12 +181,12 @@ async def complete_chat(request: Request) -> Response:
     return StreamingResponse(_end_stream(first.result(), lines), media_type="text/event-stream", headers=headers)
 
 
-def _send_chunks(chats: ChatService, asked: ChatRequest, head: dict[str, Any], send: SendLine, stop: Event) -> None:
+def _send_chunks(explorer: Explorer, asked: ChatRequest, head: dict[str, Any], send: SendLine, stop: Event) -> None:
     def send_choice(delta: dict[str, Any], finish_reason: str | None = None) -> None:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         send(_format_data(head | {"choices": [choice]}))
 
-    answer = answer_chat(chats, asked, send_choice, stop)
+    answer = answer_chat(explorer, asked, send_choice, stop)
     send_choice({}, answer.finish_reason)
     if (asked.stream_options or {}).get("include_usage"):
         send(_format_data(head | {"choices": [], "usage": answer.usage}))
@@ -204,7 +208,7 @@ def _format_data(value: Any) -> str:
     return f"data: {json.dumps(value)}\n\n"
 
 
-def parse_request(body: bytes, chats: ChatService, text_length: int) -> ChatRequest:
+def parse_request(body: bytes, explorer: Explorer, text_length: int) -> ChatRequest:
     """Return the request in a body of JSON, whose texts may have `text_length` characters together.
 
     Raises:
@@ -219,11 +223,13 @@ def parse_request(body: bytes, chats: ChatService, text_length: int) -> ChatRequ
     for name, value in (asked.model_extra or {}).items():
         if name not in IGNORED and value is not None and not (name in NEUTRAL and value == NEUTRAL[name]):
             raise RequestError(f"the parameter {name!r} is not supported", name, "unsupported_parameter")
-    if asked.model not in chats.models:
-        raise RequestError(str(unknown("model", asked.model, chats.models)), "model", "model_not_found", 404)
+    if asked.model not in explorer.language_models:
+        raise RequestError(
+            str(unknown("model", asked.model, explorer.language_models)), "model", "model_not_found", 404
+        )
     settings = asked.citations or CitationSettings()
-    if settings.method not in ("", *chats.methods):
-        raise RequestError(str(unknown("method", settings.method, chats.methods)), "citations.method")
+    if settings.method not in ("", *explorer.methods):
+        raise RequestError(str(unknown("method", settings.method, explorer.methods)), "citations.method")
     if 0 < (asked.temperature or 0) < MIN_TEMPERATURE:
         raise RequestError(f"temperature: expected 0, or {MIN_TEMPERATURE} to 2", "temperature")
     _check_texts(asked, text_length)
@@ -248,27 +254,26 @@ def _check_texts(asked: ChatRequest, text_length: int) -> None:
         raise RequestError(message, "messages", "string_above_max_length")
 
 
-def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: Event) -> Answer:
+def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: Event) -> Answer:
     """Return the answer to a request, and send the parts of its message: role, pieces of text, annotations.
 
     Raises:
         ExegeteError: prompt and answer are too long for the model, or the method does not support it.
         StoppedError: `stop` was set.
     """
-    model = chats.models[asked.model]
+    model = explorer.language_models[asked.model]
     row, documents = _make_row(model, asked), asked.list_documents()
-    form = model.response_format
-    prompt_tokens = count_prompt_tokens(form, row)
+    prompt_tokens = count_prompt_tokens(model, row)
     max_tokens = asked.max_completion_tokens or asked.max_tokens
-    room = form.max_length - (len(form.start) if form.is_encoder_decoder else prompt_tokens)
+    room = model.max_length - (len(model.decoder_start_ids) if model.is_encoder_decoder else prompt_tokens)
     # A longer prompt would be cut, and the answer would silently miss a part of the documents.
-    if prompt_tokens > form.max_prompt_length(max_tokens or 1):
-        message = f"the model reads {form.max_length} tokens: {prompt_tokens} of the prompt leave {max(0, room)}"
+    if prompt_tokens > model.max_prompt_length(max_tokens or 1):
+        message = f"the model reads {model.max_length} tokens: {prompt_tokens} of the prompt leave {max(0, room)}"
         raise RequestError(message, "messages", "context_length_exceeded")
     send({"role": "assistant", "content": ""})
     follower = TextFollower(model.tokenizer, lambda text: send({"content": text}), asked.stop or ())
     seed = secrets.randbits(32) if asked.seed is None else asked.seed
-    with track_progress(model.embedding, lambda n_inputs: None, stop):
+    with track_progress(model.embedding, ignore, stop):
         (row,) = model.respond(
             [row], max_tokens or min(MAX_TOKENS, room), asked.temperature or 0.0, seed,
             allow_empty=True, stopping_criteria=[follower],
@@ -285,7 +290,7 @@ def answer_chat(chats: ChatService, asked: ChatRequest, send: SendDelta, stop: E
             row["response"] = [ids[n] for n in range(len(ids)) if len(follower.decode(ids[: n + 1])) <= len(text)]
         annotations = []
         if text.strip() and row["response"]:
-            annotations = _annotate(chats, asked, row, documents, stop)
+            annotations = _annotate(explorer, asked, row, documents, stop)
         send({"annotations": annotations})
     return Answer(text, annotations, "stop" if has_ended or follower.is_stopped else "length", usage)
 
@@ -307,16 +312,16 @@ def _make_row(model: GeneratingModel, asked: ChatRequest) -> dict[str, Any]:
 
 
 def _annotate(
-    chats: ChatService, asked: ChatRequest, row: dict[str, Any], documents: Sequence[Document], stop: Event
+    explorer: Explorer, asked: ChatRequest, row: dict[str, Any], documents: Sequence[Document], stop: Event
 ) -> list[dict[str, Any]]:
     """Return the best sources of each sentence of the answer, in the form of OpenAI's URL citations."""
-    model = chats.models[asked.model]
+    model = explorer.language_models[asked.model]
     settings = asked.citations or CitationSettings()
-    method = settings.method or chats.get_default_method(asked.model)
+    method = settings.method or explorer.get_default_methods(asked.model)[0]
     names = [document.name for document in documents]
-    question = ChatQuestion(asked.model, method, sources=tuple((name, "") for name in names))
-    explainer, unit = chats.resolve_method(question)
-    with track_progress(model.embedding, lambda n_inputs: None, stop):
+    question = Question(asked.model, method=(method,), sources=tuple((name, "") for name in names))
+    explainer, unit = explorer.resolve_method(question, method)
+    with track_progress(model.embedding, ignore, stop):
         item = attribute(model, [row], explainer, "sentences", unit=unit, show_progress=False)[0]
     assert item.exchange is not None
     sentences = item.aggregate("source", "sentences").targets
@@ -350,7 +355,7 @@ def _describe_error(status: int, message: str, param: str | None = None, code: s
     return {"message": message, "type": kind, "param": param, "code": code}
 
 
-def _get_chats(request: Request) -> ChatService:
-    chats = get_site(request).chats
-    assert chats is not None, "the API is served only with language models"
-    return chats
+def _get_explorer(request: Request) -> Explorer:
+    explorer = get_site(request).explorer
+    assert explorer is not None, "the API is served only with language models"
+    return explorer

@@ -1,4 +1,4 @@
-"""The FastAPI application: the routes of all pages, sign-in, and the pages that report errors."""
+"""The FastAPI application and its server: the routes of all pages, sign-in, and the pages that report errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
+import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
@@ -15,7 +16,6 @@ from starlette.requests import ClientDisconnect
 from exegete.errors import ExegeteError
 from exegete.web import api, authentication
 from exegete.web.browse.routes import router as browse
-from exegete.web.chat.routes import router as chat
 from exegete.web.explore.routes import router as explore
 from exegete.web.human_study.annotate import router as annotate
 from exegete.web.human_study.manage import router as manage
@@ -23,7 +23,9 @@ from exegete.web.human_study.protocol.routes import router as take
 from exegete.web.human_study.protocol.step_pages import WrongStageError
 from exegete.web.pages import load_assets, render_page
 from exegete.web.security_headers import SecurityMiddleware
+from exegete.web.settings import MAX_HEADER_BYTES
 from exegete.web.site import Site, get_site
+from exegete.web.timeouts import TimeoutProtocol
 from exegete.web.write_limit import BusyError
 
 RETRY_SECONDS = 2
@@ -45,8 +47,6 @@ def create_app(site: Site) -> FastAPI:
     admin = [Depends(authentication.require_admin)]
     if site.explorer is not None:
         app.include_router(explore, dependencies=admin)
-    if site.chats is not None:
-        app.include_router(chat, dependencies=admin)
     if site.api_token:
         app.include_router(api.router)
     if site.results:
@@ -68,13 +68,30 @@ def create_app(site: Site) -> FastAPI:
     return app
 
 
+def make_server_config(site: Site, host: str, port: int) -> uvicorn.Config:
+    """Return the configuration of a uvicorn server for the site; port 0 takes a free port."""
+    return uvicorn.Config(
+        create_app(site),
+        host=host,
+        port=port,
+        # Requests are not logged: their addresses contain invitation tokens and private texts.
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        http=TimeoutProtocol,
+        # An open event stream would otherwise delay the shutdown until its browser leaves.
+        timeout_graceful_shutdown=3,
+    )
+
+
 @asynccontextmanager
 async def _close_queues_at_shutdown(app: FastAPI) -> AsyncIterator[None]:
     """Stop the work with models when the server stops; the process could not end before it otherwise."""
     yield
-    for service in (app.state.site.explorer, app.state.site.chats):
-        if service is not None:
-            service.work.close()
+    explorer = app.state.site.explorer
+    if explorer is not None:
+        explorer.work.close()
 
 
 @public.get("/static/{name}")
@@ -122,7 +139,7 @@ def redirect_home(request: Request) -> Response:
     site = get_site(request)
     if site.study is not None:
         return RedirectResponse(f"/studies/{quote(site.study)}", 303)
-    pages = {"/explore": site.explorer, "/chat": site.chats, "/browse": site.results, "/studies": site.storage}
+    pages = {"/explore": site.explorer, "/browse": site.results, "/studies": site.storage}
     return RedirectResponse(next(address for address, service in pages.items() if service), 303)
 
 

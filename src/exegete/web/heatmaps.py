@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from exegete.explainers import Explainer
 from exegete.reports.explanations import Explanation
 from exegete.reports.highlighted import colors
+from exegete.studies.tables.coefficients import COEFFICIENTS
 
 
 class HeatmapCell(NamedTuple):
@@ -56,3 +58,22 @@ def _color_row(values: NDArray[np.float64], largest: float, signed: bool) -> lis
         level = colors.score_to_level(value, largest)
         cells.append(HeatmapCell(value, colors.level_to_css_class(level, signed=signed)))
     return cells
+
+
+def has_coefficients(method: Explainer) -> bool:
+    """Return whether the method has coefficients that can be shown."""
+    return type(method) in COEFFICIENTS
+
+
+def make_coefficient_heatmaps(method: Explainer) -> dict[str, Heatmap]:
+    """Return one heatmap per kind of coefficient, with one row per layer and the last layer first."""
+    coefficients = COEFFICIENTS[type(method)](method)
+    return {kind: _make_coefficient_heatmap(values.detach().cpu(), method) for kind, values in coefficients.items()}
+
+
+def _make_coefficient_heatmap(values: Any, method: Any) -> Heatmap:
+    # An explainer of the last layers only has fewer rows than the model has layers.
+    layers = range(method.n_layers, method.n_layers - len(values), -1)
+    columns = [str(number) for number in range(1, values.shape[1] + 1)]
+    has_negative = bool((values < 0).any())
+    return make_heatmap([f"layer {n}" for n in layers], columns, values.flip(0).numpy(), signed=has_negative)

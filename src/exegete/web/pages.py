@@ -20,8 +20,6 @@ from exegete.web.site import get_site
 
 ROOM = Path(str(files("exegete.web")))
 SCRIPTS = {
-    "shared.js": ROOM / "static" / "shared.js",
-    "chat.js": ROOM / "static" / "chat.js",
     "explore.js": ROOM / "static" / "explore.js",
     "annotate.js": ROOM / "static" / "annotate.js",
     "report.js": Path(str(files("exegete.reports"))) / "templates" / "report.js",

@@ -10,7 +10,7 @@ class Limits:
     """Bounds on what a request may contain; a request beyond them is refused.
 
     Attributes:
-        text_length: Characters of a text.
+        text_length: Characters of all texts of a question together, or of one imported text.
         form_bytes: Bytes of a request's body.
         upload_bytes: Bytes of the body of a request that uploads a file.
         form_fields: Fields of a form.

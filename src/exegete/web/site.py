@@ -13,7 +13,6 @@ from exegete.web.settings import Limits
 
 if TYPE_CHECKING:
     from exegete.web.browse.stored import Result
-    from exegete.web.chat.service import ChatService
     from exegete.web.explore.service import Explorer
     from exegete.web.human_study.storage import Storage
 
@@ -30,7 +29,6 @@ class Site:
         limits: Bounds on requests.
         hosts: Host names and addresses by which browsers may ask for the server.
         address: The URL at which browsers reach the server, used in invitations; default: the URL of the request.
-        chats: Language models to explain.
         study: Name of the study for which the server was started: the admin's first page.
         api_token: The secret of programs that use the API, of at least 20 characters; empty: the API is not served.
     """
@@ -43,7 +41,6 @@ class Site:
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     address: str = ""
-    chats: ChatService | None = None
     study: str | None = None
     api_token: str = field(default="", repr=False)
 
@@ -52,7 +49,7 @@ class Site:
             raise ExegeteError("expected an admin token of at least 20 characters: a shorter one can be guessed")
         if self.api_token and len(self.api_token) < 20:
             raise ExegeteError("expected an API token of at least 20 characters: a shorter one can be guessed")
-        if self.api_token and self.chats is None:
+        if self.api_token and (self.explorer is None or not self.explorer.language_models):
             raise ExegeteError("the API needs a language model: give one with --model and --task generation")
 
     def address_of(self, request: Request) -> str:

@@ -74,9 +74,15 @@ def train_answering_model(
     make_model, scale = MODELS[architecture], scale * STEPS_FACTOR.get(architecture, 1.0)
     folder, stop = Path(output_dir), StopAfterStep()
     whole, tokenizer = folder / "model", generated_tokenizer(get_vocabulary())
-    steps, recited = (max(1, round(scale * each)) for each in (STEPS, RECITED))
-    named = {} if architecture == "llama" else {"architecture": architecture}
-    _require_same(folder / "settings.json", {"seed": seed, "steps": steps, "recited": recited} | named)
+    steps, recited = max(1, round(scale * STEPS)), max(1, round(scale * RECITED))
+    settings: dict[str, Any] = {"seed": seed, "steps": steps, "recited": recited}
+    if architecture != "llama":
+        settings["architecture"] = architecture
+    path = folder / "settings.json"
+    if not path.exists():
+        write_json(path, settings)
+    elif json.loads(path.read_text(encoding="utf-8")) != settings:
+        raise ExegeteError(f"{folder} holds another training (see {path.name}): choose another folder")
     if whole.exists():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
@@ -125,13 +131,6 @@ def _arguments(checkpoints: Path, steps: int, seed: int, device: str | None, sho
         disable_tqdm=not show,
         dataloader_pin_memory=False,
     )
-
-
-def _require_same(path: Path, settings: dict[str, Any]) -> None:
-    if not path.exists():
-        write_json(path, settings)
-    elif json.loads(path.read_text(encoding="utf-8")) != settings:
-        raise ExegeteError(f"{path.parent} holds another training (see {path.name}): choose another folder")
 
 
 def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -184,10 +183,7 @@ def make_gpt2(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     return model
 
 
-MODELS: dict[str, Callable[[PreTrainedTokenizerFast], PreTrainedModel]] = {
-    "llama": make_llama,
-    "gpt2": make_gpt2,
-}
+MODELS: dict[str, Callable[[PreTrainedTokenizerFast], PreTrainedModel]] = {"llama": make_llama, "gpt2": make_gpt2}
 STEPS_FACTOR = {"gpt2": 1.5}
 """Factor of the number of steps, relative to Llama."""
 

@@ -52,5 +52,7 @@ def _describe_source(result: Explanation, row: int) -> str:
     sure = f"mean probability of a token: {result.targets[row].mean_probability:.2f}"
     if drop <= 0:
         return f"no source: no document makes it likelier; {sure}"
-    times = f"{math.exp(drop):,.0f}" if drop < math.log(MOST_TIMES) else f"more than {MOST_TIMES:,}"
+    times = f"more than {MOST_TIMES:,}"
+    if drop < math.log(MOST_TIMES):
+        times = f"{math.exp(drop):,.0f}"
     return f"source: {source} (without it {times} times less likely); {sure}"

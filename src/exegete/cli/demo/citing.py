@@ -61,9 +61,11 @@ def _by_kind(comparison: Comparison) -> Table:
     boards = [comparison.leaderboard_of("kind", kind) for kind in KINDS]
     column = [card.name for card in boards[0].cards].index("recall_at_k")
     for method in comparison.leaderboard.rows:
-        places = [(board, board.rows.index(method)) for board in boards]
-        cells = ((board.mean[at, column], board.low[at, column], board.high[at, column]) for board, at in places)
-        table.add_row(comparison.titles[method], *(f"{mean:.2f}  {low:.2f}…{high:.2f}" for mean, low, high in cells))
+        cells = [comparison.titles[method]]
+        for board in boards:
+            at = board.rows.index(method), column
+            cells.append(f"{board.mean[at]:.2f}  {board.low[at]:.2f}…{board.high[at]:.2f}")
+        table.add_row(*cells)
     return table
 
 

@@ -31,11 +31,11 @@ def demo(
         ),
     ] = Path("demo"),
     methods: options.Methods = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of texts to explain.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, help="Number of texts to explain.")] = 200,
     seed: options.Seed = 0,
     device: options.Device = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="generation: a small Llama that answers questions about six notes.")
+        str | None, typer.Option(help="generation: a small Llama that answers questions about six notes.")
     ] = None,
     model: Annotated[
         str | None,
@@ -63,7 +63,6 @@ def demo(
     check(methods=methods, device=device)
     if task not in (None, "generation"):
         raise unknown("task of the demo", task, ("generation",))
-    from exegete.cli.shared.options import split_ids
     from exegete.studies.runs.estimate import format_duration
 
     silence_libraries()
@@ -73,9 +72,9 @@ def demo(
     if model is not None:
         chat.run(output_dir, model, device)
     elif task is not None:
-        citing.run(output_dir, split_ids(methods), limit, seed, device, scale, quiet)
+        citing.run(output_dir, options.split_ids(methods), limit, seed, device, scale, quiet)
     else:
-        _run_reviews(output_dir, split_ids(methods), limit, seed, device, scale, quiet)
+        _run_reviews(output_dir, options.split_ids(methods), limit, seed, device, scale, quiet)
     say(f"the demo took {format_duration(time.perf_counter() - begun)}")
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from exegete.cli.explain import corpus
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check
 from exegete.cli.shared.console import console, say, silence_libraries
+from exegete.cli.shared.reading import say_columns
+from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 from exegete.errors import ExegeteError
 
@@ -28,25 +29,23 @@ def explain(
         typer.Option("--data", "-d", help="Explain a dataset of any size instead of a text; needs --output-dir."),
     ] = None,
     split: options.SplitOrAll = None,
-    pair: Annotated[str | None, typer.Option("--pair", help="The second text of a pair (hypothesis, context).")] = None,
+    pair: Annotated[str | None, typer.Option(help="The second text of a pair (hypothesis, context).")] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            "--methods",
             help="Comma-separated ids; `exegete methods` lists all. Default: decompx_linear if the model's family is "
-            "supported, otherwise integrated_gradients; for generated text: occlusion.",
+            "supported, otherwise integrated_gradients; for generated text: occlusion."
         ),
     ] = None,
     target: Annotated[
         str,
         typer.Option(
-            "--target",
             help="predicted, label, or a class by index or name. Generated text: response, sentences (default), words, "
-            "tokens, or token spans such as 0:4,7:9.",
+            "tokens, or token spans such as 0:4,7:9."
         ),
     ] = "predicted",
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write an HTML page with the highlighted text to this file.")
+        Path | None, typer.Option(help="Write an HTML page with the highlighted text to this file.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of coloured text.")] = False,
     output_dir: Annotated[
@@ -58,11 +57,9 @@ def explain(
             help="Save the attributions as Parquet in this folder. An interrupted corpus is resumed.",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Corpus: number of processes.")] = 1,
-    ray: Annotated[
-        str | None, typer.Option("--ray", help="Corpus: address of a Ray cluster; auto: the local one.")
-    ] = None,
-    rows_per_part: Annotated[int, typer.Option("--rows-per-part", min=1, help="Corpus: examples per file.")] = 1000,
+    workers: Annotated[int, typer.Option(min=1, help="Corpus: number of processes.")] = 1,
+    ray: Annotated[str | None, typer.Option(help="Corpus: address of a Ray cluster; auto: the local one.")] = None,
+    rows_per_part: Annotated[int, typer.Option(min=1, help="Corpus: examples per file.")] = 1000,
     batch_size: options.BatchSize = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -71,22 +68,19 @@ def explain(
     template: options.Template = None,
     labels: options.Labels = None,
     task: options.Task = None,
-    prompt: Annotated[Path | None, typer.Option("--prompt", help="Generation: a file with the prompt.")] = None,
+    prompt: Annotated[Path | None, typer.Option(help="Generation: a file with the prompt.")] = None,
     messages: Annotated[
         Path | None,
-        typer.Option(
-            "--messages", help="Generation: a JSON file with a list of messages or {messages, sources, response}."
-        ),
+        typer.Option(help="Generation: a JSON file with a list of messages or {messages, sources, response}."),
     ] = None,
     source: Annotated[
         list[str] | None,
         typer.Option(
-            "--source",
-            help="Generation: a file, or NAME=FILE, inserted at {sources} or {NAME} of the prompt; repeatable.",
+            help="Generation: a file, or NAME=FILE, inserted at {sources} or {NAME} of the prompt; repeatable."
         ),
     ] = None,
     response: Annotated[
-        str | None, typer.Option("--response", help="Generation: the response to explain. Default: the model's own.")
+        str | None, typer.Option(help="Generation: the response to explain. Default: the model's own.")
     ] = None,
     raw_prompt: Annotated[
         bool,
@@ -97,11 +91,9 @@ def explain(
         ),
     ] = False,
     unit: options.Unit = None,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Generation: maximum length of the response.")
-    ] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Generation: maximum length of the response.")] = 64,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="Generation: 0 is greedy decoding, higher values sample.")
+        float, typer.Option(min=0.0, help="Generation: 0 is greedy decoding, higher values sample.")
     ] = 0.0,
     attribute_target: Annotated[
         bool, typer.Option("--attribute-target", help="Generation: also score the response's own earlier tokens.")
@@ -124,8 +116,7 @@ def explain(
     label_column: options.LabelColumn = None,
     rationale_column: options.RationaleColumn = None,
     keep_columns: Annotated[
-        str | None,
-        typer.Option("--keep-columns", help="Corpus: comma-separated columns to keep as metadata; id always is."),
+        str | None, typer.Option(help="Corpus: comma-separated columns to keep as metadata; id always is.")
     ] = None,
 ) -> None:
     """Explain one text (or pair), a corpus, or the response to a prompt, by one or several methods.
@@ -150,15 +141,14 @@ def explain(
     load_options |= options.prompt_options(template, labels)
     if task is not None:
         load_options["task"] = task
-    files = [prompt, messages, *(item.rpartition("=")[2] for item in source or ())]
+    files = [prompt, messages, *[item.rpartition("=")[2] for item in source or ()]]
     check(models=[model], data=data, methods=methods, device=device, dtype=dtype, files=files)
     if data is not None:
-        corpus.check_corpus_options(text or pair or html or json or task == "generation", output_dir, methods)
+        _check_corpus_options(text or pair or html or json or task == "generation", output_dir, methods)
     import sys
 
     import exegete
     from exegete.cli.explain import generated
-    from exegete.cli.shared.options import parse_target, split_ids
     from exegete.explainers.plan import plan_work
     from exegete.explainers.registry import add_seed, default_method
     from exegete.reports.explanations import Explanations
@@ -167,24 +157,20 @@ def explain(
     if data is not None:
         set_threads(threads, hidden_size(model), device)
         named = options.column_options(text_column, text_pair_column, label_column, rationale_column, keep_columns)
-        job = {
-            "split": split,
-            "target": target,
-            "loading": load_options,
-            "columns": named,
-            "rows_per_part": rows_per_part,
-        }
-        job |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "method": methods, "stride": stride}
-        corpus.run_corpus({"model": model, "data": data, "folder": output_dir, **job}, workers, threads, ray)
+        job: dict[str, Any] = {"model": model, "data": data, "folder": output_dir, "split": split, "target": target}
+        job |= {"loading": load_options, "columns": named, "rows_per_part": rows_per_part, "method": methods}
+        job |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "stride": stride}
+        _explain_corpus(job, workers, threads, ray)
         return
-    text = sys.stdin.read() if text == "-" else text
+    if text == "-":
+        text = sys.stdin.read()
     explained = exegete.load(model, **load_options)
     set_threads(threads, hidden_size(explained), device)
-    ids = split_ids(methods) or [default_method(explained)]
+    ids = options.split_ids(methods) or [default_method(explained)]
     example: Any = text if pair is None else (text, pair)
     if task == "generation":
         example = generated.make_example(text, prompt, messages, source or (), response)
-        unit = unit or generated.default_unit(example)
+        unit = unit or ("source" if example.get("sources") else "sentence")
         explained_target = generated.parse_target(target)
         example = generated.apply_chat_template(explained, example, raw=raw_prompt)
         if not dry_run:
@@ -196,7 +182,7 @@ def explain(
             return
         generated.warn_of_long_runs(explained, example, plans)
     else:
-        explained_target = parse_target(target, explained.labels)
+        explained_target = options.parse_target(target, explained.labels)
     specs = [add_seed(spec, seed) for spec in ids]
     by_method = exegete.attribute(
         explained,
@@ -231,6 +217,31 @@ def _print_results(
         for item in attributions:
             console().print(render_explanation(item, unit=describe_score(item, task)))
         if task != "generation" and not quiet:
-            limit = f"{1 / (2 * LEVELS):.0%} of the strongest"
             shown = "score" if has_no_colors() else "colour"
-            say(f"words without a {shown} have less than {limit}")
+            say(f"words without a {shown} have less than {1 / (2 * LEVELS):.0%} of the strongest")
+
+
+def _check_corpus_options(other: object, folder: Path | None, methods: str | None) -> None:
+    """Raise ExegeteError for options that cannot be combined with a corpus."""
+    if folder is None:
+        raise ExegeteError("--data needs --output-dir, the folder for the explanations")
+    if other:
+        raise ExegeteError("--data cannot be combined with a text, --pair, --html, --json or --task generation")
+    if len(options.split_ids(methods) or [""]) > 1:
+        raise ExegeteError(
+            "a corpus is explained by one method: run the command for each method, with its own --output-dir"
+        )
+
+
+def _explain_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
+    """Explain the rows that are not explained yet, and print their number and the next command."""
+    from exegete.studies.corpus.engines import explain_corpus
+    from exegete.studies.corpus.job import CorpusJob
+
+    folder = job["folder"]
+    set_stop_message(f"finished files are saved in {folder}: resume with the same command")
+    say_columns(job["data"], job["columns"])
+    corpus_job = CorpusJob(**job | {"target": options.parse_target(job["target"], ())})
+    rows = explain_corpus(corpus_job, workers, threads=threads, ray=ray)
+    if rows:
+        say(f"{rows} rows are explained in {folder}; summarise them with: exegete summary {folder}")

@@ -28,10 +28,9 @@ def make_example(
     Raises:
         ExegeteError: not exactly one of text, prompt and messages, an unreadable file, or invalid JSON.
     """
-    inputs = [value for value in (text, prompt, messages) if value is not None]
-    if len(inputs) != 1:
+    if (text, prompt, messages).count(None) != 2:
         raise ExegeteError("give one of a text, --prompt FILE and --messages FILE")
-    example: dict[str, Any] = {"prompt": text} if text is not None else {}
+    example: dict[str, Any] = {"prompt": text}
     if prompt is not None:
         example = {"prompt": _read("--prompt", prompt).rstrip("\n")}
     if messages is not None:
@@ -42,7 +41,9 @@ def make_example(
         example = content if isinstance(content, dict) else {"messages": content}
     if sources:
         example["sources"] = _read_sources(sources)
-    return example if response is None else example | {"response": response}
+    if response is not None:
+        example["response"] = response
+    return example
 
 
 def apply_chat_template(model: ExplainedModel, example: dict[str, Any], *, raw: bool) -> dict[str, Any]:
@@ -65,19 +66,17 @@ def apply_chat_template(model: ExplainedModel, example: dict[str, Any], *, raw: 
     return others | {"messages": [{"role": "user", "content": example["prompt"]}]}
 
 
-def default_unit(example: dict[str, Any]) -> str:
-    """Return the default unit: sources if the example has sources, otherwise sentences."""
-    return "source" if example.get("sources") else "sentence"
-
-
 def parse_target(text: str) -> Any:
     """Return the explained parts of the response: a name such as `sentences` (the default), or spans as 0:4,7:9."""
     if text == "predicted":
         return "sentences"
-    parts = [re.fullmatch(r"(\d{1,9}):(\d{1,9})", part) for part in text.split(",")]
-    if not all(parts):
-        return text
-    return [(int(part[1]), int(part[2])) for part in parts if part]
+    spans = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", part)
+        if found is None:
+            return text
+        spans.append((int(found[1]), int(found[2])))
+    return spans
 
 
 def describe_costs(
@@ -87,8 +86,7 @@ def describe_costs(
 
     Of a server that is one line per method with requests and tokens, and one with their sum.
     """
-    from exegete.explainers.batches import measure_pass
-    from exegete.explainers.plan import add_placeholder_response, count_saved_bytes, describe_requests
+    from exegete.explainers.plan import add_placeholder_response, count_saved_bytes, describe_requests, measure_pass
     from exegete.studies.runs.estimate import format_duration
 
     if model.is_remote:
@@ -96,8 +94,11 @@ def describe_costs(
         return [*lines, f"in all, with the response: {describe_requests(plans, 'response' not in example)}"]
     example = add_placeholder_response(model, example, max_new_tokens)
     seconds = measure_pass(model, [example])
-    lines = [f"{plan}, about {format_duration(seconds * plan.cost)}" for plan in plans]
-    if any(plan.backward for plan in plans):
+    lines, has_backward = [], False
+    for plan in plans:
+        lines.append(f"{plan}, about {format_duration(seconds * plan.cost)}")
+        has_backward = has_backward or bool(plan.backward)
+    if has_backward:
         amount = f"{count_saved_bytes(model, example) / 2**20:.0f} MiB"
         lines.append(f"a forward pass with a backward pass needs {amount} in addition to the weights")
     return lines
@@ -105,9 +106,7 @@ def describe_costs(
 
 def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan]) -> None:
     """Say which methods will take over a minute, or how many requests a server gets."""
-    from exegete.explainers.attribute_examples import MEASURED_PASSES
-    from exegete.explainers.batches import measure_pass
-    from exegete.explainers.plan import describe_requests
+    from exegete.explainers.plan import MEASURED_PASSES, describe_requests, measure_pass
     from exegete.studies.runs.estimate import format_duration
 
     if model.is_remote:

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -41,36 +41,28 @@ def serve(
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(
-            "--study", help="Name of the human study; a new one is made from --result, or from --model and --data."
-        ),
+        typer.Option(help="Name of the human study; a new one is made from --result, or from --model and --data."),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
-            "--kind",
             help="Kind of a new study: rank explanations, highlight evidence, simulate the model, or predict its "
-            "answers to changed examples (counterfactual). Default: rank.",
+            "answers to changed examples (counterfactual). Default: rank."
         ),
     ] = None,
     protocol: Annotated[
-        Path | None,
-        typer.Option("--protocol", help="A study protocol (YAML): participants, instructions and questions."),
+        Path | None, typer.Option(help="A study protocol (YAML): participants, instructions and questions.")
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option(
-            "--storage",
-            help="Database of studies: sqlite:///FILE or postgresql://… Default: exegete-studies.db.",
-        ),
+        typer.Option(help="Database of studies: sqlite:///FILE or postgresql://… Default: exegete-studies.db."),
     ] = None,
     data: Annotated[
         str | None, typer.Option("--data", "-d", help="Examples to explore, or to make a study from.")
     ] = None,
     split: options.SplitOrAll = None,
     limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Number of examples of a new study. Default: the protocol's, or 20."),
+        int | None, typer.Option(min=1, help="Number of examples of a new study. Default: the protocol's, or 20.")
     ] = None,
     methods: options.Methods = None,
     task: options.Task = None,
@@ -81,16 +73,14 @@ def serve(
         ),
     ] = False,
     host: Annotated[
-        str,
-        typer.Option("--host", help="Address to listen on; 0.0.0.0 accepts other machines that use a --name."),
+        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines that use a --name.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 chooses a free port.")] = 8000,
     name: Annotated[
         list[str] | None,
         typer.Option(
-            "--name",
             help="Host name or URL of the server for browsers, such as study.example.org or https://study.example.org; "
-            "invitations use the first one. Repeatable.",
+            "invitations use the first one. Repeatable."
         ),
     ] = None,
     seed: options.Seed = 0,
@@ -125,32 +115,31 @@ def serve(
     """
     if not (model or result or storage) and study is None and protocol is None:
         raise ExegeteError("nothing to serve: give --model, --result, --study or --protocol")
-    plan = None if protocol is None else StudyPlan.of(protocol, study, kind)
-    if plan is not None:
+    plan = None
+    if protocol is not None:
+        plan = StudyPlan.of(protocol, study, kind)
         study, kind, source = plan.name, plan.protocol.kind, plan.protocol.source
-        model, data = model or ([source.model] if source.model and not result else None), data or source.data
+        if not model and not result and source.model:
+            model = [source.model]
+        data, limit = data or source.data, limit or source.limit
         methods, split, seed = methods or ",".join(source.methods) or None, split or source.split, plan.protocol.seed
-        limit = limit or source.limit
-    task = _require_language_model(model, task) if api else task
+    if api:
+        task = _require_language_model(model, task)
     check(models=model or [], data=data, methods=methods, device=device, dtype=dtype, files=result or [])
     _require_web()
     import uvicorn
 
-    import exegete
     from exegete.studies.compare.compare import list_native_methods
     from exegete.web import Site
+    from exegete.web.app import make_server_config
     from exegete.web.browse.stored import open_results
-    from exegete.web.server import make_server_config
 
     silence_libraries()
     sources = _name_models(model or [])
-    loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length}
-    loaded |= {} if task is None else {"task": task}
-    explained = {short: exegete.load(source, **loaded) for short, source in sources.items()}
+    explained = _load_models(sources, threads, device, dtype=dtype, max_length=max_length, task=task)
     specs = options.split_ids(methods) or []
-    if explained:
-        set_threads(threads, max(hidden_size(loaded) or 0 for loaded in explained.values()), device)
-    specs = list_native_methods() if specs == ["all"] else specs
+    if specs == ["all"]:
+        specs = list_native_methods()
     rows = _load_rows(data, split, None if study is None else limit or LIMIT, seed, explained)
     saved = find_saved_explanations(result or (), study)
     results = open_results([folder for folder in result or () if folder not in saved])
@@ -160,7 +149,7 @@ def serve(
         make_study(studies, study, kind, material, None if plan is None else plan.text)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     names = [*(name or []), EVERYWHERE.get(host, host)]
-    hosts = (*LOOPBACK, *(_url_host(public_name) for public_name in names))
+    hosts = (*LOOPBACK, *map(_url_host, names))
     socket = uvicorn.Config("", host=host, port=port).bind_socket()
     address = _public_address(names[0], socket.getsockname()[1])
     services = _make_services(explained, sources, specs, rows, seed, task, address if api else None)
@@ -231,8 +220,25 @@ def _name_models(models: Sequence[str]) -> dict[str, str]:
         if is_address(source):
             raise ExegeteError("pages need a model's weights: explain a model behind a server with `exegete explain`")
         short = source.rstrip("/").rpartition("/")[2]
-        names[short if short not in names else f"{short} {len(names) + 1}"] = source
+        if short in names:
+            short += f" {len(names) + 1}"
+        names[short] = source
     return names
+
+
+def _load_models(
+    sources: Mapping[str, str], threads: int | None, device: str | None, **loading: Any
+) -> dict[str, ExplainedModel]:
+    """Load the models, and set the number of threads for the largest of them."""
+    import exegete
+
+    models, largest = {}, 0
+    for name, source in sources.items():
+        models[name] = exegete.load(source, device=device, **loading)
+        largest = max(largest, hidden_size(models[name]) or 0)
+    if models:
+        set_threads(threads, largest, device)
+    return models
 
 
 def _load_rows(
@@ -266,12 +272,15 @@ def _make_services(
     api_address: str | None,
 ) -> dict[str, Any]:
     """Return the service that explains the models; language models have one with trained citations, and an API."""
-    from exegete.web.chat.service import ChatService
     from exegete.web.explore.service import Explorer
 
-    if task != "generation":
-        return {"explorer": Explorer(models, methods, rows, seed=seed) if models else None}
-    trained = {name: source for name, source in sources.items() if (Path(source) / "citation").is_dir()}
-    own = {name: f"citation:{source}" for name, source in trained.items()}
-    chats = ChatService(cast(Any, models), methods, rows, seed=seed, trained_methods=own)
-    return {"chats": chats} | ({} if api_address is None else {"api_token": _choose_api_token(api_address)})
+    if not models:
+        return {}
+    own = {}
+    for name, source in sources.items():
+        if task == "generation" and (Path(source) / "citation").is_dir():
+            own[name] = f"citation:{source}"
+    services: dict[str, Any] = {"explorer": Explorer(models, methods, rows, seed=seed, trained_methods=own)}
+    if api_address is not None:
+        services["api_token"] = _choose_api_token(api_address)
+    return services

@@ -152,9 +152,10 @@ def _make_cases(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Se
         select_saved_items,
     )
 
-    result = next((result for result in material.results.values() if result.has_attributions), None)
-    if result is not None:
-        return select_comparison_items(result.comparison, material.limit), result.comparison.config.get("labels", ())
+    for result in material.results.values():
+        if result.has_attributions:
+            comparison = result.comparison
+            return select_comparison_items(comparison, material.limit), comparison.config.get("labels", ())
     if material.saved:
         items: list[Explanation] = []
         for folder in material.saved:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from exegete.errors import ExegeteError, unknown
+from exegete.cli.shared.options import split_ids
+from exegete.errors import ExegeteError, check_choice, unknown
 
 DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|npu|hpu|meta)(:[0-9]+)?")
 DTYPES = ("float64", "float32", "bfloat16", "float16", "8bit", "4bit", "auto")
@@ -31,6 +32,7 @@ def check(
     Raises:
         ExegeteError: an unknown method, metric, parameter, reader, device or data type, or a missing file.
     """
+    from exegete.data.load import open_reader
     from exegete.data.local import require_local_model
 
     for name in models:
@@ -45,37 +47,30 @@ def check(
     _check_methods(methods)
     _check_metrics(metrics, preset)
     if data is not None:
-        _check_data(data)
+        reader = open_reader(data)
+        path = reader.path
+        if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
+            raise ExegeteError(f"the file or folder {path} of the data {data} does not exist")
 
 
 def check_arguments(names: Sequence[str]) -> None:
     """Raise ExegeteError for a name that is not an argument of transformers' Trainer."""
     # The names are read from the source file, since importing TrainingArguments imports torch.
     package = find_spec("transformers")
-    places = (package.submodule_search_locations if package else None) or []
-    files = [Path(place) / "training_args.py" for place in places]
-    file = next((file for file in files if file.is_file()), None)
-    if not names or file is None:
+    if not names or package is None or package.origin is None:
         return
-    valid = _read_field_names(file, "TrainingArguments")
-    wrong = next((name for name in names if valid and name not in valid), None)
-    if wrong is not None:
-        raise ExegeteError(f"unusable training arguments: {unknown('argument', wrong, sorted(valid))}")
-
-
-def _read_field_names(file: Path, class_name: str) -> set[str]:
-    """Return the names of a class's annotated attributes; empty if the file has no such class."""
-    names = set[str]()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
+    valid = set[str]()
+    for node in ast.parse(Path(package.origin).with_name("training_args.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments":
             for part in node.body:
                 if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                    names.add(part.target.id)
-    return names
+                    valid.add(part.target.id)
+    for name in names:
+        if valid and name not in valid:
+            raise ExegeteError(f"unusable training arguments: {unknown('argument', name, valid)}")
 
 
 def _check_methods(methods: str | None) -> None:
-    from exegete.cli.shared.options import split_ids
     from exegete.data.local import looks_local
     from exegete.explainers.registry import EXPLAINERS, explainer
 
@@ -90,23 +85,11 @@ def _check_methods(methods: str | None) -> None:
 
 
 def _check_metrics(metrics: str | None, preset: str | None) -> None:
-    from exegete.cli.shared.options import split_ids
-    from exegete.errors import unknown
     from exegete.metrics.presets import PRESETS
     from exegete.metrics.registry import PEAK_MEMORY, SECONDS, metric
 
-    if preset is not None and preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+    if preset is not None:
+        check_choice("preset", preset, PRESETS)
     for spec in split_ids(metrics) or ():
         if spec not in (SECONDS.name, PEAK_MEMORY.name):
             metric(spec)
-
-
-def _check_data(data: str) -> None:
-    """Check the reader, its options, and that its path exists."""
-    from exegete.data.load import open_reader
-
-    reader = open_reader(data)
-    path = reader.path
-    if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
-        raise ExegeteError(f"the file or folder {path} of the data {data} does not exist")

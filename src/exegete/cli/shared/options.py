@@ -40,100 +40,69 @@ Data = Annotated[
 Unit = Annotated[
     str | None,
     typer.Option(
-        "--unit",
-        help="token, word, sentence, paragraph or source. Default for generation: source if examples have sources.",
+        help="token, word, sentence, paragraph or source. Default for generation: source if examples have sources."
     ),
 ]
 Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all if the data is one file.")]
-SplitOrAll = Annotated[
-    str | None,
-    typer.Option("--split", help="train, dev, test or all. Default: dev; for a single file: all."),
-]
+SplitOrAll = Annotated[str | None, typer.Option(help="train, dev, test or all. Default: dev; for a single file: all.")]
 Methods = Annotated[
     str | None,
     typer.Option(
-        "--methods",
         help="Comma-separated ids, with parameters ID?NAME=VALUE, learned methods ID:PATH; see `exegete methods`. "
-        "all: every method that needs no training. Default: the fast ones.",
+        "all: every method that needs no training. Default: the fast ones."
     ),
 ]
-Limit = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Use at most N examples, sampled with --seed.", metavar="N")
-]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use at most N examples, sampled with --seed.", metavar="N")]
 OutputDir = Annotated[
     Path, typer.Option("--output-dir", "-o", callback=require_writable, help="Folder for the results.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
 Device = Annotated[
     str | None,
-    typer.Option(
-        "--device", help="cpu, cuda, cuda:1; auto: distribute over all devices. Default: the GPU if available."
-    ),
+    typer.Option(help="cpu, cuda, cuda:1; auto: distribute over all devices. Default: the GPU if available."),
 ]
-Dtype = Annotated[
-    str | None, typer.Option("--dtype", help="float32, bfloat16, float16, 8bit or 4bit. Default: the checkpoint's.")
-]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16, 8bit or 4bit. Default: the checkpoint's.")]
 BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", min=1, help="Examples per batch. Default: as many as fit a token budget.")
+    int | None, typer.Option(min=1, help="Examples per batch. Default: as many as fit a token budget.")
 ]
 MaxLength = Annotated[
-    int | None,
-    typer.Option("--max-length", min=8, help="Maximum number of tokens per text. Default: the model's maximum."),
+    int | None, typer.Option(min=8, help="Maximum number of tokens per text. Default: the model's maximum.")
 ]
 AllowNan = Annotated[
-    bool,
-    typer.Option("--allow-nan", help="Skip and count examples whose scores are not finite, instead of stopping."),
+    bool, typer.Option("--allow-nan", help="Skip and count examples whose scores are not finite, instead of stopping.")
 ]
 Incomplete = Annotated[
-    bool,
-    typer.Option("--incomplete", help="Accept a checkpoint with missing or unexpected weights."),
+    bool, typer.Option("--incomplete", help="Accept a checkpoint with missing or unexpected weights.")
 ]
 Template = Annotated[
     str | None,
-    typer.Option(
-        "--template",
-        help="Use a causal language model as a classifier: a prompt that contains {text}, or a file with it.",
-    ),
+    typer.Option(help="Use a causal language model as a classifier: a prompt that contains {text}, or a file with it."),
 ]
 Labels = Annotated[
     str | None,
     typer.Option(
-        "--labels",
-        help="With --template: the continuation of the prompt for each label, as 'bad= No,good= Yes' (spaces count).",
+        help="With --template: the continuation of the prompt for each label, as 'bad= No,good= Yes' (spaces count)."
     ),
 ]
 Task = Annotated[
     str | None,
-    typer.Option(
-        "--task",
-        help="generation: explain generated text; similarity: explain the similarity of two texts.",
-    ),
+    typer.Option(help="generation: explain generated text; similarity: explain the similarity of two texts."),
 ]
 Target = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        help="predicted, label, a class by index or name, or two classes A,B: why A rather than B.",
-    ),
+    str, typer.Option(help="predicted, label, a class by index or name, or two classes A,B: why A rather than B.")
 ]
 Stride = Annotated[
     int | None,
     typer.Option(
-        "--stride",
-        min=0,
-        help="Read long texts in windows that overlap by N tokens, instead of truncating them.",
-        metavar="N",
+        min=0, help="Read long texts in windows that overlap by N tokens, instead of truncating them.", metavar="N"
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
-TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the text column.")]
-PairColumn = Annotated[str | None, typer.Option("--text-pair-column", help="Tables: the column of the second text.")]
-LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Tables: the label column.")]
+TextColumn = Annotated[str | None, typer.Option(help="Tables: the text column.")]
+PairColumn = Annotated[str | None, typer.Option(help="Tables: the column of the second text.")]
+LabelColumn = Annotated[str | None, typer.Option(help="Tables: the label column.")]
 RationaleColumn = Annotated[
-    str | None,
-    typer.Option(
-        "--rationale-column", help="Tables: the rationale column: character spans, words, or 0 or 1 per word."
-    ),
+    str | None, typer.Option(help="Tables: the rationale column: character spans, words, or 0 or 1 per word.")
 ]
 
 

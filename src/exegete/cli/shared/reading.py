@@ -28,9 +28,9 @@ def load_examples(data: str, split: str | None, limit: int | None, seed: int, na
     say_columns(data, named)
     examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
     reader = open_reader(data, **named)
-    sampled = "sampled from " if limit is not None and len(examples) == limit else ""
-    plural = "" if len(examples) == 1 else "s"
-    say(f"{len(examples)} example{plural}: {sampled}{split or reader.default_split} of {get_data_name(data)}")
+    count = "1 example" if len(examples) == 1 else f"{len(examples)} examples"
+    sampled = "sampled from " if len(examples) == limit else ""
+    say(f"{count}: {sampled}{split or reader.default_split} of {get_data_name(data)}")
     if split is None and reader.default_split == "all":
         say("(`exegete train` divides such a file; its models have not seen --split test)")
     return examples

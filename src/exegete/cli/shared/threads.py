@@ -16,7 +16,6 @@ from exegete.cli.shared.console import say
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads",
         min=1,
         help="CPU threads. Default: OMP_NUM_THREADS; otherwise 1 for small models, and for others 1 or all, "
         "whichever is faster.",
@@ -84,12 +83,11 @@ def _time_products(threads: int, hidden: int) -> float:
     torch.set_num_threads(threads)
     try:
         inputs, weights = torch.ones(TOKENS, hidden), torch.ones(hidden, 4 * hidden)
-        return median(_time_once(inputs, weights) for _ in range(ROUNDS + 1))
+        seconds = []
+        for _ in range(ROUNDS + 1):
+            begun = time.perf_counter()
+            (inputs @ weights) @ weights.T
+            seconds.append(time.perf_counter() - begun)
+        return median(seconds)
     finally:
         torch.set_num_threads(before)
-
-
-def _time_once(inputs: Any, weights: Any) -> float:
-    begun = time.perf_counter()
-    (inputs @ weights) @ weights.T
-    return time.perf_counter() - begun

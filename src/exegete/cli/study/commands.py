@@ -17,7 +17,7 @@ from exegete.cli.shared.help import GroupedCommand
 from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.study.opening import Scale, load_page_parts, load_results, open_study
 from exegete.cli.study.output import ProgressReporter, show_end, show_left, show_runs, show_status, write_study_report
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, check_choice
 
 if TYPE_CHECKING:
     from exegete.studies.runs.grid import RunGrid
@@ -50,27 +50,22 @@ Files = Annotated[list[Path], typer.Argument(help="Study files, run one after th
 Runs = Annotated[
     Path, typer.Option("--output-dir", "-o", help="Folder of finished runs; several studies can share it.")
 ]
-ScaleOption = Annotated[Scale, typer.Option("--scale", help="A scale defined in the file.")]
+ScaleOption = Annotated[Scale, typer.Option(help="A scale defined in the file.")]
 Only = Annotated[
     str | None,
     typer.Option(
-        "--only",
-        help="Only runs whose title contains this (see --dry-run; * and ? are wildcards), and their dependencies.",
+        help="Only runs whose title contains this (see --dry-run; * and ? are wildcards), and their dependencies."
     ),
 ]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="local: processes on this machine; ray: a Ray cluster.")]
+EngineOption = Annotated[Engine, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Number of parallel runs. Default: 1; on a cluster, all workers.")
+    int | None, typer.Option(min=1, help="Number of parallel runs. Default: 1; on a cluster, all workers.")
 ]
-Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads per run. Default: an equal share of the cores.")
-]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads per run. Default: an equal share of the cores.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the runs and the estimated time, without running them.")]
 Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Resume an interrupted study, or refuse to.")]
-Minutes = Annotated[
-    float | None, typer.Option("--minutes", min=0, help="Start no new run after N minutes.", metavar="N")
-]
-Address = Annotated[str | None, typer.Option("--address", help="Address of the Ray cluster. Default: the local one.")]
+Minutes = Annotated[float | None, typer.Option(min=0, help="Start no new run after N minutes.", metavar="N")]
+Address = Annotated[str | None, typer.Option(help="Address of the Ray cluster. Default: the local one.")]
 STORE = Path("runs")
 
 
@@ -138,7 +133,7 @@ def run(
     if len(grids) > 1:
         keys = set[str]()
         for grid, _ in grids:
-            keys.update(cell.key for cell in grid.cells)
+            keys |= {cell.key for cell in grid.cells}
         show_left([grid for grid, _ in grids], store, f"all {len(grids)}: {len(keys)} runs, shared ones once; ")
     if dry_run:
         return
@@ -205,7 +200,7 @@ def page(
     files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")],
     output_dir: Runs = STORE,
     output: Annotated[
-        Path | None, typer.Option("--output", help="The output file, or a folder for several pages. Default: print.")
+        Path | None, typer.Option(help="The output file, or a folder for several pages. Default: print.")
     ] = None,
 ) -> None:
     """Write pages of results: hand-written texts with tables and figures filled in from finished runs.
@@ -224,14 +219,14 @@ def page(
         if output is None:
             typer.echo(text, nl=False)
             continue
-        with atomic_file(output / f"{part.path.stem}.md" if output.suffix != ".md" else output) as fresh:
+        target = output if output.suffix == ".md" else output / f"{part.path.stem}.md"
+        with atomic_file(target) as fresh:
             fresh.write_text(text, encoding="utf-8")
 
 
 @app.command("export", cls=GroupedCommand)
 def export_(
-    files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")],
-    output_dir: Runs = STORE,
+    files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")], output_dir: Runs = STORE
 ) -> None:
     """Write the figures of a page's finished runs, without weights, into one Parquet file beside its text.
 
@@ -242,7 +237,7 @@ def export_(
 
     for part, results in load_page_parts(files, output_dir):
         path = part.path.with_suffix(".parquet")
-        count = export_figures((each.grid for each in results.values()), Store(output_dir), path)
+        count = export_figures([each.grid for each in results.values()], Store(output_dir), path)
         say(f"{path}: figures of {count} runs, {path.stat().st_size / 1e6:.2f} MB")
 
 
@@ -271,22 +266,18 @@ def import_(
 
 @app.command(cls=GroupedCommand)
 def leaderboard(
-    output_dir: Runs = STORE,
-    form: Annotated[str, typer.Option("--format", help="text, csv or tex.")] = "text",
+    output_dir: Runs = STORE, form: Annotated[str, typer.Option("--format", help="text, csv or tex.")] = "text"
 ) -> None:
     """Compare all explanations judged in a folder of runs, across studies.
 
     Example: exegete study leaderboard --output-dir runs
     """
-    from exegete.errors import unknown
-    from exegete.reports.tables.csv_table import render_board_csv
-    from exegete.reports.tables.latex import render_board_latex
+    from exegete.reports.tables.renderers import render_board_csv, render_board_latex
     from exegete.reports.tables.terminal_table import fit_table
     from exegete.studies.runs.store import Store
     from exegete.studies.tables.leaderboards import make_leaderboards
 
-    if form not in ("text", "csv", "tex"):
-        raise unknown("format", form, ("text", "csv", "tex"))
+    check_choice("format", form, ("text", "csv", "tex"))
     boards = make_leaderboards(Store(output_dir))
     if not boards:
         raise ExegeteError(f"{output_dir} contains no judged explanations")
@@ -294,8 +285,10 @@ def leaderboard(
         typer.echo(dataset)
         if form == "text":
             console().print(fit_table(board))
+        elif form == "csv":
+            typer.echo(render_board_csv(board))
         else:
-            typer.echo(render_board_csv(board) if form == "csv" else render_board_latex(board, dataset))
+            typer.echo(render_board_latex(board, dataset))
 
 
 def _workers(

@@ -28,14 +28,15 @@ class ProgressReporter:
         if ended.status == "busy" or (self.quiet and ended.status == "done"):
             return
         texts = {"done": f"done in {ended.seconds:.0f} s", "failed": "FAILED", "killed": "killed, retrying"}
-        message = f": {ended.message}" if ended.message else ""
-        say(f"{cell.title}: {texts.get(ended.status, ended.status)}{message}")
+        line = f"{cell.title}: {texts.get(ended.status, ended.status)}"
+        if ended.message:
+            line += f": {ended.message}"
+        say(line)
 
 
 def show_status(grid: RunGrid, store: Store) -> dict[str, str]:
     """Print the numbers of finished runs, their time and the time left; return the failures by title."""
-    from exegete.studies.runs.estimate import format_duration
-    from exegete.studies.tables.status import get_status
+    from exegete.studies.runs.estimate import format_duration, get_status
 
     now = get_status(grid, store)
     words = {"train": "training runs", "judge": "judgements"}
@@ -68,7 +69,8 @@ def show_runs(grid: RunGrid, store: Store, quiet: bool) -> None:
     if quiet:
         return
     for run in grid.runs:
-        console().print(f"{'done' if store.is_done(run.cell.key) else '    '}  {run.title}", markup=False)
+        state = "done" if store.is_done(run.cell.key) else ""
+        console().print(f"{state:4}  {run.title}", markup=False)
 
 
 def write_study_report(grid: RunGrid, store: Store) -> bool:

@@ -20,11 +20,7 @@ PRESET = Annotated[
         help="paper: the paper's values for options that are not given. Default: values for short runs on small data."
     ),
 ]
-RENAMED = {
-    "explainer_id": "explainer",
-    "processing_class": "tokenizer",
-    "early_stopping_patience": "early-stopping",
-}
+RENAMED = {"explainer_id": "explainer", "processing_class": "tokenizer", "early_stopping_patience": "early-stopping"}
 
 
 class Recipes(TyperGroup):
@@ -59,9 +55,10 @@ def _group() -> None:
 
 def make_command(name: str, factory: Callable[..., Any], departures: Sequence[str] = ()) -> Any:
     """Return the command of a recipe: the factory's docstring is the help, with the departures from the paper below."""
-    lines = ["Departures from the paper:", *(f"– {departure}" for departure in departures)]
+    epilog = None
+    if departures:
+        epilog = "\n\n– ".join(["Departures from the paper:", *departures])
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    epilog = "\n\n".join(lines) if departures else None
     alone.command(factory.__name__, cls=GroupedCommand, epilog=epilog)(_function(name, factory))
     return typer.main.get_command(alone)
 
@@ -105,9 +102,10 @@ def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Itera
             raise TypeError(f"{called.__name__}: {parameter.name} needs a help text, as Annotated[type, text]")
         kind, text, *limits = get_args(parameter.annotation)
         name = RENAMED.get(parameter.name, parameter.name.replace("_", "-"))
-        on_or_off = kind in (bool, bool | None) and parameter.default is not False
-        flag = f"--{name}/--no-{name}" if on_or_off else f"--{name}"
-        option = typer.Option(flag, help=text, **(limits[0] if limits else {}))
+        flag = f"--{name}"
+        if kind in (bool, bool | None) and parameter.default is not False:
+            flag += f"/--no-{name}"
+        option = typer.Option(flag, help=text, **dict(*limits))
         # an option is text, where Python also takes an object: a model, an explainer, a tokenizer
         if kind is Any or str in get_args(kind):
             kind = str | None

@@ -81,7 +81,8 @@ def print_over_seeds(
 
     console().print(f"over {len(results)} seeds, mean ± standard deviation:", markup=False, highlight=False)
     for name in results[0].metrics:
-        known = [value for result in results if (value := result.metrics[name]) is not None]
+        values_of_seeds = [result.metrics[name] for result in results]
+        known = [value for value in values_of_seeds if value is not None]
         if len(known) > 1:
             console().print(f"{name}: {np.mean(known):.4f} ± {np.std(known, ddof=1):.4f}")
     if not values:

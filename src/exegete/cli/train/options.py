@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from exegete.cli.shared.reading import say_columns, say_split_sizes
 from exegete.cli.shared.stopping import set_stop_message
 from exegete.cli.shared.threads import Threads, hidden_size, set_threads
 from exegete.cli.train.control import print_difference, print_over_seeds, require_effect
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, check_choice
 
 if TYPE_CHECKING:
     from exegete.recipes import Recipe
@@ -24,14 +25,12 @@ if TYPE_CHECKING:
 
 Model = Annotated[str | None, typer.Option("--model", "-m", help="Folder or hub name of the model to start from.")]
 Config = Annotated[
-    str | None,
-    typer.Option("--config", help="Train from scratch instead: tiny, small, or the .json file of a configuration."),
+    str | None, typer.Option(help="Train from scratch instead: tiny, small, or the .json file of a configuration.")
 ]
-TrainSplit = Annotated[str, typer.Option("--train-split", help="The split to train on.")]
-DevSplit = Annotated[str, typer.Option("--dev-split", help="The split that selects the best model.")]
+TrainSplit = Annotated[str, typer.Option(help="The split to train on.")]
+DevSplit = Annotated[str, typer.Option(help="The split that selects the best model.")]
 Epochs = Annotated[
-    float | None,
-    typer.Option("--epochs", min=0, help="Number of epochs. Default: the method's (baseline 3); from scratch 10."),
+    float | None, typer.Option(min=0, help="Number of epochs. Default: the method's (baseline 3); from scratch 10.")
 ]
 LearningRate = Annotated[
     float | None,
@@ -43,16 +42,13 @@ LearningRate = Annotated[
     ),
 ]
 BatchSize = Annotated[
-    int | None,
-    typer.Option("--batch-size", min=1, help="Examples per step and process. Default: the method's (usually 32)."),
+    int | None, typer.Option(min=1, help="Examples per step and process. Default: the method's (usually 32).")
 ]
 EvalSteps = Annotated[
-    int | None,
-    typer.Option("--eval-steps", min=1, help="Evaluate and save every N steps. Default: every epoch.", metavar="N"),
+    int | None, typer.Option(min=1, help="Evaluate and save every N steps. Default: every epoch.", metavar="N")
 ]
 ReportTo = Annotated[
-    str | None,
-    typer.Option("--report-to", help="A tracker supported by transformers' Trainer, such as tensorboard or wandb."),
+    str | None, typer.Option(help="A tracker supported by transformers' Trainer, such as tensorboard or wandb.")
 ]
 Argument = Annotated[
     list[str] | None,
@@ -68,9 +64,8 @@ Control = Annotated[
 Seeds = Annotated[
     str | None,
     typer.Option(
-        "--seeds",
         help="Train once for each of these seeds, such as 0,1,2, in OUTPUT-DIR/seed-N, and print means over them; with "
-        "--control also the difference over seeds. Examples are sampled with --seed.",
+        "--control also the difference over seeds. Examples are sampled with --seed."
     ),
 ]
 
@@ -145,7 +140,9 @@ def run(
     for seed, result in results.items():
         if not processes.is_main_process and result.finished:
             continue
-        print_report(result, f"{dev_split} ({_count_dev_rows(result, len(dev))} rows)")
+        # A recipe may take a sample of the dev rows that are given.
+        rows = _read_config(result).get("data", {}).get("dev", {}).get("rows", len(dev))
+        print_report(result, f"{dev_split} ({rows} rows)")
         if recipe.name == "er_bound":
             say_bounds(result)
         if control:
@@ -178,16 +175,13 @@ def check_command(values: Mapping[str, Any], device: str | None) -> None:
 
 def choose_starting_point(model: str | None, config: str | None) -> str:
     """Return the model or the configuration, whichever was given."""
-    sources = [source for source in (model, config) if source is not None]
-    if len(sources) != 1:
+    if (model is None) == (config is None):
         raise ExegeteError("expected either --model (fine-tune it) or --config (train from scratch)")
     if config is not None and not config.endswith(".json"):
-        from exegete.errors import unknown
         from exegete.training.loop.options import SIZES
 
-        if config not in SIZES:
-            raise unknown("configuration", config, [*SIZES, "FILE.json"])
-    return sources[0]
+        check_choice("configuration", config, [*SIZES, "FILE.json"])
+    return model or config or ""
 
 
 def parse_trainer_arguments(options: list[str] | None) -> dict[str, Any]:
@@ -216,11 +210,13 @@ def require_finished(result: TrainResult) -> None:
 def say_bounds(result: TrainResult) -> None:
     """Say which bounds of er_constrained follow from a run on the explanation loss alone."""
     name = "explanation"
-    trained = [entry[name] for entry in result.history if name in entry]
-    on_dev = [entry[f"eval_{name}"] for entry in result.history if f"eval_{name}" in entry]
-    if trained and on_dev:
+    lowest = dict[str, float]()
+    for entry in result.history:
+        for key in entry.keys() & {name, f"eval_{name}"}:
+            lowest[key] = min(entry[key], lowest.get(key, math.inf))
+    if len(lowest) == 2:
         # Ferreira et al. 2024, section 3.4
-        bounds = f"--bound {1.5 * min(trained):.3g} --dev-bound {min(on_dev):.3g}"
+        bounds = f"--bound {1.5 * lowest[name]:.3g} --dev-bound {lowest[f'eval_{name}']:.3g}"
         say(f"for er_constrained with the same guide: {bounds} (means over several seeds are better)")
 
 
@@ -228,24 +224,20 @@ def _read_config(result: TrainResult) -> dict[str, Any]:
     """Return the configuration in the run's record."""
     import json
 
-    config: dict[str, Any] = json.loads((Path(result.output_dir) / "exegete_run.json").read_text(encoding="utf-8"))[
-        "config"
-    ]
+    record = json.loads((Path(result.output_dir) / "exegete_run.json").read_text(encoding="utf-8"))
+    config: dict[str, Any] = record["config"]
     return config
-
-
-def _count_dev_rows(result: TrainResult, given: int) -> int:
-    """Return the number of dev rows that the metrics are over; a recipe may take a sample of those that are given."""
-    return int(_read_config(result).get("data", {}).get("dev", {}).get("rows", given))
 
 
 def _describe_loss(result: TrainResult) -> str:
     """Return the formula of the loss, empty if all weights are 1."""
     objectives = _read_config(result).get("objectives", {})
-    terms = {name: params.get("weight", 1) for name, params in objectives.items()}
-    if all(weight == 1 for weight in terms.values()):
-        return ""
-    return f"; loss = {' + '.join(f'{weight:g} · {name}' for name, weight in terms.items())}"
+    terms, is_weighted = [], False
+    for name, params in objectives.items():
+        weight = params.get("weight", 1)
+        terms.append(f"{weight:g} · {name}")
+        is_weighted = is_weighted or weight != 1
+    return f"; loss = {' + '.join(terms)}" if is_weighted else ""
 
 
 def _dev_evaluations(result: TrainResult) -> list[dict[str, Any]]:
@@ -271,9 +263,10 @@ def print_report(result: TrainResult, rows: str = "") -> None:
         console().print(f"{rows}{_describe_best_epoch(result)}{_describe_loss(result)}:", markup=False, highlight=False)
     before = next((entry for entry in _dev_evaluations(result) if entry.get("step") == 0), {})
     for name, value in result.metrics.items():
-        first = before.get(f"eval_{name}")
-        more = "" if first is None else f" (before training {first:.4f})"
-        console().print(f"{name}: {'–' if value is None else format(value, '.4f')}{more}")
+        line = f"{name}: –" if value is None else f"{name}: {value:.4f}"
+        if before.get(f"eval_{name}") is not None:
+            line += f" (before training {before[f'eval_{name}']:.4f})"
+        console().print(line)
     if result.metrics.get("feasible") == 0:
         say("no epoch satisfied the bound: discard this run, and train with another seed or a larger bound")
     say(f"model: {Path(result.output_dir)}")

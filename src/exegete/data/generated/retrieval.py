@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import count
 from typing import Any, NamedTuple
 
 from exegete.data.generated.keyed_random import KeyedRandom
@@ -51,11 +51,11 @@ class Scene(NamedTuple):
 
     def answer(self, who: str) -> str:
         """Return what a person did, and what the person did whom they helped, after a space."""
-        people = [who]
+        answer = f" {who} {self.did[who]}."
         verb, rest = self.did[who].split(" ", 1)
         if verb == HELPED:
-            people.append(rest)
-        return " " + " ".join(f"{person} {self.did[person]}." for person in people)
+            answer += f" {rest} {self.did[rest]}."
+        return answer
 
 
 def generate_exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> Iterator[dict[str, Any]]:
@@ -92,26 +92,26 @@ def generate_lessons(*, seed: int) -> Iterator[tuple[str, list[tuple[str, str]]]
         questions = []
         for person in rng.sample(list(scene.did), len(scene.did)):
             answer = scene.answer(person)
-            if _is_stated(notes, answer):
+            is_stated = all(fact.strip(" .") in notes for fact in answer.split(". "))
+            if is_stated:
                 questions.append((QUESTION.format(who=person), answer))
         if questions:
             yield notes, questions
 
 
-def _is_stated(notes: str, answer: str) -> bool:
-    return all(fact.strip(" .") in notes for fact in answer.split(". "))
-
-
 def get_vocabulary() -> list[str]:
     """Return the words of all notes, questions and answers, sorted."""
-    phrases = (*PEOPLE, *VERBS, *QUALITIES, *THINGS, HELPED, *WORDINGS, *BESIDE, *FILLERS, QUESTION)
-    words = chain.from_iterable(phrase.lower().replace(".", " ").replace("?", " ").split() for phrase in phrases)
+    text = " ".join((*PEOPLE, *VERBS, *QUALITIES, *THINGS, HELPED, *WORDINGS, *BESIDE, *FILLERS, QUESTION))
+    words = text.lower().replace(".", " ").replace("?", " ").split()
     return sorted({word for word in words if "{" not in word})
 
 
 def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
-    people, deeds = rng.sample(PEOPLE, NOTES), _sample_deeds(rng)
+    people = rng.sample(PEOPLE, NOTES)
     person, other = people[:2]
+    # different deeds that share no word
+    parts = rng.sample(VERBS, NOTES), rng.sample(QUALITIES, NOTES), rng.sample(THINGS, NOTES)
+    deeds = list(map(" ".join, zip(*parts, strict=True)))
     hops = {person: deeds[0]}
     if kind == "two hops":
         hops = {person: f"{HELPED} {other}", other: deeds[0]}
@@ -126,12 +126,6 @@ def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
     order = rng.sample(range(NOTES), NOTES)
     notes = [_add_filler(rng, texts[n]) for n in order]
     return Scene(notes, hops | others, person, [order.index(n) for n in range(len(needed))])
-
-
-def _sample_deeds(rng: KeyedRandom) -> list[str]:
-    """Return different deeds that share no word."""
-    parts = (rng.sample(words, NOTES) for words in (VERBS, QUALITIES, THINGS))
-    return [" ".join(words) for words in zip(*parts, strict=True)]
 
 
 def _add_filler(rng: KeyedRandom, sentence: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from exegete.data.generated.keyed_random import KeyedRandom
@@ -33,21 +34,23 @@ def make_sentiment_review(rng: KeyedRandom, words: Lexicon) -> Review:
 
 def make_scored_review(rng: KeyedRandom, words: Lexicon) -> Review:
     """Generate a review whose label is the mean of one to three opinions, grade (±1, ±2) × degree (0.5, 1, 1.5)."""
-    graded = [_make_graded_sentence(rng, words, aspect) for aspect in rng.sample(words.aspects, 1 + rng.randrange(3))]
-    return Review(
-        _compose_review(rng, words, [sentence for sentence, _ in graded]), sum(g for _, g in graded) / len(graded)
-    )
+    opinions, scores = [], []
+    for aspect in rng.sample(words.aspects, 1 + rng.randrange(3)):
+        sentence, score = _make_graded_sentence(rng, words, aspect)
+        opinions.append(sentence)
+        scores.append(score)
+    return Review(_compose_review(rng, words, opinions), sum(scores) / len(scores))
 
 
 def _make_polar_sentence(rng: KeyedRandom, words: Lexicon, aspect: str, label: int) -> str:
     negated = rng.random() < 0.25
     is_positive = (label == 1) != negated
+    grades: Mapping[str, float] = words.verbs
+    frames: tuple[str, ...] = _NEGATED_VERB if negated else _VERB
     if rng.random() < 0.7:
-        word = rng.choice([adjective for adjective, grade in words.adjectives.items() if (grade > 0) == is_positive])
-        frames: tuple[str, ...] = _NEGATED_ADJECTIVE if negated else _ADJECTIVE
-    else:
-        word = rng.choice([verb for verb, grade in words.verbs.items() if (grade > 0) == is_positive])
-        frames = _NEGATED_VERB if negated else _VERB
+        grades = words.adjectives
+        frames = _NEGATED_ADJECTIVE if negated else _ADJECTIVE
+    word = rng.choice([word for word, grade in grades.items() if (grade > 0) == is_positive])
     return rng.choice(frames).format(aspect=aspect, word=word)
 
 
@@ -60,19 +63,18 @@ def _make_graded_sentence(rng: KeyedRandom, words: Lexicon, aspect: str) -> tupl
 
 def _compose_review(rng: KeyedRandom, words: Lexicon, opinions: list[str]) -> list[str]:
     """Mix opinions with fillers and at most one irrelevant opinion, in random order, to a review of 8 to 35 words."""
-    others = [_make_irrelevant_sentence(rng, words)] if rng.random() < 0.25 else []
+    sentences = list(opinions)
+    if rng.random() < 0.25:
+        word = rng.choice(list(words.adjectives))
+        sentences.append(rng.choice(_BESIDE).format(stranger=rng.choice(words.strangers), word=word))
     fillers = [f.format(aspect=rng.choice(words.aspects)) for f in rng.sample(words.fillers, 4)]
-    sentences = [*opinions, *others, *(fillers.pop() for _ in range(1 + rng.randrange(2)))]
+    for _ in range(1 + rng.randrange(2)):
+        sentences.append(fillers.pop())
     while count_words(sentences) < SHORTEST:
         sentences.append(fillers.pop())
     while count_words(sentences) > LONGEST:
         sentences.pop()
     return rng.sample(sentences, len(sentences))
-
-
-def _make_irrelevant_sentence(rng: KeyedRandom, words: Lexicon) -> str:
-    word = rng.choice(list(words.adjectives))
-    return rng.choice(_BESIDE).format(stranger=rng.choice(words.strangers), word=word)
 
 
 _ADJECTIVE = (
@@ -90,9 +92,5 @@ _NEGATED_ADJECTIVE = (
 )
 _VERB = ("the {aspect} [{word}] me", "I was [{word}] by the {aspect}", "the {aspect} [{word}] us all")
 _NEGATED_VERB = ("the {aspect} [never {word}] me", "I was [not {word}] by the {aspect}")
-_BESIDE = (
-    "the {stranger} was {word}",
-    "the {word} {stranger} came first",
-    "someone called the {stranger} {word}",
-)
+_BESIDE = ("the {stranger} was {word}", "the {word} {stranger} came first", "someone called the {stranger} {word}")
 FRAMES = (*_ADJECTIVE, *_NEGATED_ADJECTIVE, *_VERB, *_NEGATED_VERB, *_BESIDE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from string import ascii_lowercase, digits, punctuation
 
 from tokenizers import Tokenizer
@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from exegete.data.generated import pairs, reviews
-from exegete.data.generated.lexicon import DEGREES, DOMAINS, MARKERS, MARKING, Lexicon
+from exegete.data.generated.lexicon import DEGREES, DOMAINS, MARKERS, MARKING
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _WORD = re.compile(r"(?<![{a-z])[a-z]+")
@@ -55,15 +55,11 @@ def get_vocabulary() -> list[str]:
     """Return the words of the generated corpus, of all domains and tasks, sorted."""
     phrases = [*reviews.FRAMES, *pairs.FRAMES, *DEGREES, *MARKERS, MARKING]
     for lexicon in DOMAINS.values():
-        phrases += _list_phrases(lexicon)
+        phrases += [*lexicon.aspects, *lexicon.strangers, *lexicon.adjectives, *lexicon.verbs, *lexicon.fillers]
+        phrases += [*lexicon.things, *lexicon.scenes, *lexicon.places]
+        for first, second in lexicon.qualities:
+            phrases += [*first, *second]
     words: set[str] = set()
     for phrase in phrases:
         words.update(_WORD.findall(phrase.lower()))
     return sorted(words)
-
-
-def _list_phrases(words: Lexicon) -> Iterator[str]:
-    yield from (*words.aspects, *words.strangers, *words.adjectives, *words.verbs, *words.fillers)
-    for first, second in words.qualities:
-        yield from (*first, *second)
-    yield from (*words.things, *words.scenes, *words.places)

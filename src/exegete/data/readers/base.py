@@ -116,7 +116,8 @@ def make_row(*sides: Side) -> Row:
 def require_folder(path: str) -> Path:
     """Return the path of a folder. Raises ExegeteError if it does not exist."""
     if not Path(path).is_dir():
-        raise ExegeteError(f"expected a folder at {path!r}, found {'a file' if Path(path).exists() else 'nothing'}")
+        found = "a file" if Path(path).exists() else "nothing"
+        raise ExegeteError(f"expected a folder at {path!r}, found {found}")
     return Path(path)
 
 
@@ -128,7 +129,8 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
 def require_file(path: Path) -> Path:
     """Return the path of a file. Raises ExegeteError if the file does not exist."""
     if not path.is_file():
-        raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
+        found = "a folder" if path.exists() else "nothing"
+        raise ExegeteError(f"expected a file at {str(path)!r}, found {found}")
     return path
 
 
@@ -260,7 +262,7 @@ def require_spans(value: Any, text: str, where: str) -> list[list[int]]:
     """Return the value as a list of [start, end] inside the text. Raises ExegeteError otherwise."""
     if not isinstance(value, list | tuple) or not all(_is_span(span, len(text)) for span in value):
         raise ExegeteError(f"{where}: expected a list of [start, end] within {len(text)} characters, got {value!r}")
-    return [[int(span[0]), int(span[1])] for span in value]
+    return list(map(list, value))
 
 
 def require_answer(answer: Any, start: Any, text: str, where: str) -> list[int]:
@@ -271,8 +273,8 @@ def require_answer(answer: Any, start: Any, text: str, where: str) -> list[int]:
 
 
 def _is_span(span: Any, length: int) -> bool:
-    if not isinstance(span, list | tuple) or len(span) != 2:
+    # `type`, since bool is a subclass of int, and JSON has both
+    if not isinstance(span, list | tuple) or list(map(type, span)) != [int, int]:
         return False
-    # bool is a subclass of int, and JSON has both
-    are_integers = all(isinstance(end, int) and not isinstance(end, bool) for end in span)
-    return are_integers and 0 <= span[0] < span[1] <= length
+    start, end = span
+    return bool(0 <= start < end <= length)

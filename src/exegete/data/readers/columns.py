@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple
 
+from exegete.data.alignment import split_words
 from exegete.data.readers.base import (
     NUMBER,
     LabelType,
@@ -23,8 +25,8 @@ from exegete.data.readers.base import (
     require_spans,
     require_text,
 )
-from exegete.data.readers.rationales import read_rationale
-from exegete.errors import ExegeteError, unknown
+from exegete.data.spans import merge_marked_words
+from exegete.errors import ExegeteError, check_choice
 
 Records = Iterable[Record]
 """Rows with their places; every iteration begins anew."""
@@ -41,6 +43,8 @@ TEXTS = ("text", "sentence", "review", "content")
 LABELS = ("label", "labels", "sentiment")
 USUAL = set(chain(TEXTS, *PAIRS))
 """Names of columns that hold text."""
+FORMS = 'characters as [[start, end], …], words as ["a", "b"], or a 0 or 1 for each word as [0, 1, …]'
+"""The forms in which a column marks a part of a text."""
 TASKS = ("classification", "regression")
 ID = "id"
 """The column that always stays with its row, so that results can be joined back."""
@@ -76,8 +80,8 @@ class ColumnOptions:
     skip_empty: bool = False
 
     def __post_init__(self) -> None:
-        if self.task and self.task not in TASKS:
-            raise unknown("task", self.task, TASKS)
+        if self.task:
+            check_choice("task", self.task, TASKS)
 
 
 class Columns(NamedTuple):
@@ -98,11 +102,16 @@ def resolve_columns(options: ColumnOptions, records: Records, where: str) -> Col
     Raises:
         ExegeteError: a named column or every text column is missing; the message names the available columns.
     """
+    return _find_columns(options, find_names(records), where)
+
+
+def find_names(records: Records) -> list[str]:
+    """Return the columns that any of the records has."""
     # a dict keeps the order of the columns, and optional fields may be missing in some records
     names: dict[str, None] = {}
     for _, row in records:
         names.update(dict.fromkeys(row))
-    return _find_columns(options, list(names), where)
+    return list(names)
 
 
 def describe_columns(options: ColumnOptions, names: list[str], where: str, used: Collection[str] = ()) -> str:
@@ -127,41 +136,43 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
     line = f"columns: {', '.join([*read, *columns.kept])}"
     if missing:
         line += f"; no {', no '.join(missing)}"
-    if not unused:
-        return line
-    hint = ", ".join(f"--{name}-column" for name in missing)
-    return f"{line} (unused: {', '.join(unused)}{'; give ' if hint else ''}{hint})"
+    if unused:
+        line += f" (unused: {', '.join(unused)}"
+        if missing:
+            line += f"; give --{'-column, --'.join(missing)}-column"
+        line += ")"
+    return line
 
 
 def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Columns:
-    named = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
-    kept = [name.strip() for name in options.keep_columns.split(",") if name.strip()]
-    for option, name in (*named.items(), *(("keep_columns", name) for name in kept)):
-        if name not in names:
+    kept = list(filter(None, map(str.strip, options.keep_columns.split(","))))
+    asked = [(option, name) for option, name in vars(options).items() if option.endswith("_column")]
+    for option, name in (*asked, *zip(repeat("keep_columns"), kept, strict=False)):
+        if name and name not in names:
             raise ExegeteError(f"{where} has no column {name!r} ({option}); it has: {', '.join(names)}")
+    if ID in names:
+        kept = [ID, *kept]
     text, pair = _find_text_columns(options, names, where)
 
-    def find(option: str, *candidates: str) -> str | None:
-        return named.get(option) or next((name for name in candidates if name in names), None)
+    def find(named: str, *candidates: str) -> str | None:
+        return named or next((name for name in candidates if name in names), None)
 
-    return Columns(
-        text,
-        pair,
-        find("label_column", *LABELS),
-        find("rationale_column", "rationale"),
-        find("rationale_pair_column", "rationale_pair") if pair else None,
-        find("answer_column", "answer", "answers") if pair else None,
-        tuple(dict.fromkeys([*(name for name in (ID,) if name in names), *kept])),
-    )
+    label = find(options.label_column, *LABELS)
+    rationale, rationale_pair, answer = find(options.rationale_column, "rationale"), None, None
+    if pair:
+        rationale_pair = find(options.rationale_pair_column, "rationale_pair")
+        answer = find(options.answer_column, "answer", "answers")
+    return Columns(text, pair, label, rationale, rationale_pair, answer, tuple(dict.fromkeys(kept)))
 
 
 def make_table(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
     """Return the chosen records as a canonical table; the labels are those of `everything`."""
     columns = resolve_columns(options, everything, where)
-    labels = Labels.of(everything, columns.label, options.task) if columns.label else None
-    features = make_text_features(
-        labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
-    )
+    labels, feature = None, None
+    if columns.label:
+        labels = Labels.of(everything, columns.label, options.task)
+        feature = labels.feature
+    features = make_text_features(feature, pair=columns.text_pair is not None, answer=columns.answer is not None)
     if columns.kept:
         from datasets import Value
 
@@ -222,7 +233,9 @@ def _find_text_columns(options: ColumnOptions, names: list[str], where: str) -> 
 
 
 def _has_empty_text(record: Row, columns: Columns) -> bool:
-    return any(is_blank(record.get(name)) for name in (columns.text, columns.text_pair) if name)
+    if columns.text_pair and is_blank(record.get(columns.text_pair)):
+        return True
+    return is_blank(record.get(columns.text))
 
 
 def _get_label(row: Row, column: str, where: str) -> Any:
@@ -294,14 +307,62 @@ def _parse_answers(value: Any, text: str, where: str) -> list[list[int]]:
             raise ExegeteError(f"{where}: expected a start for each answer, got {len(starts)} for {len(texts)}")
         value = [require_answer(answer, start, text, where) for answer, start in zip(texts, starts, strict=True)]
     # SQuAD has one answer per annotator, many of them equal
-    spans = [tuple(span) for span in require_spans(value or [], text, where)]
-    return [list(span) for span in dict.fromkeys(spans)]
+    return list(map(list, dict.fromkeys(map(tuple, require_spans(value or [], text, where)))))
 
 
 def _parse_json_cell(value: Any, where: str) -> Any:
     if not isinstance(value, str):
         return value
+    if not value.strip():
+        return None
     try:
-        return json.loads(value) if value.strip() else None
+        return json.loads(value)
     except (ValueError, RecursionError):
         raise ExegeteError(f"{where}: expected spans as JSON, [[start, end], ...], got {value[:60]!r}") from None
+
+
+def read_rationale(value: Any, text: str, where: str) -> list[list[int]]:
+    """Return the marked characters of a text as a list of [start, end].
+
+    Args:
+        value: a list of [start, end]; a list of words or phrases of the text, each marked wherever it occurs as whole
+            words; or a 0 or 1 for each word of the text, where neighbouring marked words become one span.
+        text: the text.
+        where: the place of the row, for errors.
+
+    Raises:
+        ExegeteError: another form, spans outside the text, words that the text lacks, or a mask of another length.
+    """
+    if not isinstance(value, list | tuple):
+        raise ExegeteError(f"{where}: expected a rationale as {FORMS}, got {value!r:.80}")
+    kinds = set(map(type, value))
+    if kinds == {str}:
+        return _find_phrases(value, text, where)
+    if kinds and kinds <= {int, float, bool}:
+        return _read_mask(value, text, where)
+    if kinds <= {list, tuple}:
+        return require_spans(value, text, where)
+    raise ExegeteError(f"{where}: expected a rationale as {FORMS}, got {value!r:.80}")
+
+
+def _find_phrases(phrases: Sequence[str], text: str, where: str) -> list[list[int]]:
+    is_marked = [False] * len(text)
+    for phrase in phrases:
+        # A mark of a short word must not reach into longer ones: "art" is no part of "party".
+        places = list(re.finditer(rf"(?<!\w){re.escape(phrase.strip())}(?!\w)", text))
+        if not places or not phrase.strip():
+            raise ExegeteError(f"{where}: the rationale's {phrase!r:.60} does not occur in the text as whole words")
+        for place in places:
+            is_marked[slice(*place.span())] = [True] * len(place[0])
+    characters = list(pairwise(range(len(text) + 1)))
+    return merge_marked_words(characters, is_marked)
+
+
+def _read_mask(mask: Sequence[Any], text: str, where: str) -> list[list[int]]:
+    words = split_words(text)
+    if len(mask) != len(words) or not {0, 1}.issuperset(mask):
+        raise ExegeteError(
+            f"{where}: expected a 0 or 1 for each of the {len(words)} words between white space, got {len(mask)} "
+            f"numbers: {list(mask)!r:.60}; other units can be marked by their characters, as [[start, end], …]"
+        )
+    return merge_marked_words([(word.start, word.end) for word in words], mask)

@@ -52,7 +52,7 @@ class Conll(FilePerSplit):
         kinds: set[str] = set()
         for file in self.find_files().values():
             for _, tags in self.read_sentences(file):
-                kinds.update(kind for kind, _, _ in find_stretches(tags))
+                kinds |= {kind for kind, _, _ in find_stretches(tags)}
         if not kinds:
             raise ExegeteError(f"{path} has no tags in column {self.column}: all are {OUTSIDE}; set column")
         return Features({**make_text_features(sorted(kinds)), "span": List(Value("int32"))})
@@ -72,7 +72,9 @@ class Conll(FilePerSplit):
         for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
             cells = line.split()
             if cells and cells[0] != "-DOCSTART-" and not line.startswith("# "):
-                place = self.column if self.column >= 0 else len(cells) + self.column
+                place = self.column
+                if place < 0:
+                    place += len(cells)
                 if len(cells) < 2 or not 0 < place < len(cells):
                     raise ExegeteError(f"{path}, line {number}: expected a word and its tags, got {line[:60]!r}")
                 words.append(cells[0])

@@ -60,6 +60,8 @@ def read_csv_cells(path: Path, delimiter: str = ",") -> Iterator[tuple[str, list
     csv.field_size_limit(max(csv.field_size_limit(), require_file(path).stat().st_size))
     rows = csv.reader(read_lines(path, ""), delimiter=delimiter, strict=True)
     try:
-        yield from ((f"{path}, line {rows.line_num}", row) for row in rows if row)
+        for row in rows:
+            if row:
+                yield f"{path}, line {rows.line_num}", row
     except csv.Error as error:
         raise ExegeteError(f"{path}, line {rows.line_num} is not valid csv: {error}") from None

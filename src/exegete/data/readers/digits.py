@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Reader, Row, Table
 
-BOUNDS = {"train": 1297, "dev": 1547, "test": 1797}
+BOUNDS = {"train": (0, 1297), "dev": (1297, 1547), "test": (1547, 1797)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,11 @@ class Digits(Reader):
 
         data = load_digits()
         order = np.random.default_rng(self.seed).permutation(len(data.target))
-        splits = list(BOUNDS)
-        start = 0 if split == splits[0] else BOUNDS[splits[splits.index(split) - 1]]
-        rows = _make_rows(data, order[start : BOUNDS[split]])
-        angles, digits = [str(90 * quarters) for quarters in range(4)], [str(digit) for digit in range(10)]
-        names = angles if self.turned else digits
-        return Table(
-            Features({"image": Image(), "label": ClassLabel(names=names)}),
-            _rotate_images(rows) if self.turned else rows,
-        )
+        start, end = BOUNDS[split]
+        rows, names = _make_rows(data, order[start:end]), list(map(str, range(10)))
+        if self.turned:
+            rows, names = _rotate_images(rows), ["0", "90", "180", "270"]
+        return Table(Features({"image": Image(), "label": ClassLabel(names=names)}), rows)
 
 
 def _rotate_images(rows: Iterator[Row]) -> Iterator[Row]:

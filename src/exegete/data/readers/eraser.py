@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -75,13 +75,14 @@ class Eraser(FilePerSplit):
         for where, row in read_json_lines(path):
             label = require_label(get_field(row, "classification", where), classes, where)
             name = require_text(get_field(row, "annotation_id", where), "annotation_id", where)
-            evidence = _get_evidence(row, where)
+            evidence, texts = _get_evidence(row, where), list[Side]()
             sides = [_get_document_names(row, name, evidence, where)]
             if classes == ENTAILMENT:
                 sides = [[f"{name}_premise"], [f"{name}_hypothesis"]]
-            texts: list[Side] = [_join_documents(names, evidence, document, where) for names in sides]
-            if classes not in (MOVIES, ENTAILMENT):
-                texts = [(require_text(get_field(row, "query", where), "query", where), None), *texts]
+            elif classes != MOVIES:
+                texts.append((require_text(get_field(row, "query", where), "query", where), None))
+            for names in sides:
+                texts.append(_join_documents(names, evidence, document, where))
             yield make_row(*texts) | {"label": label}
 
 
@@ -91,7 +92,7 @@ def _find_classes(path: Path) -> Names:
     for classes in CLASSES:
         if label in classes:
             return classes
-    valid = "; ".join(", ".join(classes) for classes in CLASSES)
+    valid = "; ".join(map(", ".join, CLASSES))
     raise ExegeteError(f"{where}: expected a label of {valid}, got {label!r}")
 
 
@@ -108,10 +109,11 @@ def _make_document_reader(base: Path) -> Callable[[str, str], Document]:
 
     def read_document(name: str, where: str) -> Document:
         if name not in documents:
-            if has_listing and name not in contents:
+            if not has_listing:
+                contents[name] = read_text(_resolve_inside(base / "docs", name, where))
+            elif name not in contents:
                 raise ExegeteError(f"{where}: the document {name!r} is not in {listing}")
-            content = contents[name] if has_listing else read_text(_resolve_inside(base / "docs", name, where))
-            text = require_text(content, name, where)
+            text = require_text(contents[name], name, where)
             documents[name] = text, list(_split_tokens(text, keep_empty=has_listing))
         return documents[name]
 
@@ -140,21 +142,21 @@ def _split_tokens(text: str, *, keep_empty: bool) -> Iterator[Span]:
 
 
 def _get_evidence(row: Row, where: str) -> list[Evidence]:
-    groups = get_list(row, "evidences", where)
-    if not all(isinstance(group, list) for group in groups):
-        raise ExegeteError(f"{where}: expected a list of lists in 'evidences'")
     evidence: list[Evidence] = []
-    for part in chain.from_iterable(groups):
-        start, end = get_field(part, "start_token", where), get_field(part, "end_token", where)
-        evidence.append((part.get("docid"), start, end))
+    for group in get_list(row, "evidences", where):
+        if not isinstance(group, list):
+            raise ExegeteError(f"{where}: expected a list of lists in 'evidences'")
+        for part in group:
+            start, end = get_field(part, "start_token", where), get_field(part, "end_token", where)
+            evidence.append((part.get("docid"), start, end))
     return evidence
 
 
 def _get_document_names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:
     """Return the documents of an annotation: the listed ones and those of its evidence, or the one of the same name."""
-    names = []
+    names = list[str]()
     if row.get("docids"):
-        names = [str(docid) for docid in get_list(row, "docids", where)]
+        names += map(str, get_list(row, "docids", where))
     names += [str(docid) for docid, *_ in evidence if docid]
     return list(dict.fromkeys(names)) or [name]
 
@@ -174,8 +176,8 @@ def _join_documents(
                 raise ExegeteError(f"{where}: expected evidence within {len(spans)} tokens, got [{start}, {end}]")
             marks[start:end] = [True] * (end - start)
         # empty tokens count in the evidence, but have no characters
-        words = [(span, mark) for span, mark in zip(spans, marks, strict=True) if span[0] < span[1]]
-        for start, end in merge_marked_words([span for span, _ in words], [mark for _, mark in words]):
+        has_text = [start < end for start, end in spans]
+        for start, end in merge_marked_words(list(compress(spans, has_text)), list(compress(marks, has_text))):
             rationale.append([offset + start, offset + end])
         texts.append(text)
         offset += len(text) + 1

@@ -42,18 +42,23 @@ class Esnli(FilePerSplit):
 
     def read_rows(self, path: Path) -> Iterator[Row]:
         """Yield the pairs with a gold label; train has two files."""
-        second = [path.with_name("esnli_train_2.csv")] if path.name == "esnli_train_1.csv" else []
-        for part in (path, *second):
+        parts = [path]
+        if path.name == "esnli_train_1.csv":
+            parts.append(path.with_name("esnli_train_2.csv"))
+        for part in parts:
             for where, row in read_csv_rows(part):
                 label = get_field(row, "gold_label", where)
                 if label not in NO_GOLD:
-                    sides = (self._make_side(row, side, where) for side in (1, 2))
-                    yield make_row(*sides) | {"label": require_label(label, LABELS, where)}
+                    premise, hypothesis = self._make_side(row, 1, where), self._make_side(row, 2, where)
+                    yield make_row(premise, hypothesis) | {"label": require_label(label, LABELS, where)}
 
     def _make_side(self, row: Row, side: int, where: str) -> Side:
         text = require_text(get_field(row, f"Sentence{side}", where), f"Sentence{side}", where)
-        copies = [f"Sentence{side}_marked_{person}" for person in (1, 2, 3)]
-        people = [_find_starred_words(row[name], text, name, where) for name in copies if not is_blank(row.get(name))]
+        people = []
+        for person in (1, 2, 3):
+            name = f"Sentence{side}_marked_{person}"
+            if not is_blank(row.get(name)):
+                people.append(_find_starred_words(row[name], text, name, where))
         return text, vote_on_words(find_words(text), people, self.share)
 
 

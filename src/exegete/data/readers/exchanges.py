@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from exegete.data.readers.base import Row, Table, require_text
-from exegete.data.readers.columns import Records
+from exegete.data.readers.columns import Records, find_names
 from exegete.errors import ExegeteError
 
 EXCHANGE = ("prompt", "messages", "sources", "response", "evidence", "kind")
@@ -30,9 +30,7 @@ def exchange_features() -> dict[str, Any]:
 
 def are_exchanges(records: Records) -> bool:
     """Return whether records are generated text: they have a prompt or messages, and neither a text nor a label."""
-    names: set[str] = set()
-    for _, row in records:
-        names.update(row)
+    names = set(find_names(records))
     return bool(names & {"prompt", "messages"}) and not names & {"text", "label"}
 
 
@@ -51,7 +49,9 @@ def make_exchange_table(records: Records) -> Table:
 
     present: set[str] = set()
     for _, row in records:
-        present.update(name for name, value in row.items() if value is not None)
+        for name, value in row.items():
+            if value is not None:
+                present.add(name)
     types = exchange_features()
     columns = {name: types[name] for name in EXCHANGE if name in present}
     return Table(Features(columns), _make_rows(records, tuple(columns)))
@@ -72,11 +72,15 @@ def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
     messages = _require_list(value, name, where)
     if messages is None:
         return None
+    parsed = []
     for message in messages:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            expected = f"{name} as a list of {{'role': …, 'content': …}}"
-            raise ExegeteError(f"{where}: expected {expected}, got {message!r:.80}")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
+        match message:
+            case {"role": str(role), "content": str(content)}:
+                parsed.append({"role": role, "content": content})
+            case _:
+                expected = f"{name} as a list of {{'role': …, 'content': …}}"
+                raise ExegeteError(f"{where}: expected {expected}, got {message!r:.80}")
+    return parsed
 
 
 def _parse_sources(value: Any, name: str, where: str) -> list[Row] | None:

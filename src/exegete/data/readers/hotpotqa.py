@@ -50,18 +50,18 @@ class Hotpotqa(DividedFile):
             where = f"{path}, question {number}"
             question = require_text(get_field(record, "question", where), "question", where)
             sources = [_parse_source(part, where) for part in get_list(record, "context", where)]
-            titles = {source["name"] for source in sources}
-            facts = []
+            titles, evidence = {source["name"] for source in sources}, dict[str, None]()
             for fact in get_list(record, "supporting_facts", where):
                 title, _ = _parse_titled(fact, "supporting_facts", where)
-                facts.append(title)
+                if title in titles:
+                    evidence[title] = None
             yield (
                 question,
                 {
                     "prompt": f"{{sources}}\n\nQuestion: {question}\nAnswer:",
                     "sources": sources,
                     "response": " " + require_text(get_field(record, "answer", where), "answer", where).strip(),
-                    "evidence": [title for title in dict.fromkeys(facts) if title in titles],
+                    "evidence": list(evidence),
                     "kind": require_text(record.get("type", "bridge"), "type", where),
                 },
             )
@@ -71,7 +71,7 @@ def _parse_source(part: Any, where: str) -> Row:
     """Return a paragraph [title, [sentence, …]] as a source."""
     title, sentences = _parse_titled(part, "context", where)
     text = None
-    if isinstance(sentences, list) and all(isinstance(x, str) for x in sentences):
+    if isinstance(sentences, list) and all(isinstance(sentence, str) for sentence in sentences):
         text = "".join(sentences)
     return {"name": title, "text": require_text(text, "context", where)}
 

@@ -84,7 +84,10 @@ class Hub(ColumnOptions, Reader):
             raise ExegeteError(f"{self.where} has no images in {self.image_column!r}; it has: {', '.join(columns)}")
         if self.image_column or self.text_column or columns.keys() & USUAL:
             return self.image_column or None
-        return next((name for name, feature in columns.items() if isinstance(feature, Image)), None)
+        for name, feature in columns.items():
+            if isinstance(feature, Image):
+                return str(name)
+        return None
 
     def _load(self) -> Any:
         from datasets import load_dataset
@@ -101,17 +104,13 @@ class Hub(ColumnOptions, Reader):
 
         classes = {name: kind for name, kind in part.features.items() if isinstance(kind, ClassLabel)}
         column = self.label_column or next((name for name in LABELS if name in classes), "")
-        return RecordSource(partial(self._read_part, part, split, classes, column if column in classes else None))
+        return RecordSource(partial(self._read_part, part, split, classes, column))
 
-    def _read_part(self, part: Any, split: str, classes: dict[str, Any], column: str | None) -> Iterator[Record]:
+    def _read_part(self, part: Any, split: str, classes: dict[str, Any], column: str) -> Iterator[Record]:
         for number, row in enumerate(part, start=1):
-            if column is None or row[column] != -1:
-                yield f"{self.where}, {split} row {number}", row | _decode_labels(row, classes)
-
-
-def _decode_labels(row: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:
-    names = {}
-    for name, feature in classes.items():
-        if row[name] is not None and row[name] >= 0:
-            names[name] = feature.int2str(row[name])
-    return names
+            if column in classes and row[column] == -1:
+                continue
+            for name, feature in classes.items():
+                if row[name] is not None and row[name] >= 0:
+                    row[name] = feature.int2str(row[name])
+            yield f"{self.where}, {split} row {number}", row

@@ -24,9 +24,10 @@ def make_image_table(options: ColumnOptions, everything: Records, chosen: Record
     name = options.label_column or next((name for name in LABELS if name in first), None)
     if name and name not in first:
         raise ExegeteError(f"{where} has no column {name!r} (label_column); it has: {', '.join(first)}")
-    labels = Labels.of(everything, name, options.task) if name else None
+    labels = None
     columns: dict[str, Any] = {"image": Image()}
-    if labels is not None:
+    if name:
+        labels = Labels.of(everything, name, options.task)
         columns["label"] = Value(NUMBER) if labels.names is None else ClassLabel(names=labels.names)
     return Table(Features(columns), _make_rows(chosen, column, name, labels))
 
@@ -48,6 +49,8 @@ def _read_image(stored: Any, column: str, where: str) -> bytes:
         with Image.open(BytesIO(content)) as picture:
             picture.verify()
     except Exception as error:  # each image format raises errors of its own
-        file = f" ({stored['path']})" if stored and stored["path"] else ""
-        raise ExegeteError(f"{where}: cannot open the image in {column!r}{file}: {type(error).__name__}") from None
+        place = repr(column)
+        if stored and stored["path"]:
+            place += f" ({stored['path']})"
+        raise ExegeteError(f"{where}: cannot open the image in {place}: {type(error).__name__}") from None
     return content

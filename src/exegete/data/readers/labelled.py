@@ -36,8 +36,7 @@ class Labelled(DividedFile):
         """Return the labelled lines, divided by their texts."""
         pairs = list(_read_pairs(path, self.skip_empty))
         names = sorted({label for label, _ in pairs})
-        index = {name: i for i, name in enumerate(names)}
-        rows = ((text, make_row((text, None)) | {"label": index[label]}) for label, text in pairs)
+        rows = [(text, make_row((text, None)) | {"label": names.index(label)}) for label, text in pairs]
         return make_text_features(names), rows
 
 

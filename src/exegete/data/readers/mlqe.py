@@ -62,7 +62,8 @@ class Mlqe(FilePerSplit):
     def find_files(self) -> dict[str, Path]:
         """Return the archives of the first language pair by split."""
         first = self.pair.partition(",")[0]
-        return find_split_files(self.path, {split: (f"{first}-{split}.tar.gz",) for split in ("train", "dev", "test")})
+        names = {split: [f"{first}-{split}.tar.gz"] for split in ("train", "dev", "test")}
+        return find_split_files(self.path, names)
 
     def read_rows(self, path: Path) -> Iterator[Row]:
         """Yield the translations of an archive, and those of the same split of the other language pairs."""
@@ -70,7 +71,9 @@ class Mlqe(FilePerSplit):
         for pair in pairs:
             archive = path.with_name(path.name.replace(pairs[0], pair, 1))
             post_edits = path.with_name(path.name.replace(pairs[0], f"{pair}-postediting", 1))
-            edits = _read_edits(post_edits) if post_edits.is_file() else {}
+            edits: Edits = {}
+            if post_edits.is_file():
+                edits = _read_edits(post_edits)
             where, text = _require_one(_read_members(archive, ".tsv"), archive)
             for place, cells in parse_tsv(text, where):
                 yield _make_row(cells, edits, place)
@@ -100,7 +103,7 @@ def _read_edits(archive: Path) -> Edits:
     for name in ("src", "mt", "source_tags", "tags"):
         where, text = _require_one(_read_members(archive, f".{name}"), archive)
         columns.append([line.split() for _, line in split_lines(text, where)])
-    if len({len(column) for column in columns}) != 1:
+    if len(set(map(len, columns))) != 1:
         raise ExegeteError(f"{archive}: expected as many lines in src, mt, source_tags and tags")
     edits = {}
     for number, (source, translation, source_tags, tags) in enumerate(zip(*columns, strict=True), start=1):
@@ -127,13 +130,16 @@ def parse_bad_words(tags: list[str], count: int, where: str) -> list[bool]:
 
 def _read_members(archive: Path, suffix: str) -> dict[str, str]:
     """Return the texts of an archive's members with this suffix, by name, without unpacking the archive to disk."""
+    texts = {}
     try:
         with tarfile.open(archive) as tar:
-            named = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(suffix)]
-            opened = [(member.name, tar.extractfile(member)) for member in named]
-            return {f"{archive}:{name}": decode_utf8(file.read(), f"{archive}:{name}") for name, file in opened if file}
+            for member in tar.getmembers():
+                if member.isfile() and member.name.endswith(suffix) and (file := tar.extractfile(member)):
+                    where = f"{archive}:{member.name}"
+                    texts[where] = decode_utf8(file.read(), where)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ExegeteError(f"{archive} cannot be read as a tar archive: {error}") from None
+    return texts
 
 
 def _require_one(members: dict[str, str], archive: Path) -> tuple[str, str]:

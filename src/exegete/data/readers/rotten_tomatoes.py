@@ -52,6 +52,7 @@ class RottenTomatoes(Reader):
 def _read_part(path: Path, label: int, split: str) -> Iterator[Row]:
     sentences = list(split_lines(read_text(path, "latin-1"), str(path)))
     # rounded to the nearest sentence: 5,331 of each class give 4,265 train, 533 dev and 533 test
-    start, end = (int(len(sentences) * share + 0.5) for share in BOUNDS[split])
+    first, last = BOUNDS[split]
+    start, end = int(len(sentences) * first + 0.5), int(len(sentences) * last + 0.5)
     for where, line in sentences[start:end]:
         yield make_row((require_text(line.strip(), "text", where), None)) | {"label": label}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -64,9 +65,13 @@ class Ruler(DividedFile):
             prefix = ""
             if record.get("answer_prefix"):
                 prefix = require_text(record["answer_prefix"], "answer_prefix", where)
-            sources = [{"name": f"part {number}", "text": text} for number, text in enumerate(texts, 1)]
-            evidence = [source["name"] for source in sources if _contains_any(source["text"], outputs)]
-            placeholders = "".join(f"{{{source['name']}}}" for source in sources)
+            sources, evidence, placeholders = list[Row](), list[str](), ""
+            for number, text in enumerate(texts, 1):
+                name = f"part {number}"
+                sources.append({"name": name, "text": text})
+                placeholders += f"{{{name}}}"
+                if any(re.search(rf"(?<!\w){re.escape(output)}(?!\w)", text) for output in outputs):
+                    evidence.append(name)
             yield (
                 prompt,
                 {
@@ -88,9 +93,5 @@ def _split_parts(text: str, count: int) -> list[str]:
     cuts = {0}
     for part in range(1, count + 1):
         # the first sentence that ends at or after an equal share of the text; a long one may end several parts
-        cuts.add(next(end for end in ends if end >= len(text) * part / count))
+        cuts.add(ends[bisect_left(ends, len(text) * part / count)])
     return [text[start:end] for start, end in pairwise(sorted(cuts))]
-
-
-def _contains_any(text: str, outputs: Sequence[str]) -> bool:
-    return any(re.search(rf"(?<!\w){re.escape(output)}(?!\w)", text) for output in outputs)

@@ -65,8 +65,12 @@ class Xnli(FilePerSplit):
 
     def find_files(self) -> dict[str, Path]:
         """Return the files of XNLI, and the training file of this language, by split."""
-        names = {split: [f"xnli.{split}.tsv", f"xnli.{split}.jsonl"] for split in ("dev", "test")}
-        return find_split_files(self.path, {"train": [f"multinli.train.{self.language}.tsv"]} | names)
+        names = {
+            "train": [f"multinli.train.{self.language}.tsv"],
+            "dev": ["xnli.dev.tsv", "xnli.dev.jsonl"],
+            "test": ["xnli.test.tsv", "xnli.test.jsonl"],
+        }
+        return find_split_files(self.path, names)
 
     def read_rows(self, path: Path) -> Iterator[Row]:
         """Yield the pairs of the language. Raises ExegeteError, naming the available languages, for another."""
@@ -84,7 +88,9 @@ def _make_rows(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
         label = get_field(row, gold, where)
         if label in NO_GOLD:
             continue
-        texts = (require_text(get_field(row, name, where), name, where) for name in (premise, hypothesis))
+        first = require_text(get_field(row, premise, where), premise, where)
+        second = require_text(get_field(row, hypothesis, where), hypothesis, where)
         # XNLI's training files write "contradictory"
-        label = require_label("contradiction" if label == "contradictory" else label, LABELS, where)
-        yield make_row(*((text, None) for text in texts)) | {"label": label}
+        if label == "contradictory":
+            label = "contradiction"
+        yield make_row((first, None), (second, None)) | {"label": require_label(label, LABELS, where)}

@@ -69,10 +69,15 @@ def _read_paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _make_row(question: Any, context: str, where: str) -> Row:
     text = require_text(get_field(question, "question", where), "question", where)
-    spans = (_parse_answer(answer, context, f"{where}, {text!r}") for answer in get_list(question, "answers", where))
-    # dev has several annotators per question, many of whom gave the same answer
-    answer = [list(span) for span in dict.fromkeys(map(tuple, spans))]
-    return make_row((text, None), (context, None)) | {"answer": answer}
+    spans = list[list[int]]()
+    for answer in get_list(question, "answers", where):
+        spot = f"{where}, {text!r}"
+        answer_text = require_text(get_field(answer, "text", spot), "text", spot)
+        span = require_answer(answer_text, get_field(answer, "answer_start", spot), context, spot)
+        # dev has several annotators per question, many of whom gave the same answer
+        if span not in spans:
+            spans.append(span)
+    return make_row((text, None), (context, None)) | {"answer": spans}
 
 
 def _shorten_to_sentence(row: Row) -> Row:
@@ -82,8 +87,3 @@ def _shorten_to_sentence(row: Row) -> Row:
     start = 0 if before < 0 else before + 2
     inside = [[a - start, b - start] for a, b in row["answer"] if start <= a and b <= stop]
     return row | {"text_pair": context[start:stop], "answer": inside}
-
-
-def _parse_answer(answer: Any, context: str, where: str) -> list[int]:
-    text = require_text(get_field(answer, "text", where), "text", where)
-    return require_answer(text, get_field(answer, "answer_start", where), context, where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
 
@@ -104,9 +105,11 @@ def iterate_strengths(root: Phrase) -> Iterator[tuple[str, float]]:
     todo: list[tuple[Phrase, float | None]] = [(root, None)]
     while todo:
         phrase, inherited = todo.pop()
-        strength = phrase.strength if inherited is None and phrase.explains else inherited
+        strength = inherited
+        if inherited is None and phrase.explains:
+            strength = phrase.strength
         if phrase.children:
-            todo.extend((child, strength) for child in reversed(phrase.children))
+            todo += zip(reversed(phrase.children), repeat(strength), strict=False)
         else:
             yield phrase.word, strength or 0.0
 
@@ -119,9 +122,6 @@ def _make_phrase(parts: list[str | Phrase], where: str) -> Phrase:
     if children and len(children) == len(rest):
         return Phrase(int(label), children, inner=max(max(child.strength, child.inner) for child in children))
     if len(rest) == 1 and isinstance(rest[0], str):
-        return Phrase(int(label), word=_unescape(rest[0]))
+        word = _ESCAPES.get(rest[0], rest[0]).replace("\\/", "/").replace("\\*", "*")
+        return Phrase(int(label), word=word)
     raise ExegeteError(f"{where}: expected either one word or phrases inside each bracket, got {len(rest)} parts")
-
-
-def _unescape(word: str) -> str:
-    return _ESCAPES.get(word, word).replace("\\/", "/").replace("\\*", "*")

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.readers.base import Reader, Record, RecordSource, Row, Table, get_field
-from exegete.data.readers.columns import ColumnOptions, Records, describe_columns, make_table, resolve_columns
+from exegete.data.readers.columns import (
+    ColumnOptions,
+    Records,
+    describe_columns,
+    find_names,
+    make_table,
+    resolve_columns,
+)
 from exegete.data.readers.exchanges import are_exchanges, exchange_key, make_exchange_table
 from exegete.data.readers.layouts import find_split_files
 from exegete.data.splits import DIVIDED, is_in_split, normalise_split_name
@@ -54,10 +61,7 @@ class Tabular(ColumnOptions, Reader):
             first += islice(self._open_records(path), PEEKED)
         if not self.text_column and are_exchanges(first):
             return ""
-        names: dict[str, None] = {}
-        for _, row in first:
-            names.update(dict.fromkeys(row))
-        return describe_columns(self, list(names), self.path, [self.split_column])
+        return describe_columns(self, find_names(first), self.path, [self.split_column])
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits: the files of a folder, the values of the split column, or train, dev, test and all."""
@@ -65,8 +69,10 @@ class Tabular(ColumnOptions, Reader):
             return tuple(self._find_files())
         if not self.split_column:
             return DIVIDED
-        values = (str(get_field(row, self.split_column, where)) for where, row in self._open_records(Path(self.path)))
-        return (*dict.fromkeys(normalise_split_name(value) for value in values), "all")
+        names: dict[str, None] = {}
+        for where, row in self._open_records(Path(self.path)):
+            names[normalise_split_name(str(get_field(row, self.split_column, where)))] = None
+        return (*names, "all")
 
     def table(self, split: str) -> Table:
         """Return the rows of a split."""
@@ -110,6 +116,10 @@ class Tabular(ColumnOptions, Reader):
         return RecordSource(lambda: ((where, row) for where, row in records if condition(row)))
 
     def _find_files(self) -> dict[str, Path]:
-        dev_names = [f"{name}{self.suffix}" for name in ("dev", "validation", "val")]
-        names = {"train": [f"train{self.suffix}"], "dev": dev_names, "test": [f"test{self.suffix}"]}
+        end = self.suffix
+        names = {
+            "train": [f"train{end}"],
+            "dev": [f"dev{end}", f"validation{end}", f"val{end}"],
+            "test": [f"test{end}"],
+        }
         return find_split_files(self.path, names)

@@ -48,7 +48,7 @@ class TextFolders(FilePerSplit):
     def _find_labels(self) -> Names:
         names: set[str] = set()
         for base in self.find_files().values():
-            names.update(folder.name for folder in _find_class_folders(base))
+            names |= {folder.name for folder in _find_class_folders(base)}
         return sorted(names)
 
 

@@ -58,17 +58,17 @@ class WmtQe(FilePerSplit):
 
     def read_rows(self, path: Path) -> Iterator[Row]:
         """Yield the rows of a split; line n of each of its files belongs to row n."""
-        columns = {name: _read_column(path, names) for name, names in COLUMNS.items()}
-        if columns["mt"] is None:
+        columns = {}
+        for name, names in COLUMNS.items():
+            column = _read_column(path, names)
+            if column is not None:
+                columns[name] = column
+        if "mt" not in columns:
             raise ExegeteError(f"expected a file at {str(path.with_suffix('.mt'))!r}, found nothing")
-        existing = {name: column for name, column in columns.items() if column is not None}
-        for cells in zip(*existing.values(), strict=True):
-            line = dict(zip(existing, cells, strict=True))
-            source, translation = (
-                _make_side(line["src"], line.get("source_tags")),
-                _make_side(line["mt"], line.get("tags")),
-            )
-            row = make_row(source, translation)
+        for cells in zip(*columns.values(), strict=True):
+            line = dict(zip(columns, cells, strict=True))
+            source = _make_side(line["src"], line.get("source_tags"))
+            row = make_row(source, _make_side(line["mt"], line.get("tags")))
             if "hter" in line:
                 where, value = line["hter"]
                 row["label"] = require_number(value, "hter", where)
@@ -77,15 +77,16 @@ class WmtQe(FilePerSplit):
 
 def _read_column(path: Path, names: Iterable[str]) -> list[tuple[str, str]] | None:
     """Return (place for errors, line) of the first existing file. Raises ExegeteError if its length differs."""
-    files = [path.with_suffix(f".{name}") for name in names]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        return None
-    lines = read_text(file).removesuffix("\n").split("\n")
-    count = len(read_text(path).removesuffix("\n").split("\n"))
-    if len(lines) != count:
-        raise ExegeteError(f"{file}: expected the {count} lines of {path.name}, got {len(lines)}")
-    return [(f"{file}, line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)]
+    for name in names:
+        file = path.with_suffix(f".{name}")
+        if not file.is_file():
+            continue
+        lines = read_text(file).removesuffix("\n").split("\n")
+        count = len(read_text(path).removesuffix("\n").split("\n"))
+        if len(lines) != count:
+            raise ExegeteError(f"{file}: expected the {count} lines of {path.name}, got {len(lines)}")
+        return [(f"{file}, line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)]
+    return None
 
 
 def _make_side(line: tuple[str, str], tags: tuple[str, str] | None) -> Side:

@@ -48,7 +48,7 @@ class Zhang(FilePerSplit):
         """Yield the rows of a file."""
         numbers, _ = self._find_classes()
         for where, (label, *parts) in read_csv_cells(path):
-            text = " ".join(part for part in parts if part.strip())
+            text = " ".join(filter(str.strip, parts))
             yield make_row((require_text(text, "text", where), None)) | {"label": require_label(label, numbers, where)}
 
     def _find_classes(self) -> tuple[Names, Names]:
@@ -58,7 +58,7 @@ class Zhang(FilePerSplit):
             names = [line.strip() for _, line in split_lines(read_text(listing), str(listing))]
             if len(set(names)) < len(names):
                 raise ExegeteError(f"{listing}: expected each class once, got: {', '.join(names)}")
-            return [str(number) for number, _ in enumerate(names, start=1)], names
+            return list(map(str, range(1, len(names) + 1))), names
         numbers: set[str] = set()
         # of all splits, so that a class has the same index in each of them
         for path in self.find_files().values():

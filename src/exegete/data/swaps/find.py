@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
+
+import numpy as np
 
 from exegete.data.generated.keyed_random import KeyedRandom
 from exegete.data.swaps import lists
@@ -55,12 +57,13 @@ def find_swaps(text: str, *, kinds: Sequence[str] | None = None, choices: int = 
     for kind, find in KINDS.items():
         if kinds is None or kind in kinds:
             candidates += [Swap(kind, *stretch) for stretch in find(text)]
-    kept: list[Swap] = []
+    kept, is_taken = list[Swap](), np.zeros(len(text), dtype=bool)
     # the longest first, so that a name within a longer name is not swapped
     for swap in sorted(candidates, key=lambda swap: (swap.start - swap.end, swap.start)):
-        if all(swap.end <= other.start or other.end <= swap.start for other in kept):
-            kept.append(swap)
-    return [_sample_choices(swap, text, choices, seed) for swap in sorted(kept, key=lambda swap: swap.start)]
+        if not is_taken[swap.start : swap.end].any():
+            is_taken[swap.start : swap.end] = True
+            kept.append(_sample_choices(swap, text, choices, seed))
+    return sorted(kept, key=lambda swap: swap.start)
 
 
 def apply_swaps(text: str, swaps: Sequence[Swap], replacements: Mapping[int, str]) -> str:
@@ -80,25 +83,14 @@ def _sample_choices(swap: Swap, text: str, count: int, seed: int) -> Swap:
     return swap._replace(choices=tuple(KeyedRandom("swap", seed, text, swap.start).sample(swap.choices, count)))
 
 
-def _find_names(text: str) -> Iterator[Stretch]:
-    for names in (lists.WOMEN, lists.MEN, lists.SURNAMES):
-        yield from _find_listed(text, names)
-
-
-def _find_places(text: str) -> Iterator[Stretch]:
-    for places in (lists.CITIES, lists.COUNTRIES):
-        yield from _find_listed(text, places)
-
-
-def _find_listed(text: str, words: Sequence[str]) -> Iterator[Stretch]:
-    """Yield every word of the list in the text, with the other words of the list in the same case."""
+def _find_listed(text: str, *, words_of: Sequence[Sequence[str]]) -> Iterator[Stretch]:
+    """Yield every word of the lists in the text, with the other words of its list in the same case."""
     lower = text == text.lower()
-    for match in _match_any(words, lower).finditer(text):
-        spelt = match.group()
-        if lower and spelt in lists.WORDS:
-            continue
-        others = (word for word in words if word.lower() != spelt.lower())
-        yield *match.span(), tuple(_match_case(spelt, word) for word in others)
+    for words in words_of:
+        for match in _match_any(words, lower).finditer(text):
+            spelt = match.group()
+            if not lower or spelt not in lists.WORDS:
+                yield *match.span(), _match_cases(spelt, [word for word in words if word.lower() != spelt.lower()])
 
 
 def _find_numbers(text: str) -> Iterator[Stretch]:
@@ -113,7 +105,7 @@ def _find_numbers(text: str) -> Iterator[Stretch]:
         for match in _match_any(row, any_case=True).finditer(text):
             place = row.index(match.group().lower())
             near_words = row[max(0, place - 2) : place] + row[place + 1 : place + 3]
-            yield *match.span(), tuple(_match_case(match.group(), word) for word in near_words)
+            yield *match.span(), _match_cases(match.group(), near_words)
 
 
 def _find_contractions(text: str) -> Iterator[Stretch]:
@@ -121,17 +113,18 @@ def _find_contractions(text: str) -> Iterator[Stretch]:
     gap = " " if _APART.search(text) else ""
     quote = "’" if "’" in text and "'" not in text else "'"
     for full, short in PAIRS:
+        expanded = "cannot" if full == "can not" else full
         for match in _match_contracted(short).finditer(text):
-            yield *match.span(), (_match_case(match.group(), "cannot" if full == "can not" else full),)
+            yield *match.span(), _match_cases(match.group(), [expanded])
         clitic = _CLITIC.sub(lambda clitic: gap + clitic.group().replace("'", quote), short)
         for match in _match_full(full).finditer(text):
-            yield *match.span(), (_match_case(match.group(), clitic),)
+            yield *match.span(), _match_cases(match.group(), [clitic])
 
 
 KINDS: Mapping[str, Callable[[str], Iterator[Stretch]]] = {
     "contraction": _find_contractions,
-    "name": _find_names,
-    "place": _find_places,
+    "name": partial(_find_listed, words_of=(lists.WOMEN, lists.MEN, lists.SURNAMES)),
+    "place": partial(_find_listed, words_of=(lists.CITIES, lists.COUNTRIES)),
     "number": _find_numbers,
 }
 
@@ -139,9 +132,13 @@ KINDS: Mapping[str, Callable[[str], Iterator[Stretch]]] = {
 @cache
 def _match_any(words: Sequence[str], any_case: bool = False) -> Pattern:
     """Return a pattern of any of the words, as written or in capitals; with `any_case` in any case."""
-    forms = words if any_case else [*words, *(word.upper() for word in words)]
+    forms, flags = list(words), re.NOFLAG
+    if any_case:
+        flags = re.IGNORECASE
+    else:
+        forms += map(str.upper, words)
     longest = sorted(map(re.escape, forms), key=len, reverse=True)
-    return re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])", re.IGNORECASE if any_case else 0)
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])", flags)
 
 
 @cache
@@ -158,10 +155,12 @@ def _match_full(full: str) -> Pattern:
     return re.compile(rf"(?<!\w){full.replace(' ', chr(92) + 's')}(?=\s+\w)", re.IGNORECASE)
 
 
-def _match_case(model: str, word: str) -> str:
-    """Return the word in the case of the model word: upper, lower, or unchanged but for the first letter."""
+def _match_cases(model: str, words: Iterable[str]) -> tuple[str, ...]:
+    """Return the words in the case of the model word: upper, lower, or unchanged but for the first letter."""
     if len(model) > 1 and model.isupper():
-        return word.upper()
+        return tuple(map(str.upper, words))
     if model.islower():
-        return word.lower()
-    return word[:1].upper() + word[1:] if model[:1].isupper() else word
+        return tuple(map(str.lower, words))
+    if model[:1].isupper():
+        return tuple(word[:1].upper() + word[1:] for word in words)
+    return tuple(words)

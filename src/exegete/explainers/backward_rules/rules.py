@@ -21,10 +21,9 @@ from exegete.explainers.base import (
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.layers.architecture import get_first_layers, get_layers, get_part_config
 from exegete.models.layers.backward_rules import LINEAR_RULES, DerivativeRules, HeldFactors, apply_backward_rules
-from exegete.models.passes.capture import record_attention
+from exegete.models.passes.capture import intercept_inputs, record_attention
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.passes.layer_calls import compute_slopes, cut_graph_at_layers
-from exegete.models.passes.module_inputs import intercept_inputs
 from exegete.models.state import choose_attention_type
 
 CAPTURE = Capture(differentiable_twice=True)

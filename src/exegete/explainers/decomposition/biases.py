@@ -8,8 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from exegete.errors import check_choice
-
 # A rule gets the inner products ⟨x_k, b⟩ and the lengths ‖x_k‖ of the components, and returns shares w_k that sum to 1
 # (DecompX, Modarressi et al. 2023, whose default is absdot).
 Bias = Literal["absdot", "dot", "norm", "abssim", "equal", "first", "token", "none"]
@@ -22,35 +20,21 @@ def _share_first(inner: Tensor, lengths: Tensor) -> Tensor:
     return torch.zeros_like(inner).index_fill(-1, torch.tensor(0, device=inner.device), 1.0)
 
 
-def _share_last(inner: Tensor, lengths: Tensor) -> Tensor:
-    return _share_first(inner, lengths).flip(-1)
-
-
 def _share_by_absolute_dot(inner: Tensor, lengths: Tensor) -> Tensor:
     return inner.abs() / (inner.abs().sum(-1, keepdim=True) + TINY)
-
-
-def _share_by_similarity(inner: Tensor, lengths: Tensor) -> Tensor:
-    return _share_by_absolute_dot(inner / lengths.clamp(min=TINY), lengths)
 
 
 RULES: Mapping[str, Rule] = {
     "absdot": _share_by_absolute_dot,
     "dot": lambda inner, lengths: inner / (inner.sum(-1, keepdim=True) + TINY),
     "norm": lambda inner, lengths: lengths / (lengths.sum(-1, keepdim=True) + TINY),
-    "abssim": _share_by_similarity,
+    "abssim": lambda inner, lengths: _share_by_absolute_dot(inner / lengths.clamp(min=TINY), lengths),
     "equal": lambda inner, lengths: torch.full_like(inner, 1 / inner.shape[-1]),
     "first": _share_first,
-    "token": _share_last,
+    "token": lambda inner, lengths: _share_first(inner, lengths).flip(-1),
     "none": lambda inner, lengths: torch.zeros_like(inner),
 }
 NEED_LENGTHS = frozenset({"norm", "abssim"})
-
-
-def check_rule(name: str) -> str:
-    """Return the rule's name; ExegeteError if there is no such rule."""
-    check_choice("bias rule", name, RULES)
-    return name
 
 
 def compute_bias_shares(rule: str, components: Tensor, bias: Tensor) -> Tensor:

@@ -13,13 +13,11 @@ from exegete.errors import check_choice
 from exegete.explainers.assumptions import OF_DECOMPOSITION
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.decomposition import biases
-from exegete.explainers.decomposition.biases import Bias
-from exegete.explainers.decomposition.components import DecompositionRules, apply_norm, decompose_layers
-from exegete.explainers.decomposition.feed_forward import Activation
-from exegete.explainers.decomposition.heads import propagate_head
+from exegete.explainers.decomposition.components import Activation, DecompositionRules, apply_norm, decompose_layers
 from exegete.explainers.decomposition.trace import Trace, stack_readout_rows, trace_examples
 from exegete.models import Batch, ExplainedModel
-from exegete.models.layers.layer_parts import get_head_parts
+from exegete.models.layers import activations
+from exegete.models.layers.layer_parts import HeadParts, get_head_parts
 from exegete.models.token_heads import Tagging
 
 
@@ -43,7 +41,7 @@ class DecompX(Explainer):
     """
 
     returns_logits: ClassVar[bool] = True
-    bias: Bias = "absdot"
+    bias: biases.Bias = "absdot"
     activation: Activation = "zero_origin"
     feed_forward: bool = True
     max_memory: int = 1 << 25
@@ -64,8 +62,9 @@ class DecompX(Explainer):
     @property
     def rules(self) -> DecompositionRules:
         """The parameters for the decomposition of layers."""
+        check_choice("bias rule", self.bias, biases.RULES)
         check_choice("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
-        return DecompositionRules(biases.check_rule(self.bias), self.activation, self.feed_forward, self.max_memory)
+        return DecompositionRules(self.bias, self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
@@ -161,3 +160,24 @@ def make_readout_weights(model: ExplainedModel, batch: Batch, target: Tensor) ->
     if model.task.name == "span":
         return torch.nn.functional.one_hot(target, batch.length).to(model.dtype)
     return model.readout_weights(batch, target)[:, None]
+
+
+def propagate_head(
+    parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
+) -> Tensor:
+    """Propagate components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
+    check_choice("head activation rule", activation, ("zero_origin", "tangent"))
+    if parts.dense is not None:
+        components = biases.add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
+        height = parts.dense(point)
+        steepness = activations.get_slope(parts.activation)(height)
+        point = steepness * height
+        if activation == "tangent":
+            steepness, rest = activations.compute_tangent(parts.activation, height)
+            components = biases.add_bias(bias, components * steepness[:, None], rest)
+        else:
+            components = components * steepness[:, None]
+    if parts.norm is not None:
+        scale = parts.norm.scale(point)
+        components = biases.add_bias(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
+    return biases.add_bias(bias, components @ parts.output.weight.T, parts.output.bias)

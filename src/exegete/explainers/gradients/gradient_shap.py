@@ -58,9 +58,8 @@ class GradientShap(DimensionwiseExplainer):
         scores = model.embed(batch).new_zeros(batch.content.shape)
         for row, seed in enumerate(example_seeds(batch, self.seed)):
             alone, columns = batch.select([row]).trim_padding()
-            scores[row, columns] = self._alone(model, alone, shift_spans(model, columns, target[row : row + 1]), seed)[
-                0
-            ]
+            own_target = shift_spans(model, columns, target[row : row + 1])
+            scores[row, columns] = self._alone(model, alone, own_target, seed)[0]
         return scores
 
     def _alone(self, model: ExplainedModel, alone: Batch, target: Tensor, seed: int) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import compute_gradient
+from exegete.explainers.base import compute_gradients
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.perturbation.run import TOKENS_PER_PASS
@@ -59,7 +59,7 @@ def gradients_at(
             score = model.task.score(
                 model(part, inputs, capture).logits, shift_spans(model, columns, target[rows[index]])
             )
-            slope = compute_gradient(score, inputs, keep_graph=keep_graph)
+            (slope,) = compute_gradients(score, [inputs], keep_graph=keep_graph)
         # The padding that was cut off gets a zero gradient.
         outside = (0, 0, columns.start, batch.length - columns.stop)
         yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))

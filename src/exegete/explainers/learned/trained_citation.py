@@ -110,8 +110,9 @@ class TrainedCitation(Explainer):
                 for value in saved_bound["bounds"]:
                     bounds.append(float("nan") if value is None else float(value))
                 lower_bound = ConformalLowerBound(float(saved_bound["alpha"]), tuple(bounds))
-            method = explainer(f"{spec}:{root}" if is_learned else spec)
-            return cls(method, facts["unit"], facts["threshold"], lower_bound)
+            if is_learned:
+                spec = f"{spec}:{root}"
+            return cls(explainer(spec), facts["unit"], facts["threshold"], lower_bound)
         except (KeyError, TypeError, ValueError) as error:
             raise ExegeteError(f"{root} holds no {cls.card.name} that can be read: {error}") from error
 

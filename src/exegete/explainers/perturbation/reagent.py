@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer
 from exegete.explainers.gradients.paths import scores_at
-from exegete.explainers.perturbation.target_rank import TargetRank
 from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
+from exegete.models.tasks import Generation, Task
 
 MAX_STEPS, BLOCK = 1000, 10
 """Steps of `auto` at most, and steps that run in the same passes."""
@@ -197,3 +197,39 @@ def compute_steps(replaced: Tensor, drops: Tensor) -> Tensor:
 def sum_steps(start: Tensor, replaced: Tensor, drops: Tensor) -> Tensor:
     """Return ζ [B, L] after all steps, from its start [B, L], replaced positions [M, B, L] and drops [M, B]."""
     return start + compute_steps(replaced, drops).sum(0)
+
+
+class TargetRank(Task):
+    """A task whose score is the number of outputs that are likelier than the target's.
+
+    For a target of several tokens, or of a start and an end, it is the largest of their numbers.
+
+    Args:
+        task: the task that the target belongs to.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.name = task.name  # type: ignore[misc]
+
+    def logits(self, output: Any, batch: Batch) -> Tensor:
+        """Return the task's own logits; for generated text the rank of each response token [B, R]."""
+        if not isinstance(self.task, Generation):
+            return self.task.logits(output, batch)
+        # Ranks are counted here, where the logits of the whole vocabulary still exist.
+        full, ids, real = self.task.read_logits(output, batch)
+        return (full > full.gather(-1, ids)).sum(-1) * real
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the logits: ranks have no probabilities."""
+        return logits
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the number of likelier outputs: [B]."""
+        if isinstance(self.task, Generation):
+            step = torch.arange(logits.shape[1], device=logits.device)
+            inside = (step >= target[:, :1]) & (step < target[:, 1:])
+            return (logits * inside).amax(1)
+        places = target if target.ndim > 1 else target[:, None]
+        rows = logits if logits.ndim > 2 else logits[:, None]
+        return (rows > rows.gather(2, places[..., None])).sum(2).amax(1)

@@ -47,8 +47,10 @@ class DecisionFlip(UnitMetric):
         sizes = torch.arange(order.place.shape[1] + 1, device=batch.device)[:, None]
         decisions = self.predict_subsets(model, batch, ~order.first(sizes))
         changed = decisions != decisions[0]
-        # A span's decision has two parts, start and end; it changes if either does.
-        flipped = (changed if changed.ndim == 2 else changed.any(-1)) & (sizes <= order.counts)
+        if changed.ndim > 2:
+            # A span's decision has two parts, start and end; it changes if either does.
+            changed = changed.any(-1)
+        flipped = changed & (sizes <= order.counts)
         share = flipped.long().argmax(0) / order.counts.clamp(min=1).double()
         return {self.name: share.where(flipped.any(0), 1.0).float()}
 

@@ -47,7 +47,9 @@ class Naopc(UnitMetric):
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; NaN if all orders score the same."""
-        order = self.order_units(batch, -attribution if self.lowest_first else attribution)
+        if self.lowest_first:
+            attribution = -attribution
+        order = self.order_units(batch, attribution)
         sizes = torch.arange(order.place.shape[1] + 1, device=batch.device)[:, None]
         answers = self.probability(model, batch, target, ~order.first(sizes))
         drops = (answers[0] - answers) * (sizes <= order.counts)
@@ -75,7 +77,9 @@ class Naopc(UnitMetric):
         inputs = Deletion(model, batch, batch.attended[None].clone()).compute_keys()
         # Targets that are positions count from the first real token, so that padding on the left does not change a key.
         start = batch.attended.long().argmax(1)
-        targets = (target - start[:, None] if target.ndim > 1 else target).cpu().numpy()
+        if target.ndim > 1:
+            target = target - start[:, None]
+        targets = target.cpu().numpy()
         units, attended = self.units(batch).cpu().numpy(), batch.attended.cpu().numpy()
         head = f"limits {self.how} {self.beam} {model.task.output}".encode()
         keys = []

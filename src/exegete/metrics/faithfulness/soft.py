@@ -86,7 +86,8 @@ class SoftErasure(Metric):
         whole, empty = model.predict_perturbed(batch, ends, "zero").double()
         keep = self.keep_probabilities(scale_scores(attribution, batch.content, self.share))
         distances = []
-        for rows in torch.arange(len(batch), device=batch.device).split(_rows_per_pass(batch)):
+        tokens_per_pass = TOKENS_PER_PASS.get(batch.device.type, TOKENS_PER_PASS["cuda"])
+        for rows in torch.arange(len(batch), device=batch.device).split(max(1, tokens_per_pass // batch.length)):
             distances.append(self._mean_distance(model, batch.select(rows), keep[rows], whole[rows], target[rows]))
         farthest = self.distance_between(model, whole, empty, target)
         value = self.value(torch.cat(distances), farthest)
@@ -204,7 +205,3 @@ def _draw_uniform(random: Sequence[np.random.Generator], content: Tensor, width:
     for row, generator, positions in zip(drawn, random, content.cpu(), strict=True):
         row[positions] = torch.from_numpy(generator.random((int(positions.sum()), width)))
     return drawn.to(content.device)
-
-
-def _rows_per_pass(batch: Batch) -> int:
-    return max(1, TOKENS_PER_PASS.get(batch.device.type, TOKENS_PER_PASS["cuda"]) // batch.length)

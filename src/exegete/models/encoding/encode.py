@@ -1,9 +1,10 @@
-"""Encoding of texts, pairs and images as batches."""
+"""Encoding of texts, pairs and images as batches, and the choice of examples that share one."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from exegete.models.state import get_lock
 
 logger = logging.getLogger(__name__)
 Spans = Sequence[Sequence[int]]
+TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 4096, 1024
+"""Token budget of a batch on a CPU: larger ones are slower, and take memory in proportion."""
+TEXT_COLUMNS = ("text", "text_pair", "prompt", "messages", "sources", "response")
 Rows = Sequence[Mapping[str, Any]]
 TokenizedRows = tuple[Sequence[Any], tuple[Alignment, ...]]
 
@@ -156,7 +160,10 @@ def get_texts(rows: Rows) -> list[tuple[str, ...]]:
             raise ExegeteError(f"example {number} has no text in the column 'text_pair' but {pair!r:.80}")
         if not text.strip() and not (pair or "").strip():
             raise ExegeteError(f"example {number} is an empty text")
-        texts.append((text,) if pair is None else (text, pair))
+        if pair is None:
+            texts.append((text,))
+        else:
+            texts.append((text, pair))
     if len({len(example) for example in texts}) > 1:
         raise ExegeteError("a batch holds either texts or pairs, not both: encode them apart")
     return texts
@@ -251,3 +258,71 @@ def _encode_images(model: HuggingFaceModel, rows: Rows) -> Batch:
         labels=_encode_labels(model, rows) if has_labels else None,
         image_shape=(height, width),
     )
+
+
+def as_sequence(examples: Any) -> Sequence[Any]:
+    """Return a single example as a list of one, and a dataset or a sequence unchanged."""
+    is_image = hasattr(examples, "convert") or (isinstance(examples, np.ndarray) and examples.ndim in (2, 3))
+    if isinstance(examples, str | Mapping | tuple) or is_image:
+        return [examples]
+    if not isinstance(examples, Iterable):
+        raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
+    sequence: Any = examples
+    if not isinstance(examples, Sequence) and not hasattr(examples, "features"):
+        sequence = list(examples)
+    if not sequence:
+        raise ExegeteError("there is nothing to explain: no example was given")
+    return sequence  # type: ignore[no-any-return]
+
+
+def make_batches(
+    model: HuggingFaceModel, examples: Sequence[Any], batch_size: int | None = None,
+    cpu_budget: int = TOKENS_PER_BATCH_ON_CPU,
+) -> Iterator[list[int]]:  # fmt: skip
+    """Yield the indices of the examples of each batch: similar lengths together, short examples first.
+
+    A batch has `batch_size` examples, or as many as fit a budget of padded tokens.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
+    lengths = []
+    for example in examples:
+        row = example_to_row(example)
+        # Characters are exact enough to sort by; images are all the same length.
+        length = 4 * 256
+        if "image" not in row:
+            length = sum(len(str(row.get(column) or "")) for column in TEXT_COLUMNS)
+        lengths.append(length)
+    sizes = np.array(lengths)
+    order = np.argsort(sizes, kind="stable")
+    # About four characters per token, and two special tokens: tokenizing twice would cost more than it saves.
+    estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
+    budget = cpu_budget if model.device.type == "cpu" else TOKENS_PER_BATCH
+    start = 0
+    while start < len(examples):
+        # A batch of n examples has n times the tokens of its longest, which comes last.
+        padded = estimate[start + 1 :] * np.arange(2, len(examples) - start + 1)
+        size = batch_size or 1 + int(np.searchsorted(padded, budget, "right"))
+        stop = min(start + size, len(examples))
+        yield order[start:stop].tolist()
+        start = stop
+
+
+def read_metadata(example: Any) -> dict[str, Any]:
+    """Return what a row says about itself beside its input: its `id`, and the columns that a reader kept."""
+    if not isinstance(example, Mapping):
+        return {}
+    own: dict[str, Any] = {"id": example["id"]} if example.get("id") is not None else {}
+    return own | dict(json.loads(example.get("kept") or "{}"))
+
+
+def select_targets(target: Any, indices: Sequence[int], count: int) -> Any:
+    """Return the targets of the examples at `indices`, given one target per example or one for all `count`."""
+    if target is None or (isinstance(target, str) and target in ("predicted", "label")):
+        return target
+    targets = target.tolist() if isinstance(target, Tensor) else target
+    if not isinstance(targets, list):
+        targets = [targets] * count
+    if len(targets) != count:
+        raise ExegeteError(f"expected one target or {count} (one an example), got {len(targets)}")
+    return [targets[index] for index in indices]

@@ -1,63 +1,34 @@
-"""Encoding of prompts, chats and responses as batches."""
+"""Encoding of prompts, chats and responses as batches; tokens of responses that are given or generated."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from itertools import pairwise
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from tokenizers import Encoding
 from torch import Tensor
-from transformers import StoppingCriteria
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from exegete.data.alignment import Alignment, align
+from exegete.data.alignment import Alignment, align, trim_span
 from exegete.data.exchange import Exchange
 from exegete.data.sentences import find_text_of_tokens
 from exegete.errors import ExegeteError, check_choice
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
-from exegete.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template
+from exegete.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template, tokenize_text
 from exegete.models.generation.prompt import Prompt, parse_prompt
-from exegete.models.generation.response import (
-    Response,
-    decode_response,
-    generate_response,
-    tokenize_decoder_response,
-    tokenize_response,
-)
-from exegete.models.hugging_face import HuggingFaceModel
+from exegete.models.state import preserve_random_state
+
+if TYPE_CHECKING:
+    from exegete.models.generation.model import GeneratingModel
 
 logger = logging.getLogger(__name__)
 UNLIMITED = 1 << 30
-
-
-@dataclass(frozen=True)
-class ResponseFormat:
-    """The settings by which a language model reads prompts and responses.
-
-    Args:
-        tokenizer: its tokenizer.
-        max_length: the most tokens that it reads; an encoder-decoder reads as many on either side.
-        vocab_size: the number of token ids.
-        start: ids that a decoder reads between prompt and response.
-        is_encoder_decoder: whether prompt and response are read by different stacks.
-    """
-
-    tokenizer: Any
-    max_length: int
-    vocab_size: int
-    start: tuple[int, ...]
-    is_encoder_decoder: bool
-
-    def max_prompt_length(self, response: int) -> int:
-        """Return the most tokens of a prompt before a response of this length, 0 or less if that is too long."""
-        if not self.is_encoder_decoder:
-            return self.max_length - response
-        if response + len(self.start) <= self.max_length:
-            return self.max_length
-        return 0
 
 
 def prompt_to_row(example: Any) -> dict[str, Any]:
@@ -83,9 +54,7 @@ def prompt_to_row(example: Any) -> dict[str, Any]:
 
 
 def respond(
-    model: HuggingFaceModel,
-    generator: Any,
-    form: ResponseFormat,
+    model: GeneratingModel,
     examples: Sequence[Any],
     max_new_tokens: int,
     temperature: float,
@@ -103,21 +72,28 @@ def respond(
     rows = [prompt_to_row(example) for example in examples]
     for number, row in enumerate(rows):
         if "response" not in row:
-            longest = form.max_prompt_length(max_new_tokens)
-            prompt, _ = _fit_prompt(form, parse_prompt(row, form.tokenizer), longest, number)
+            longest = model.max_prompt_length(max_new_tokens)
+            prompt, _ = _fit_prompt(model, parse_prompt(row, model.tokenizer), longest, number)
             ids = generate_response(
-                generator, prompt.ids, model.pad_id, max_new_tokens, temperature, seed, form.start, stopping_criteria
+                model.generator,
+                prompt.ids,
+                model.pad_id,
+                max_new_tokens,
+                temperature,
+                seed,
+                model.decoder_start_ids,
+                stopping_criteria,
             )
-            if not allow_empty and not decode_response(form.tokenizer, ids).text.strip():
-                raise _make_empty_error(form.tokenizer, row, number)
+            if not allow_empty and not decode_response(model.tokenizer, ids).text.strip():
+                raise _make_empty_error(model.tokenizer, row, number)
             # The response was generated after the cut prompt, so later the prompt is cut at the same length.
             rows[number] = row | {"response": ids, "prompt_length": longest}
     return rows
 
 
-def count_prompt_tokens(form: ResponseFormat, row: Mapping[str, Any]) -> int:
+def count_prompt_tokens(model: GeneratingModel, row: Mapping[str, Any]) -> int:
     """Return the number of tokens of a row's whole prompt, however many the model reads."""
-    return len(_fit_prompt(form, parse_prompt(row, form.tokenizer), UNLIMITED, 0)[0].ids)
+    return len(_fit_prompt(model, parse_prompt(row, model.tokenizer), UNLIMITED, 0)[0].ids)
 
 
 def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> ExegeteError:
@@ -130,11 +106,9 @@ def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> Ex
     )
 
 
-def encode(
-    model: HuggingFaceModel, form: ResponseFormat, rows: Sequence[Mapping[str, Any]], device: str | torch.device | None
-) -> Batch:
+def encode(model: GeneratingModel, rows: Sequence[Mapping[str, Any]], device: str | torch.device | None) -> Batch:
     """Return rows with responses as one batch; see `GeneratingModel.encode`."""
-    encoded = [_encode_row(form, row, number) for number, row in enumerate(rows)]
+    encoded = [_encode_row(model, row, number) for number, row in enumerate(rows)]
 
     def tokenize(*_: Any) -> encoding.TokenizedRows:
         return [tokens for tokens, _, _ in encoded], tuple(alignment for _, alignment, _ in encoded)
@@ -150,7 +124,7 @@ def encode(
     return replace(
         batch,
         response=place >= 0,
-        decoder_mask=place >= -len(form.start) if form.start else None,
+        decoder_mask=place >= -len(model.decoder_start_ids) if model.decoder_start_ids else None,
         unit_of=unit_of,
         exchanges=exchanges,
         rationale_mask=rationale_mask,
@@ -159,24 +133,24 @@ def encode(
 
 
 def _encode_row(
-    form: ResponseFormat, row: Mapping[str, Any], number: int
+    model: GeneratingModel, row: Mapping[str, Any], number: int
 ) -> tuple[TemplateEncoding, Alignment, Exchange]:
     """Return an example's tokens, its visible texts aligned with them, and both texts."""
-    prompt = parse_prompt(row, form.tokenizer)
-    tokens, texts = _fit_prompt(form, prompt, UNLIMITED, number)
-    response = _encode_response(form, prompt, tokens, texts, row["response"], number)
-    longest = min(form.max_prompt_length(len(response.ids)), row.get("prompt_length", form.max_length))
+    prompt = parse_prompt(row, model.tokenizer)
+    tokens, texts = _fit_prompt(model, prompt, UNLIMITED, number)
+    response = _encode_response(model, prompt, tokens, texts, row["response"], number)
+    longest = min(model.max_prompt_length(len(response.ids)), row.get("prompt_length", model.max_length))
     if len(tokens.ids) > longest:
         if longest < 1:
             raise ExegeteError(
                 f"the response of example {number} has {len(response.ids)} tokens; prompt and response "
-                f"{'each' if form.is_encoder_decoder else 'together'} have at most {form.max_length}"
+                f"{'each' if model.is_encoder_decoder else 'together'} have at most {model.max_length}"
             )
-        tokens, texts = _fit_prompt(form, prompt, longest, number)
+        tokens, texts = _fit_prompt(model, prompt, longest, number)
         # Encoded again: its tokens may depend on the end of the prompt.
-        response = _encode_response(form, prompt, tokens, texts, row["response"], number)
-    added = [*form.start, *response.ids]
-    added_tokens, count = form.tokenizer.convert_ids_to_tokens(added), len(added)
+        response = _encode_response(model, prompt, tokens, texts, row["response"], number)
+    added = [*model.decoder_start_ids, *response.ids]
+    added_tokens, count = model.tokenizer.convert_ids_to_tokens(added), len(added)
     whole = TemplateEncoding(
         [*tokens.ids, *added],
         [*tokens.tokens, *added_tokens],
@@ -189,19 +163,19 @@ def _encode_row(
     text, places = prompt.template.fill(texts)
     exchange = Exchange(
         text, prompt.names, tuple(places.values()), prompt.is_source, response.text,
-        tuple(added_tokens[len(form.start) :]), response.spans,
+        tuple(added_tokens[len(model.decoder_start_ids) :]), response.spans,
     )  # fmt: skip
     return whole, alignment, exchange
 
 
 def _fit_prompt(
-    form: ResponseFormat, prompt: Prompt, longest: int, number: int
+    model: GeneratingModel, prompt: Prompt, longest: int, number: int
 ) -> tuple[TemplateEncoding, tuple[str, ...]]:
     """Return the prompt's tokens and its visible texts, cut if the prompt is too long."""
     # A decoder continues the prompt, so an end-of-text token after it would be wrong; an encoder expects one.
-    special: SpecialTokens = "all" if form.is_encoder_decoder else "before"
+    special: SpecialTokens = "all" if model.is_encoder_decoder else "before"
     tokens, texts = fit_template(
-        form.tokenizer, prompt.template, prompt.texts, longest, special=special if prompt.special else None
+        model.tokenizer, prompt.template, prompt.texts, longest, special=special if prompt.special else None
     )
     cut = []
     for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True):
@@ -213,7 +187,7 @@ def _fit_prompt(
 
 
 def _encode_response(
-    form: ResponseFormat,
+    model: GeneratingModel,
     prompt: Prompt,
     tokens: TemplateEncoding,
     texts: tuple[str, ...],
@@ -222,19 +196,20 @@ def _encode_response(
 ) -> Response:
     """Return the tokens of a response, which is a text or token ids."""
     if isinstance(response, str) and response.strip():
-        if form.is_encoder_decoder:
-            return tokenize_decoder_response(form.tokenizer, response, form.start)
+        if model.is_encoder_decoder:
+            return tokenize_decoder_response(model.tokenizer, response, model.decoder_start_ids)
         whole = prompt.template.fill(texts)[0]
-        return tokenize_response(form.tokenizer, whole, tokens.ids, response, special=prompt.special)
+        return tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special)
     ids: list[int] = []
     if isinstance(response, Sequence | Tensor) and not isinstance(response, str):
         ids = [int(token) for token in response]
-    if not ids or not all(0 <= token < form.vocab_size for token in ids):
+    size = model.config.get_text_config().vocab_size
+    if not ids or not all(0 <= token < size for token in ids):
         raise ExegeteError(
-            f"expected the response of example {number} as a text or as token ids from 0 to {form.vocab_size - 1}, "
+            f"expected the response of example {number} as a text or as token ids from 0 to {size - 1}, "
             f"one at least, got {response!r:.80}"
         )
-    return decode_response(form.tokenizer, ids)
+    return decode_response(model.tokenizer, ids)
 
 
 def _mark_evidence(
@@ -267,3 +242,108 @@ def _number_sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:
         sides = find_text_of_tokens(alignment)
         row[len(row) - len(sides) :] = numbers[sides]
     return units
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """R token `ids`, their `text`, and each token's `spans` in it, without white space at its ends."""
+
+    ids: tuple[int, ...]
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+
+def tokenize_response(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *, special: bool) -> Response:
+    """Return the tokens that the tokenizer appends to a prompt when a text follows it.
+
+    Raises:
+        ExegeteError: it appends no token, or tokenizes the prompt differently when the text follows.
+    """
+    # The response is tokenized together with the prompt: alone it could begin with another token.
+    whole = tokenize_text(tokenizer, prompt + text, special=special)
+    # Special tokens that the tokenizer adds at the end are no part of the response.
+    end = 0
+    for place in range(len(whole.ids)):
+        if not whole.special_tokens_mask[place] or whole.offsets[place][1]:
+            end = place + 1
+    ids, count = whole.ids[:end], len(prompt_ids)
+    if ids[:count] != list(prompt_ids) or len(ids) == count:
+        raise ExegeteError(
+            f"the tokenizer does not continue {prompt[-20:]!r} by tokens of the response {text[:20]!r}: move white "
+            "space between the two, or give the response as ids"
+        )
+    spans: list[tuple[int, int]] = []
+    for first, last in whole.offsets[count:end]:
+        spans.append(trim_span(text, max(first - len(prompt), 0), last - len(prompt)))
+    return Response(tuple(ids[count:]), text, tuple(spans))
+
+
+def tokenize_decoder_response(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
+    """Return the tokens of a text that a decoder generates, with special tokens before it that are not its start.
+
+    Raises:
+        ExegeteError: the text has no token.
+    """
+    whole = tokenize_text(tokenizer, text, target=True)
+    # mBART's tokenizer begins with the language code, which is the forced first token of the decoder.
+    first = 1 if whole.ids[:1] == list(start[1:2]) else 0
+    end = 0
+    for place, is_special in enumerate(whole.special_tokens_mask):
+        if not is_special:
+            end = place + 1
+    ids, offsets = whole.ids[first:end], whole.offsets[first:end]
+    if not ids:
+        raise ExegeteError(f"the tokenizer makes no token of the response {text[:20]!r}")
+    return Response(tuple(ids), text, tuple(trim_span(text, *offset) for offset in offsets))
+
+
+def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
+    """Return ids with their text; special tokens have no characters."""
+
+    def decode(part: Sequence[int]) -> str:
+        return str(tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    text = decode(ids)
+    # A token's characters are what it adds to the text. The first bytes of a character decode to "�", hence the
+    # common prefix.
+    ends = [len(commonprefix([text, decode(ids[:count])])) for count in range(len(ids) + 1)]  # noqa: RUF071
+    return Response(tuple(ids), text, tuple(trim_span(text, start, end) for start, end in pairwise(ends)))
+
+
+@torch.no_grad()
+def generate_response(
+    model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
+    start: Sequence[int] = (), stopping_criteria: Sequence[StoppingCriteria] = (),
+) -> list[int]:  # fmt: skip
+    """Return the tokens that a Hugging Face model generates, with the end-of-text token if it reaches that.
+
+    Args:
+        model: a model with `generate`.
+        prompt_ids: the prompt.
+        pad_id: the padding token.
+        max_new_tokens: the most tokens.
+        temperature: 0 takes the likeliest token; otherwise tokens are drawn.
+        seed: of the draws.
+        start: ids that a decoder reads first.
+        stopping_criteria: transformers' criteria, called after each token; they can end the response.
+    """
+    # top_k=0: by default transformers draws from the 50 likeliest tokens only.
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
+    decoder: dict[str, Any] = {}
+    if start:
+        # transformers makes a cache of as many layers as the encoder has; this one grows with the decoder.
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device), "past_key_values": cache}
+    # Explicit, because checkpoints (BART's) come with beam search and length limits of their own.
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id,
+        num_beams=1, no_repeat_ngram_size=0, min_length=0, **sampling,
+    )  # fmt: skip
+    ids = torch.tensor([list(prompt_ids)], device=model.device)
+    with preserve_random_state():
+        torch.manual_seed(seed)
+        output = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config,
+            stopping_criteria=StoppingCriteriaList(stopping_criteria), **decoder,
+        )  # fmt: skip
+    return [int(token) for token in output[0, len(start or prompt_ids) :]]

@@ -33,20 +33,20 @@ from exegete.models.choices import ChoosingModel
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
+from exegete.models.layers.activations import restore_head_activation
 from exegete.models.layers.architecture import get_embedding, unwrap_adapter
-from exegete.models.layers.head_activation import restore_head_activation
 from exegete.models.loading.adapters import find_adapter_base, has_own_config, load_adapter
 from exegete.models.loading.checkpoint import (
     check_config,
     check_files,
     check_finite,
+    check_vocabulary,
     check_weights,
     describe_load_errors,
 )
 from exegete.models.loading.gguf import find_gguf, load_gguf
 from exegete.models.loading.quantized import BITS, keep_weight_order, quantization_options
 from exegete.models.loading.remote import is_address, load_remote
-from exegete.models.loading.vocabulary import check_vocabulary
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
 from exegete.models.token_heads import MaskedModel, TaggingModel

@@ -12,8 +12,7 @@ from transformers import AutoTokenizer
 from exegete.errors import ExegeteError, check_choice
 from exegete.models.generation.completions import CompletionsModel
 from exegete.models.generation.server import KEY_VARIABLE, CompletionsServer
-from exegete.models.loading.checkpoint import check_files, describe_load_errors
-from exegete.models.loading.vocabulary import check_vocabulary
+from exegete.models.loading.checkpoint import check_files, check_vocabulary, describe_load_errors
 
 OPTIONS = ("model", "tokenizer", "concurrency", "timeout")
 FORM = "http://127.0.0.1:8000/v1?model=NAME&tokenizer=FOLDER&concurrency=8"

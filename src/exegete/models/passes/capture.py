@@ -1,4 +1,4 @@
-"""Recording of queries, keys, values and attention weights during a forward pass.
+"""Recording of queries, keys, values, attention weights, and inputs of modules during a forward pass.
 
 Most families call transformers' attention interface, where our function can be named. For those that do not, hooks on
 the projections and on the attention dropout record the same quantities.
@@ -7,7 +7,7 @@ the projections and on the attention dropout record the same quantities.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
+from exegete.models.batch import Capture
 from exegete.models.families import FAMILIES, Hooks
 from exegete.models.layers.architecture import get_part_config
-from exegete.models.outputs import Capture
 from exegete.models.state import PROCESS_LOCK
 
 ATTENTION_IMPLEMENTATION = "exegete"
@@ -267,3 +267,31 @@ def _keep_first_output(store: list[Tensor], heads: int) -> Callable[[nn.Module, 
             store.append(output.unflatten(-1, (heads, -1)).transpose(1, 2))
 
     return keep
+
+
+Change = Callable[[int, Tensor], Tensor]
+
+
+@contextmanager
+def intercept_inputs(modules: Iterable[nn.Module], change: Change | None = None) -> Iterator[list[Tensor]]:
+    """Yield a list of the modules' first arguments, in the order of their calls inside the block.
+
+    Args:
+        modules: the modules; one that occurs twice is watched once.
+        change: a function from the number of the call and the argument to another argument; default: no change.
+    """
+    inputs: list[Tensor] = []
+
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Families pass hidden states to their layers either by position or by name.
+        value = args[0] if args else kwargs["hidden_states"]
+        value = value if change is None else change(len(inputs), value)
+        inputs.append(value)
+        if args:
+            return ((value, *args[1:]), kwargs)
+        return args, kwargs | {"hidden_states": value}
+
+    with ExitStack() as scope:
+        for module in dict.fromkeys(modules):
+            scope.enter_context(module.register_forward_pre_hook(record, with_kwargs=True))
+        yield inputs

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch
+from exegete.models.batch import Batch, Capture
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.layers.architecture import encoder_decoder_error, get_layers
-from exegete.models.outputs import Capture
-from exegete.models.passes.capture import record_attention
-from exegete.models.passes.module_inputs import intercept_inputs
+from exegete.models.passes.capture import intercept_inputs, record_attention
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def make_charts(
     """
     styles = dict[str, tuple[int, int]]()
     for name in series:
-        if not _is_control(name):
+        if name.partition("?")[0] != CONTROL:
             styles[name] = (len(styles) % colors + 1, len(styles) // colors)
     by_metric = dict[str, list[Curve]]()
     for curve in curves:
@@ -129,10 +129,6 @@ def choose_ticks(low: float, high: float, about: int = 5, *, whole: bool = False
     # The tolerance keeps 0.30000000000000004 from adding a tick at 0.4.
     first, last = math.floor(low / step + 1e-9), math.ceil(max(high, low + span * (high == low)) / step - 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
-
-
-def _is_control(method: str) -> bool:
-    return method.partition("?")[0] == CONTROL
 
 
 def _make_chart(

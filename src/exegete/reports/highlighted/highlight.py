@@ -13,12 +13,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from exegete.reports.highlighted import colors
-from exegete.reports.highlighted.arcs import layout_arcs
 from exegete.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_text, cut_texts, scores_to_levels
-from exegete.reports.text import escape_latex
+from exegete.reports.text import escape_latex, format_latex_table
 
 if TYPE_CHECKING:
     from exegete.reports.explanations import Explanation
+
+if TYPE_CHECKING:
+    from exegete.reports.explanations import Explanation
+
 
 TOGETHER = "all parts"
 
@@ -125,26 +128,15 @@ def render_latex(item: Explanation, caption: str = "", label: str = "") -> str:
 
     Blue scores are evidence for a target, orange ones against it; the strongest score has the strongest shade.
     """
-    largest, heads, names, table = (
-        float(np.abs(item.scores).max(initial=0)),
-        item.unit_texts,
-        item.target_texts,
-        item.scores,
-    )
+    largest = float(np.abs(item.scores).max(initial=0))
+    heads, names, table = item.unit_texts, item.target_texts, item.scores
     # The words of a text as columns would not fit a page.
     if item.exchange is None:
         heads, names, table = names, heads, table.T
-    body = []
+    rows = []
     for name, row in zip(names, table.tolist(), strict=True):
-        body.append(" & ".join([escape_latex(name), *(_heat_map_cell(score, largest) for score in row)]) + r" \\")
-    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(heads)}}}", r"\toprule"]
-    lines += [" & ".join(["", *map(escape_latex, heads)]) + r" \\", r"\midrule", *body, r"\bottomrule"]
-    lines.append(r"\end{tabular}")
-    if caption:
-        lines.append(rf"\caption{{{escape_latex(caption)}}}")
-    if label:
-        lines.append(rf"\label{{{label}}}")
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+        rows.append([escape_latex(name), *(_heat_map_cell(score, largest) for score in row)])
+    return format_latex_table(["", *heads], rows, caption, label)
 
 
 def _heat_map_cell(score: float, largest: float) -> str:
@@ -161,3 +153,55 @@ def format_number(value: float | None) -> str:
 def format_signed(value: float) -> str:
     """Return the number with its sign and three significant digits."""
     return f"{value:+.3g}"
+
+
+# Pixels. A letter of the page's 14-pixel monospaced font is 8.4 pixels wide.
+LETTER, GAP, HEIGHT, LINE = 8.4, 9.0, 120.0, 24.0
+
+
+class ArcLabel(NamedTuple):
+    """A unit's text and the horizontal position of its middle."""
+
+    text: str
+    x: float
+
+
+class Arc(NamedTuple):
+    """An SVG path between two units, with its CSS class, its width and a title that names units and value."""
+
+    path: str
+    css: str
+    width: float
+    title: str
+
+
+class ArcDiagram(NamedTuple):
+    """Arcs in a frame of `width` × `height`; the words' baseline is at `base`."""
+
+    width: float
+    height: float
+    base: float
+    words: list[ArcLabel]
+    arcs: list[Arc]
+
+
+def layout_arcs(item: Explanation) -> ArcDiagram | None:
+    """Return the diagram of an explanation's interactions; None without any."""
+    if not item.interactions:
+        return None
+    names, labels, x = item.unit_texts, list[ArcLabel](), 0.0
+    for name in names:
+        width = LETTER * max(1, len(name))
+        labels.append(ArcLabel(name, x + width / 2))
+        x += width + GAP
+    strongest = max(abs(value) for _, _, value in item.interactions)
+    base, arcs = min(HEIGHT, x / 2) + 4, list[Arc]()
+    for one, other, value in item.interactions:
+        start, end = labels[one].x, labels[other].x
+        # Wide arcs are higher, so that nested pairs do not cover each other.
+        top = base - max(12.0, min(HEIGHT, (end - start) / 2))
+        path = f"M{start:.1f},{base:.1f} C{start:.1f},{top:.1f} {end:.1f},{top:.1f} {end:.1f},{base:.1f}"
+        css = colors.level_to_css_class(colors.score_to_level(value, strongest), signed=True)
+        width = 1 + 3 * abs(value) / strongest if strongest else 1.0
+        arcs.append(Arc(path, css, width, f"{names[one]} – {names[other]}: {value:+.3g}"))
+    return ArcDiagram(x, base + LINE, base, labels, arcs)

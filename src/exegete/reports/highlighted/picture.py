@@ -82,7 +82,8 @@ def _lay_out_boxes(item: Explanation, top: float, width: int) -> tuple[list[Box]
             if text.strip() or x > MARGIN:
                 shown = text.replace("\n", " ")
                 boxes.append(Box(x, y, size, LINE - 8, shown, _background(piece, signed=item.signed)))
-                x += size if text != "\n" else 0
+                if text != "\n":
+                    x += size
         x, y = float(MARGIN), y + LINE
     return boxes, y
 

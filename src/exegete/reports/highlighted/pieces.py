@@ -92,7 +92,8 @@ def cut_texts(item: Explanation, rationale: Sequence[Spans | None] = ()) -> list
     if item.units and all(unit.side < 0 for unit in item.units):
         pieces = list[Piece]()
         for number, unit in enumerate(item.units):
-            pieces += [SPACE] if number else []
+            if number:
+                pieces.append(SPACE)
             pieces.append(Piece(unit.text, scores[number], levels[number], unit=number))
         return [pieces]
     marked = [*rationale, *[None] * len(item.texts)]

@@ -1,4 +1,4 @@
-"""A comparison as one self-contained HTML page: table, curves, highlighted examples, glossary, configuration."""
+"""Self-contained HTML pages: of a comparison (table, curves, examples, glossary, configuration), and of a study."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from exegete.reports.highlighted.highlight import format_number, template_enviro
 from exegete.reports.highlighted.pieces import Spans
 from exegete.reports.tables.cells import BEST, CHANCE, make_cells
 from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
+from exegete.reports.tables.paper_table import PaperTable, format_caption, format_cells
 from exegete.reports.tables.verdict import find_leaders, format_verdict
 
 FEW = 5
@@ -58,7 +59,7 @@ def render_report(
 
     It works offline, and without its script, which only sorts and filters. All values are escaped.
     """
-    script = _read_script()
+    script = (Path(__file__).parents[1] / "templates" / "report.js").read_text(encoding="utf-8")
     titles = _method_titles(leaderboard, curves, examples)
     shown = _choose_shown_methods(leaderboard, titles)
     # Neighbouring columns of one family share a heading.
@@ -82,7 +83,7 @@ def render_report(
         bounds=format_bounds,
         script=Markup(script),  # noqa: S704  # our own file, the only unescaped value
         # The content policy of the page allows this script alone.
-        script_hash=_hash_script(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -103,8 +104,10 @@ def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(values, Mapping) and values:
         for key, value in values.items():
             yield from flatten(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(values, str) and name:
+        yield name, values
     elif name:
-        yield name, values if isinstance(values, str) else json.dumps(values, ensure_ascii=False, default=str)
+        yield name, json.dumps(values, ensure_ascii=False, default=str)
 
 
 def format_bounds(card: MetricCard) -> str:
@@ -135,9 +138,14 @@ def _choose_shown_methods(board: Leaderboard, methods: Collection[str]) -> list[
     return [*best, *(name for name in methods if name.partition("?")[0] == CONTROL)]
 
 
-def _read_script() -> str:
-    return (Path(__file__).parents[1] / "templates" / "report.js").read_text(encoding="utf-8")
-
-
-def _hash_script(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def render_study_page(
+    title: str,
+    notes: str,
+    tables: Sequence[PaperTable],
+    pictures: Sequence[tuple[str, str]],
+    meta: Mapping[str, Any],
+) -> str:
+    """Return the page; `pictures` are (caption, PNG image in base64) pairs. All values are escaped."""
+    template = template_environment().get_template("study.html.j2")
+    rendered = [(table, format_cells(table), format_caption(table)) for table in tables]
+    return template.render(title=title, notes=notes, tables=rendered, pictures=pictures, meta=list(flatten(meta)))

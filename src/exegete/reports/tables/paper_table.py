@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 from exegete.reports.highlighted.highlight import template_environment
 from exegete.reports.tables.cells import ABSENT, choose_decimals
 from exegete.reports.tables.leaderboard import Counts, Floats
-from exegete.reports.text import escape_latex
+from exegete.reports.text import escape_symbols, format_csv, format_latex_table, format_markdown_lines
 
 EXAMPLES: Final = "mean [95 %]"
 Form = Literal["mean ± sd", "mean ± se", "median [25–75]", "mean", "mean [95 %]"]
@@ -74,59 +72,34 @@ def format_cells(table: PaperTable) -> list[list[str]]:
 
 def render_markdown(table: PaperTable) -> str:
     """Return a pipe table with its title above and its caption below."""
-    lines = [_markdown_line([table.head, *table.columns]), _markdown_line(["---", *["---:"] * len(table.columns)])]
-    for row, (name, texts) in enumerate(zip(table.rows, format_cells(table), strict=True)):
-        shown = [_emphasize(table, row, column, text, "**{}**", "<u>{}</u>") for column, text in enumerate(texts)]
-        lines.append(_markdown_line([name, *shown]))
+    lines = format_markdown_lines([table.head, *table.columns], _list_rows(table, "**{}**", "<u>{}</u>", "†", str))
     title = [f"**{table.title}**", ""] if table.title else []
     return "\n".join([*title, *lines, "", format_caption(table), ""])
 
 
 def render_latex(table: PaperTable, label: str = "") -> str:
     """Return a `table` environment for the package booktabs."""
-    body = []
-    for row, (name, texts) in enumerate(zip(table.rows, format_cells(table), strict=True)):
-        shown = [escape_latex(name)]
-        for column, text in enumerate(texts):
-            tex = _escape_symbols(text)
-            shown.append(_emphasize(table, row, column, tex, r"\textbf{{{}}}", r"\underline{{{}}}", r"$^\dagger$"))
-        body.append(" & ".join(shown) + r" \\")
-    head = " & ".join(map(escape_latex, [table.head, *table.columns])) + r" \\"
     caption = format_caption(table)
     if table.title:
         caption = f"{table.title}. {caption}"
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-        rf"\caption{{{_escape_symbols(caption)}}}",
-    ]
-    if label:
-        lines.append(rf"\label{{{label}}}")
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+    rows = _list_rows(table, r"\textbf{{{}}}", r"\underline{{{}}}", r"$^\dagger$", escape_symbols)
+    return format_latex_table([table.head, *table.columns], rows, caption, label)
 
 
 def render_csv(table: PaperTable) -> str:
     """Return all digits: the row's name, then per column center, low, high, runs, rank, significant; NaN is empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    ends = ("center", "low", "high", "runs", "rank", "significant")
-    heads = [table.head]
+    head = [table.head]
     for name in table.columns:
-        heads += [f"{name} {end}" for end in ends]
-    writer.writerow(heads)
+        head += [f"{name} {end}" for end in ("center", "low", "high", "runs", "rank", "significant")]
+    rows = []
     for row, name in enumerate(table.rows):
-        line = [name]
+        fields: list[str | float | int] = [name]
         for column in range(len(table.columns)):
-            line += _csv_fields(table, row, column)
-        writer.writerow(line)
-    return out.getvalue()
+            fields += [float(array[row, column]) for array in (table.center, table.low, table.high)]
+            fields += [int(table.count[row, column]), int(table.rank[row, column])]
+            fields.append("yes" if table.marked[row, column] else "no")
+        rows.append(fields)
+    return format_csv(head, rows)
 
 
 def render_html(table: PaperTable) -> str:
@@ -170,30 +143,16 @@ def _format_number(form: Form, center: float, low: float, high: float, digits: i
     return f"{center:.{digits}f} ± {high - center:.{digits}f}"
 
 
-def _emphasize(
-    table: PaperTable, row: int, column: int, text: str, bold: str, underlined: str, dagger: str = "†"
-) -> str:
-    rank = int(table.rank[row, column])
-    if rank == 1:
-        text = bold.format(text)
-    elif rank == 2:
-        text = underlined.format(text)
-    return f"{text}{dagger}" if table.marked[row, column] else text
-
-
-def _escape_symbols(text: str) -> str:
-    return escape_latex(text).replace("±", r"$\pm$").replace("†", r"$^\dagger$")
-
-
-def _markdown_line(cells: Sequence[str]) -> str:
-    escaped = [cell.replace("|", r"\|") for cell in cells]
-    return f"| {' | '.join(escaped)} |"
-
-
-def _csv_fields(table: PaperTable, row: int, column: int) -> list[str]:
-    fields = []
-    for array in (table.center, table.low, table.high):
-        value = float(array[row, column])
-        fields.append("" if math.isnan(value) else repr(value))
-    fields += [str(int(table.count[row, column])), str(int(table.rank[row, column]))]
-    return [*fields, "yes" if table.marked[row, column] else "no"]
+def _list_rows(
+    table: PaperTable, bold: str, underlined: str, dagger: str, escape: Callable[[str], str]
+) -> list[list[str]]:
+    """Return the rows with their names, as texts in which the best, the second and marked numbers are emphasized."""
+    rows = []
+    for row, (name, texts) in enumerate(zip(table.rows, format_cells(table), strict=True)):
+        cells = [escape(name)]
+        for column, text in enumerate(texts):
+            form = {1: bold, 2: underlined}.get(int(table.rank[row, column]), "{}")
+            mark = dagger if table.marked[row, column] else ""
+            cells.append(form.format(escape(text)) + mark)
+        rows.append(cells)
+    return rows

@@ -41,15 +41,16 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         shown, intervals = self._choose_columns(options.max_width)
         yield self._build_table(options.max_width, shown, intervals)
-        yield Text(self._format_legend(shown, intervals), "dim" if not self.plain else "")
+        yield Text(self._format_legend(shown, intervals), "" if self.plain else "dim")
 
     def _choose_columns(self, width: int) -> tuple[list[int], bool]:
         """Return the columns that fit beside the names, and whether their intervals fit too."""
         order = list(range(len(self.board.cards)))
         order.sort(key=lambda column: (column > 0, self.board.cards[column].name != "seconds"))
         attempts = [(order, True)] + [(order[:count], False) for count in range(len(order), 1, -1)]
+        name_width = max(self._longest_word(), min(MAY_WRAP, max(map(len, self._names()))))
         for columns, intervals in attempts:
-            if self._name_width() + sum(GAP + self._width(column, intervals) for column in columns) <= width:
+            if name_width + sum(GAP + self._width(column, intervals) for column in columns) <= width:
                 return sorted(columns), intervals
         return order[:1], False
 
@@ -90,9 +91,6 @@ class FittedTable:
 
     def _longest_word(self) -> int:
         return max(map(len, " ".join(self._names()).split()))
-
-    def _name_width(self) -> int:
-        return max(self._longest_word(), min(MAY_WRAP, max(map(len, self._names()))))
 
     def _width(self, column: int, intervals: bool) -> int:
         *words, last, arrow = replace_control_characters(self.board.cards[column].title).split(" ")

@@ -29,7 +29,7 @@ def format_verdict(board: Leaderboard) -> str:
     first = f"{board.titles[0]} has {board.mean[0, 0]:.3f}"
     if not leaders:
         return f"{examples}, no method is significantly worse than the best by {title}; {first}.{_format_need(board)}"
-    if _is_control_leading(board, leaders):
+    if any(board.rows[row].partition("?")[0] == CONTROL for row in leaders):
         return f"{examples}, no method is better than random by {title}; {first}."
     means = _join_names([f"{board.mean[row, 0]:.3f}" for row in leaders], ", ")
     sentence = f"{examples}, {_are_best(board, leaders)} by {title} ({means}){_format_cost(board, leaders)}."
@@ -59,10 +59,6 @@ def format_disagreements(board: Leaderboard) -> list[str]:
 
 def _are_best(board: Leaderboard, rows: Sequence[int]) -> str:
     return f"{_join_names([board.titles[row] for row in rows])} {'are tied best' if len(rows) > 1 else 'is best'}"
-
-
-def _is_control_leading(board: Leaderboard, leaders: Sequence[int]) -> bool:
-    return any(board.rows[row].partition("?")[0] == CONTROL for row in leaders)
 
 
 def _format_need(board: Leaderboard) -> str:

@@ -19,14 +19,13 @@ from exegete.data.granularity import Granularity
 from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
-from exegete.explainers.attribute_examples import AVERAGE_LENGTH
 from exegete.explainers.base import describe_explainer
-from exegete.explainers.batches import as_sequence, make_batches, measure_pass, select_targets
+from exegete.explainers.plan import AVERAGE_LENGTH, measure_pass
 from exegete.explainers.registry import make_seeded, resolve_unit, seed_params
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
-from exegete.models.encoding.encode import example_to_row
+from exegete.models.encoding.encode import as_sequence, example_to_row, make_batches, select_targets
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.digest import digest_weights
@@ -177,7 +176,9 @@ def _read_rows(
     examples = as_sequence(data)
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(examples))
-        return rows, unit or ("source" if all(row.get("sources") for row in rows) else "sentence")
+        if unit is None:
+            unit = "source" if all(row.get("sources") for row in rows) else "sentence"
+        return rows, unit
     if unit is not None:
         raise ExegeteError("unit= goes with generated text: give methods a granularity and metrics a level")
     # Only a dataset names its classes; labels of other examples are already the model's.
@@ -201,8 +202,9 @@ def _judge_parts(
 ) -> JudgedExamples:
     """Judge every batch that `parts` lacks, and return all of them together."""
     chunks = list(_make_chunks(model, rows, batch_size))
-    passes = sum(sum(method.passes(AVERAGE_LENGTH)) for method in explainers.values())
-    passes += PASSES_PER_METRIC * len(explainers) * len(judges)
+    passes = float(PASSES_PER_METRIC * len(explainers) * len(judges))
+    for method in explainers.values():
+        passes += sum(method.passes(AVERAGE_LENGTH))
 
     def estimate() -> float:
         return passes * len(rows) * measure_pass(model, rows)
@@ -218,7 +220,10 @@ def _judge_parts(
 
 
 def _warn_of_non_finite(attributions: Explanations, count: int) -> None:
-    broken = Counter(item.method for item in attributions if not np.isfinite(item.content_scores).all())
+    broken = Counter[str]()
+    for item in attributions:
+        if not np.isfinite(item.content_scores).all():
+            broken[item.method] += 1
     for name, examples in broken.items():
         logger.warning("%s: %d of %d examples have scores that are not finite", name, examples, count)
 
@@ -251,7 +256,8 @@ def _make_methods(
     if not isinstance(methods, Mapping):
         named = []
         for method in methods:
-            named.append((method if isinstance(method, str) else method.name, method))
+            name = method if isinstance(method, str) else method.name
+            named.append((name, method))
         methods = _by_unique_name("methods", named)
     return {name: _make_explainer(method, seed, unit) for name, method in methods.items()}
 
@@ -276,16 +282,20 @@ def _make_metrics(
             if candidate.supports(model) and (has_rationales or not candidate.card.needs_rationale):
                 usual[candidate.name] = candidate
         return usual
-    # Costs are always measured.
-    specs = [spec for spec in metrics if spec not in (SECONDS.name, PEAK_MEMORY.name)]
-    made = []
-    for spec in specs:
-        made.append(spec if isinstance(spec, Metric) else _make_metric(spec, unit))
-    count = Counter(part.name for part in made)
+    made, count = [], Counter[str]()
+    for spec in metrics:
+        # Costs are always measured.
+        if spec in (SECONDS.name, PEAK_MEMORY.name):
+            continue
+        part = spec if isinstance(spec, Metric) else _make_metric(spec, unit)
+        made.append((spec, part))
+        count[part.name] += 1
     named = []
-    for spec, part in zip(specs, made, strict=True):
-        shares_id = isinstance(spec, str) and count[part.name] > 1
-        named.append((str(spec) if shares_id else part.name, part))
+    for spec, part in made:
+        name = part.name
+        if isinstance(spec, str) and count[name] > 1:
+            name = spec
+        named.append((name, part))
     return _by_unique_name("metrics", named)
 
 
@@ -297,10 +307,10 @@ def _has_rationales(rows: Sequence[dict[str, Any]]) -> bool:
 def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
     """Raise ExegeteError if there are any of these metrics, which need rationales."""
     if metrics:
-        one = len(metrics) == 1
+        need, them = ("needs", "it") if len(metrics) == 1 else ("need", "them")
         raise ExegeteError(
-            f"{', '.join(metrics)} need{'s' if one else ''} rationales, and the data has none: name their column "
-            f"(--rationale-column, rationale_column=), or leave {'it' if one else 'them'} out"
+            f"{', '.join(metrics)} {need} rationales, and the data has none: name their column "
+            f"(--rationale-column, rationale_column=), or leave {them} out"
         )
 
 
@@ -308,10 +318,9 @@ def _make_metric(spec: str, unit: Granularity | None) -> Metric:
     """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
     if unit is None:
         return metric(spec)
-    _, params = parse_spec(spec)
-    valid = metric(spec).params
-    defaults = {"level": unit, "how": "remove", "absolute": False}
-    return metric(spec, **{key: value for key, value in defaults.items() if key in valid and key not in params})
+    defaults: dict[str, Any] = {"level": unit, "how": "remove", "absolute": False}
+    unset = metric(spec).params.keys() - parse_spec(spec)[1].keys()
+    return metric(spec, **{key: defaults[key] for key in defaults.keys() & unset})
 
 
 def _by_unique_name(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -338,8 +347,7 @@ def _resolve_config(
     model: ExplainedModel, rows: Sequence[dict[str, Any]], methods: dict[str, Explainer], metrics: dict[str, Metric]
 ) -> dict[str, Any]:
     """Return everything that the results depend on: a folder with another configuration is refused."""
-    is_half = model.dtype in (torch.bfloat16, torch.float16)
-    return {
+    config = {
         "model": model.config._name_or_path,
         "model_type": model.config.model_type,
         "weights": digest_weights(model.model),
@@ -349,24 +357,32 @@ def _resolve_config(
         "data": _digest_rows(rows),
         "methods": {name: describe_explainer(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
-        **({"dtype": str(model.dtype).removeprefix("torch.")} if is_half else {}),
     }
+    if model.dtype in (torch.bfloat16, torch.float16):
+        config["dtype"] = str(model.dtype).removeprefix("torch.")
+    return config
 
 
 def _name_dataset(data: Any) -> dict[str, Any]:
     """Return the name and split of a dataset as an entry of the configuration; empty for other examples."""
     if not hasattr(data, "features"):
         return {}
+    names = dict[str, str]()
     # Of datasets from the hub, the description is a text; its first line names them.
-    names = {"spec": data.info.description.partition("\n")[0], "split": "" if data.split is None else str(data.split)}
-    return {"dataset": {name: value for name, value in names.items() if value}}
+    if spec := data.info.description.partition("\n")[0]:
+        names["spec"] = spec
+    if data.split is not None:
+        names["split"] = str(data.split)
+    return {"dataset": names}
 
 
 def _digest_rows(rows: Sequence[dict[str, Any]]) -> str:
     summary = blake2b(digest_size=8)
     for row in rows:
         for name, value in row.items():
+            content = repr(value).encode("utf-8", "surrogatepass")
             # The repr of a picture is its memory address, so its pixels are used instead.
-            content = value.tobytes() if hasattr(value, "tobytes") else repr(value).encode("utf-8", "surrogatepass")
+            if hasattr(value, "tobytes"):
+                content = value.tobytes()
             summary.update(name.encode() + b"\0" + content + b"\0")
     return summary.hexdigest()

@@ -23,10 +23,8 @@ from exegete.reports.figures.figure import plot_curves
 from exegete.reports.highlighted.picture import encode_data_url
 from exegete.reports.highlighted.pieces import Spans
 from exegete.reports.pages.html import ExampleView, render_leaderboard_html, render_report
-from exegete.reports.tables.csv_table import render_board_csv
-from exegete.reports.tables.latex import render_board_latex
 from exegete.reports.tables.leaderboard import Leaderboard, bootstrap_intervals, draw_resamples, make_leaderboard
-from exegete.reports.tables.markdown import render_board_markdown
+from exegete.reports.tables.renderers import render_board_csv, render_board_latex, render_board_markdown
 from exegete.reports.tables.terminal_table import render_plain_table
 from exegete.reports.tables.verdict import format_verdict
 from exegete.reports.text import replace_control_characters
@@ -115,7 +113,8 @@ class Comparison:
             raise ExegeteError(
                 "there are no curves: compare by a metric over several budgets, as aopc_comprehensiveness"
             )
-        return plot_curves([curve._replace(method=self.titles[curve.method]) for curve in curves])
+        titles = self.titles
+        return plot_curves([curve._replace(method=titles[curve.method]) for curve in curves])
 
     def to_html(self, title: str = "Comparison of explanations") -> str:
         """Return one self-contained page: sortable table, curves, and the same examples explained by every method."""
@@ -160,20 +159,22 @@ class Comparison:
 
     def _subject(self) -> dict[str, str]:
         """Return what was explained, by name: the model, its data, and how often its predictions are right."""
-        subject = {"model": str(self.config.get("model") or self.config.get("model_type", ""))}
-        dataset = self.config.get("dataset", {})
-        subject |= {"data": dataset.get("spec", ""), "split": dataset.get("split", "")}
-        first = self.results["method"].iloc[:1].tolist()
-        right = []
-        # All methods explain the same predictions, so those of the first are counted.
-        for method, item in zip(self.results["method"], self.attributions, strict=False):
-            if [method] == first and item.prediction and "label_name" in self.examples[item.index]:
-                right.append(item.prediction.text == self.examples[item.index]["label_name"])
+        subject = dict[str, str]()
+        if model := self.config.get("model") or self.config.get("model_type"):
+            subject["model"] = str(model)
+        for name, key in (("data", "spec"), ("split", "split")):
+            if value := self.config.get("dataset", {}).get(key):
+                subject[name] = value
         if "dtype" in self.config:
             subject["precision"] = f"{self.config['dtype']}: small differences of scores need a model in float32"
+        right = []
+        # All methods explain the same predictions, so those of the first are counted.
+        for item in list(self.attributions)[: self.results["example"].nunique()]:
+            if item.prediction and "label_name" in self.examples[item.index]:
+                right.append(item.prediction.text == self.examples[item.index]["label_name"])
         if right:
             subject["accuracy"] = f"{sum(right) / len(right):.3f} ({sum(right)} of {len(right)} examples)"
-        return {name: value for name, value in subject.items() if value}
+        return subject
 
     def _mean_curves(self) -> list[Curve]:
         """Return the curves' means over examples with 95 % intervals."""
@@ -218,7 +219,8 @@ def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans
     evidence = row.get("evidence")
     if evidence is None:
         return [row.get(name) for name in ("rationale", "rationale_pair")][: len(texts)]
-    needed = {text.strip() for name, text in name_sources(row.get("sources")).items() if name in evidence}
+    sources = name_sources(row.get("sources"))
+    needed = {sources[name].strip() for name in sources.keys() & evidence}
     spans: list[Spans | None] = []
     for text in texts:
         spans.append([(0, len(text))] if text in needed else [])

@@ -56,7 +56,9 @@ def compute_difference(new: JudgedResults, old: JudgedResults) -> pd.DataFrame:
     resamples = draw_resamples(len(new.examples), RESAMPLES, new.config.get("seed", 0))
     rows = []
     for method in methods:
-        rows += [_compute_change(new, old, method, metric, resamples) for metric in metrics]
+        for metric in metrics:
+            after, before = _metric_values(new, method, metric), _metric_values(old, method, metric)
+            rows.append({"method": method, "metric": metric} | compute_change(after, before, resamples))
     frame = pd.DataFrame(rows)
     return frame.assign(p=adjust_p_values(frame["p"].tolist(), "holm"))
 
@@ -69,28 +71,21 @@ def summarize_difference(frame: pd.DataFrame) -> str:
 
 def _question_key(row: Mapping[str, Any]) -> list[Any]:
     """Return the question of a row without its label and response, which differ between models."""
-    image = row.get("image")
-    names = ("text", "text_pair", *(name for name in EXCHANGE if name != "response"))
-    return [None if image is None else image.tobytes(), *(row.get(name) for name in names)]
+    key = [row.get(name) for name in ("text", "text_pair", *EXCHANGE) if name != "response"]
+    if row.get("image") is not None:
+        key.append(row["image"].tobytes())
+    return key
 
 
 def _find_common(new: JudgedResults, old: JudgedResults, what: str) -> list[str]:
     """Return the names of methods or metrics with the same settings in both."""
-    settings = []
-    for side in (new, old):
-        parts = {name: dict(params) for name, params in side.config[what].items()}
-        # Learned methods are trained for one model, so their weights differ.
-        for params in parts.values():
-            params.pop("digest", None)
-        settings.append(parts)
-    return [name for name, params in settings[0].items() if settings[1].get(name) == params]
-
-
-def _compute_change(
-    new: JudgedResults, old: JudgedResults, method: str, metric: str, resamples: Counts
-) -> dict[str, Any]:
-    after, before = (_metric_values(side, method, metric) for side in (new, old))
-    return {"method": method, "metric": metric} | compute_change(after, before, resamples)
+    common = []
+    for name, params in new.config[what].items():
+        other = old.config[what].get(name)
+        # Learned methods are trained for one model, so the digests of their weights differ.
+        if other is not None and {**params, "digest": None} == {**other, "digest": None}:
+            common.append(name)
+    return common
 
 
 def compute_change(after: Floats, before: Floats, resamples: Counts) -> dict[str, Any]:
@@ -100,9 +95,9 @@ def compute_change(after: Floats, before: Floats, resamples: Counts) -> dict[str
     if not count:
         return dict.fromkeys(("before", "after", "difference", "low", "high", "p"), np.nan) | {"examples": 0}
     low, high = bootstrap_intervals(change[None, None], resamples)
-    runs = [metric_summands(np.where(defined, values, np.nan)) for values in (after, before)]
+    one, other = metric_summands(np.where(defined, after, np.nan)), metric_summands(np.where(defined, before, np.nan))
     # The bootstrap of few pairs is too sure: a sign test of n pairs has no p-value below 2^(1-n).
-    p = max(paired_test(runs[:1], runs[1:], "bootstrap"), 2.0 ** (1 - count))
+    p = max(paired_test([one], [other], "bootstrap"), 2.0 ** (1 - count))
     row = {"before": before[defined].mean(), "after": after[defined].mean(), "difference": change[defined].mean()}
     return row | {"low": float(low[0, 0]), "high": float(high[0, 0]), "p": p, "examples": count}
 

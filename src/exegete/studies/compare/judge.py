@@ -10,14 +10,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from exegete.explainers.assumptions import find_nonfinite, require_finite
 from exegete.explainers.attribute_examples import describe_batch
 from exegete.explainers.base import Explainer, TokenScores
-from exegete.explainers.finite import find_nonfinite, require_finite
 from exegete.metrics import Metric
 from exegete.metrics.cost import measure_cost
 from exegete.metrics.plausibility import Auc
 from exegete.models import Batch, ExplainedModel
-from exegete.models.outputs import require_finite_logits
+from exegete.models.batch import require_finite_logits
 from exegete.reports.explanations import Explanation
 
 BY_LAYER = "AUC by layer"
@@ -154,11 +154,11 @@ def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: TokenScores, keys: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the plausibility of every layer's scores; empty without scores per layer or rationales."""
-    layers = () if explanation.layers is None or batch.rationale_mask is None else explanation.layers.unbind(1)
     auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
     points = dict[float, Tensor]()
-    for number, scores in enumerate(layers, 1):
-        points[float(number)] = auc.evaluate(model, batch, scores, target)[auc.name]
+    if explanation.layers is not None and batch.rationale_mask is not None:
+        for number, scores in enumerate(explanation.layers.unbind(1), 1):
+            points[float(number)] = auc.evaluate(model, batch, scores, target)[auc.name]
     return _curve_rows(BY_LAYER, keys, points)
 
 

@@ -6,10 +6,10 @@ import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ HIDDEN = ".parts"
 NAMES = ("dataset",)
 """Entries of a configuration that only name what another entry is a digest of."""
 TABLES = ("table.csv", "table.tex", "difference.csv")
+FILES = (RUN, "report.html", "results.parquet", "curves.parquet", "examples.parquet", *TABLES)
 
 
 class OtherComparisonError(ExegeteError):
@@ -71,10 +72,12 @@ class ComparisonParts:
         parts = [self.done[tuple(indices)] for indices in shards]
         results = pd.concat([part.results for part in parts], ignore_index=True)
         curves = pd.concat([part.curves for part in parts], ignore_index=True)
-        items = list(chain.from_iterable(part.attributions for part in parts))
-        methods = {name: place for place, name in enumerate(dict.fromkeys(results["method"]))}
-        order = sorted(results.index, key=lambda row: (methods[results["method"][row]], results["example"][row]))
-        return JudgedExamples(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])
+        items = list[Explanation]()
+        for part in parts:
+            items += part.attributions
+        # `factorize` numbers the methods in the order in which they occur.
+        order = np.lexsort((results["example"], pd.factorize(results["method"])[0]))
+        return JudgedExamples(results.iloc[order].reset_index(drop=True), curves, [items[row] for row in order])
 
 
 def remove_parts(folder: Path) -> None:
@@ -92,7 +95,7 @@ def remove_comparison(folder: Path) -> None:
         return
     for name in (HIDDEN, "attributions", "against"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (RUN, "report.html", *(f"{part}.parquet" for part in ("results", "curves", "examples")), *TABLES):
+    for name in FILES:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -124,10 +127,9 @@ def _read_results(folder: Path) -> JudgedExamples:
 def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return results and curves. Raises ExegeteError if they are missing or damaged."""
     try:
-        results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+        return pd.read_parquet(folder / "results.parquet"), pd.read_parquet(folder / "curves.parquet")
     except (OSError, pa.ArrowException) as error:
         raise ExegeteError(f"{folder} is damaged: {error}; remove it, or choose another one") from error
-    return results, curves
 
 
 def _digest_config(config: dict[str, Any]) -> str:

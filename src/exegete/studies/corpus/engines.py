@@ -7,6 +7,7 @@ from typing import Any
 from exegete.errors import ExegeteError
 from exegete.studies.corpus.job import CorpusJob, explain_shard
 from exegete.studies.corpus.parts import CorpusParts
+from exegete.studies.runs.store import available_cores
 
 SHARDS_PER_WORKER = 4
 """On Ray: fast workers take more shards than slow ones, and a dead worker loses one shard, not its whole share."""
@@ -46,8 +47,6 @@ def explain_corpus(job: CorpusJob, workers: int = 1, *, threads: int | None = No
 def _explain_on_workers(job: CorpusJob, workers: int, threads: int | None) -> None:
     from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
-    from exegete.studies.workers.local import available_cores
-
     try:
         spawn(_run_worker, (job, workers, threads or max(1, available_cores() // workers)), nprocs=workers, daemon=True)
     except ProcessRaisedException as error:
@@ -65,8 +64,10 @@ def _run_worker(number: int, job: CorpusJob, workers: int, threads: int) -> None
 
     prepare_worker(threads)
     # A device that the user names wins over the distribution among GPUs.
-    gpus = 0 if job.loading.get("device") else torch.cuda.device_count()
-    explain_shard(job, job.load(f"cuda:{number % gpus}" if gpus else None), number, workers)
+    gpus, device = torch.cuda.device_count(), None
+    if gpus and not job.loading.get("device"):
+        device = f"cuda:{number % gpus}"
+    explain_shard(job, job.load(device), number, workers)
 
 
 class _ShardExplainer:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from exegete.models import ExplainedModel, load
 from exegete.models.encoding.labels import make_renumbering
 from exegete.models.loading.digest import digest_weights
 from exegete.reports.progress import is_interactive
-from exegete.studies.corpus.parts import CorpusParts, make_explained_row
+from exegete.studies.corpus.parts import CorpusParts, make_explained_row, split_rows
 
 ROWS_PER_PART = 1000
 
@@ -87,7 +86,7 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, shard: int = 0, num_sha
     number = -1
     with tqdm(desc="explaining", unit=" rows", disable=not shown, delay=1, leave=False) as bar:
         # Every process reads all rows, since only their content says whether a part is finished.
-        for number, rows in enumerate(_split_rows(stream, job.rows_per_part)):
+        for number, rows in enumerate(split_rows(stream, job.rows_per_part)):
             if number % num_shards == shard and not parts.has(number, rows):
                 first = number * job.rows_per_part
                 try:
@@ -130,15 +129,9 @@ def _label_name(model: ExplainedModel, label: Any) -> str | None:
     return None if label is None else str(label)
 
 
-def _split_rows(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    iterator = iter(rows)
-    while part := list(islice(iterator, size)):
-        yield part
-
-
 def _resolve_config(job: CorpusJob, model: ExplainedModel, method: Explainer, stream: Stream) -> dict[str, Any]:
     """Return everything that the explanations depend on, except the rows: each part stores a digest of its own."""
-    return {
+    config = {
         "model": model.config._name_or_path,
         "weights": digest_weights(model.model),
         "settings": model.settings,
@@ -148,5 +141,7 @@ def _resolve_config(job: CorpusJob, model: ExplainedModel, method: Explainer, st
         "method": describe_explainer(method),
         "target": str(job.target),
         "rows_per_part": job.rows_per_part,
-        **({} if job.stride is None else {"stride": job.stride}),
     }
+    if job.stride is not None:
+        config["stride"] = job.stride
+    return config

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ EXAMPLE_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "rationale": (SPANS, "what people marked: text (0 or 1), start and end in characters; null without annotation"),
 }
 """The columns of a corpus beside those of a stored explanation."""
-CORPUS_SCHEMA = pa.schema({name: kind for name, (kind, _) in ({**COLUMNS, **EXAMPLE_COLUMNS}).items()})
+ALL_COLUMNS = {**COLUMNS, **EXAMPLE_COLUMNS}
+CORPUS_SCHEMA = pa.schema({name: kind for name, (kind, _) in ALL_COLUMNS.items()})
 
 
 class CorpusParts:
@@ -87,7 +89,9 @@ class CorpusParts:
 
     def finish(self) -> int:
         """Record that all parts exist, and return the number of explanations."""
-        rows: int = sum(_open_parquet(path).metadata.num_rows for path in self.paths())
+        rows = 0
+        for path in self.paths():
+            rows += _open_parquet(path).metadata.num_rows
         write_json(self.folder / HEAD, self.head | {"rows": rows})
         return rows
 
@@ -121,14 +125,20 @@ class CorpusParts:
 
 def make_explained_row(item: Explanation, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
     """Return an explanation with the id, label and rationale of its example, by column."""
-    sides = [row.get(name) for name in ("rationale", "rationale_pair")]
-    looked = any(spans is not None for spans in sides)
-    marked = []
-    for side, spans in enumerate(sides):
-        marked += [[side, *span] for span in spans or ()]
+    marked: list[list[int]] | None = None
+    for side, name in enumerate(("rationale", "rationale_pair")):
+        if row.get(name) is not None:
+            marked = marked or []
+            marked += [[side, *span] for span in row[name]]
     own_id = item.metadata.get("id")
-    facts = {"id": None if own_id is None else str(own_id)}
-    return item.to_row() | facts | {"label": label, "rationale": marked if looked else None}
+    return item.to_row() | {"id": None if own_id is None else str(own_id), "label": label, "rationale": marked}
+
+
+def split_rows(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in lists of `size`; the last one may be shorter."""
+    iterator = iter(rows)
+    while part := list(islice(iterator, size)):
+        yield part
 
 
 def digest_rows(rows: list[dict[str, Any]]) -> bytes:
@@ -145,7 +155,7 @@ def _open_parquet(path: Path) -> pq.ParquetFile:
 
 def _format_card(config: Mapping[str, Any]) -> str:
     """Return a card that `datasets` reads: which files hold rows, and what their columns are."""
-    lines = [f"| `{name}` | {kind} | {what} |" for name, (kind, what) in ({**COLUMNS, **EXAMPLE_COLUMNS}).items()]
+    lines = [f"| `{name}` | {kind} | {what} |" for name, (kind, what) in ALL_COLUMNS.items()]
     files = "---\nconfigs:\n- config_name: default\n  data_files: part-*.parquet\n---\n"
     made = f"{config['data']} ({config['split']}), explained by {config['method']['method']} for {config['model']}"
     table_head = "| column | type | what it is |\n| --- | --- | --- |"

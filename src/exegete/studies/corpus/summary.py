@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from exegete.errors import ExegeteError
-from exegete.studies.corpus.parts import CorpusParts
+from exegete.studies.corpus.parts import CorpusParts, split_rows
 from exegete.studies.corpus.words import (
     MIN_EXAMPLES,
     WordStatistics,
@@ -135,7 +134,10 @@ def summarise(
             _push_bounded(disagreeing, (-auc, -row["index"], " / ".join(row["texts"])), top)
     drift, distance, other_labels = None, None, None
     if against is not None:
-        other = _read_word_statistics(parts, Path(against))
+        other_parts = CorpusParts(Path(against))
+        if other_parts.config["method"] != parts.config["method"]:
+            raise ExegeteError(f"{against} was explained by another method than {folder}: drift needs the same one")
+        other = WordStatistics(other_parts.rows(WORDS))
         drift, distance = compute_drift(other, words, least), compute_distance(other, words)
         other_labels = dict(other.examples)
     return CorpusSummary(
@@ -170,13 +172,6 @@ def rationale_auc(row: Mapping[str, Any]) -> float | None:
     return float((rank_sum - marked * (marked + 1) / 2) / (marked * unmarked))
 
 
-def _read_word_statistics(parts: CorpusParts, folder: Path) -> WordStatistics:
-    other = CorpusParts(folder)
-    if other.config["method"] != parts.config["method"]:
-        raise ExegeteError(f"{folder} was explained by another method than {parts.folder}: drift needs the same one")
-    return WordStatistics(other.rows(WORDS))
-
-
 def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[Cluster]:
     """Return the clusters, largest first: one pass over the corpus finds their centres, another their content."""
     # Importing scikit-learn takes a second, which only this function needs.
@@ -184,12 +179,12 @@ def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[
 
     rows = parts.head["rows"]
     means = MiniBatchKMeans(min(count, rows), random_state=seed, n_init=1, batch_size=BATCH_SIZE)
-    for batch in _read_batches(parts, WORDS):
+    for batch in split_rows(parts.rows(WORDS), BATCH_SIZE):
         # partial_fit needs as many examples as clusters; a last batch that is smaller is left out.
         if len(batch) >= means.n_clusters:
             means.partial_fit(_hash_words(batch))
     clusters = [Cluster() for _ in range(means.n_clusters)]
-    for batch in _read_batches(parts, ["index", "texts", *WORDS]):
+    for batch in split_rows(parts.rows(["index", "texts", *WORDS]), BATCH_SIZE):
         _assign_to_clusters(means, batch, clusters, top)
     corpus_share = defaultdict[str, float](float)
     for cluster in clusters:
@@ -197,7 +192,8 @@ def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[
             corpus_share[word] += mass / rows
     for cluster in clusters:
         cluster.words = _find_typical_words(cluster, corpus_share, top)
-    return sorted((cluster for cluster in clusters if cluster.size), key=lambda cluster: -cluster.size)
+    found = [cluster for cluster in clusters if cluster.size]
+    return sorted(found, key=lambda cluster: -cluster.size)
 
 
 def _find_typical_words(cluster: Cluster, corpus_share: Mapping[str, float], top: int) -> list[tuple[str, float]]:
@@ -222,13 +218,7 @@ def _hash_words(batch: list[dict[str, Any]]) -> Any:
     from sklearn.preprocessing import normalize
 
     # Hashing needs no pass to collect the vocabulary; unit length makes distances those of directions.
-    return normalize(FeatureHasher(FEATURES).transform(compute_word_shares(row) for row in batch))
-
-
-def _read_batches(parts: CorpusParts, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
-    rows = parts.rows(columns)
-    while batch := list(islice(rows, BATCH_SIZE)):
-        yield batch
+    return normalize(FeatureHasher(FEATURES).transform(map(compute_word_shares, batch)))
 
 
 def _push_bounded(heap: list[tuple[float, int, str]], item: tuple[float, int, str], size: int) -> None:

@@ -103,9 +103,10 @@ def compute_drift(before: WordStatistics, after: WordStatistics, least: int = MI
 
 
 def _test_change(key: tuple[str, str], before: WordStatistics, after: WordStatistics) -> tuple[Any, ...]:
-    counts = np.array([words.sums[key][0] for words in (before, after)])
-    means = np.array([words.sums[key][1] for words in (before, after)]) / counts
-    squared_errors = np.array([words.variance(*key) for words in (before, after)]) / counts
+    sums = np.stack([before.sums[key], after.sums[key]])
+    counts = sums[:, 0]
+    means = sums[:, 1] / counts
+    squared_errors = np.array([before.variance(*key), after.variance(*key)]) / counts
     change, error = means[1] - means[0], np.sqrt(squared_errors.sum())
     if not error:
         return *key, *means, change, change, change, float(change == 0)
@@ -117,16 +118,15 @@ def _test_change(key: tuple[str, str], before: WordStatistics, after: WordStatis
 
 def compute_distance(before: WordStatistics, after: WordStatistics) -> float:
     """Return the Jensen–Shannon distance, from 0 to 1, of the corpora's distributions of absolute shares over words."""
-    masses = [_absolute_shares(before), _absolute_shares(after)]
-    vocabulary = sorted(masses[0].keys() | masses[1].keys())
-    first = np.array([masses[0].get(word, 0.0) for word in vocabulary])
-    second = np.array([masses[1].get(word, 0.0) for word in vocabulary])
-    first, second = first / first.sum(), second / second.sum()
+    one, other = _absolute_shares(before), _absolute_shares(after)
+    vocabulary = sorted(one.keys() | other.keys())
+    masses = np.array([(one[word], other[word]) for word in vocabulary])
+    first, second = (masses / masses.sum(0)).T
     middle = (first + second) / 2
     return float(np.sqrt((stats.entropy(first, middle, 2) + stats.entropy(second, middle, 2)) / 2))
 
 
-def _absolute_shares(words: WordStatistics) -> dict[str, float]:
+def _absolute_shares(words: WordStatistics) -> defaultdict[str, float]:
     mass = defaultdict[str, float](float)
     for (_, word), (_, _, _, absolute, _) in words.sums.items():
         mass[word] += absolute

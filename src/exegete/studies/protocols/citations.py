@@ -33,8 +33,8 @@ def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_mask
     for row in data:
         batch = model.encode([row])
         target, there = model.resolve_target(batch), judge.draw_sets(judge.units(batch).amax(1) + 1)
-        answers = [judge.evaluate_sets(each, batch, target, there).T for each in (model, before)]
-        found.append(float(compute_pearson(*answers)))
+        one, other = (judge.evaluate_sets(each, batch, target, there).T for each in (model, before))
+        found.append(float(compute_pearson(one, other)))
     return {"ablation_agreement": float(np.mean(found))}
 
 

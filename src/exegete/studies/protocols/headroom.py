@@ -109,19 +109,18 @@ def headroom(
     if min(settings, count, judged) < 1:
         raise ExegeteError("headroom needs at least one setting and one student: raise settings, count and judged")
     pool, dev, test = (search.teaching.label_data(data) for data in (pool, dev, test))
-    tries = {}
-    for number in range(UNTRAINED, settings + 1):
-        tries[number] = search.right(number, range(count), pool, dev, "dev").mean()
-    best = max((number for number in tries if number > UNTRAINED), key=lambda number: tries[number])
+    means = [search.right(number, range(count), pool, dev, "dev").mean() for number in range(settings + 1)]
+    best = 1 + int(np.argmax(means[1:]))
     seeds = range(count, count + judged)
-    chosen, usual = (search.right(number, seeds, pool, test, "test") for number in (best, UNTRAINED))
+    chosen = search.right(best, seeds, pool, test, "test")
+    usual = search.right(UNTRAINED, seeds, pool, test, "test")
     low, high = interval(chosen, usual)
     return {
         "simulatability": float(usual.mean()),
         "headroom": float(chosen.mean() - usual.mean()),
         "headroom_low": low,
         "headroom_high": high,
-        "headroom_chosen": float(tries[best] - tries[UNTRAINED]),
+        "headroom_chosen": float(means[best] - means[UNTRAINED]),
     }
 
 

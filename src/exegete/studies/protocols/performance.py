@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import torch
 from datasets import Dataset
 
-from exegete.explainers.batches import make_batches
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import renumber_labels
-from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
 from exegete.training.loop.data import is_generation_data
 
@@ -28,19 +24,7 @@ def evaluate_performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str
         ExegeteError: a label that the model does not have.
     """
     rows = renumber_labels(model, data)
-    predicted: dict[int, Any] = {}
-    with model.evaluation_mode():
-        for indices in make_batches(model, rows):
-            batch = model.encode([rows[index] for index in indices])
-            answers = (
-                evaluation.compute_predictions(model, batch, require_finite_logits(model(batch).logits))
-                .float()
-                .cpu()
-                .numpy()
-            )
-            predicted |= dict(zip(indices, answers, strict=True))
-    # Batches are sorted by length: back into the order of the dataset.
-    stacked = np.stack([predicted[index] for index in range(len(rows))])
+    stacked = evaluation.predict_rows(model, rows)
     frame = pd.DataFrame({"example": range(len(rows)), "predicted": list(stacked.reshape(len(rows), -1))})
     if is_generation_data(data):
         right = evaluation.match_responses(model, rows)
@@ -49,7 +33,7 @@ def evaluate_performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str
     if "answer" in data.column_names:
         return evaluation.score(model.task.name, stacked, data), frame
     labels = [row.get("label") for row in rows]
-    if any(label is None for label in labels):
+    if None in labels:
         return {}, frame
     figures = evaluation.score(model.task.name, stacked, Dataset.from_dict({"label": labels}))
     return figures, frame.assign(label=np.asarray(labels))

@@ -81,9 +81,9 @@ def check_protocol(name: str, options: Mapping[str, Any]) -> None:
     valid = _protocol_options(name)
     for key in options:
         check_choice(f"option of {name}", key, valid)
-    missing = [key for key, each in valid.items() if each.default is each.empty and key not in options]
-    if missing:
-        raise ExegeteError(f"{name} needs the option {missing[0]!r}")
+    for key, each in valid.items():
+        if each.default is each.empty and key not in options:
+            raise ExegeteError(f"{name} needs the option {key!r}")
 
 
 def add_default_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

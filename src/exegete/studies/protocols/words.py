@@ -59,32 +59,52 @@ def measure_sanity(
     from exegete.models import load
 
     rows = list(data)
-    _, *stages = randomise_cascade(model, rows, explainer, absolute=absolute, seed=seed).means
+    _, *stages = map(float, randomise_cascade(model, rows, explainer, absolute=absolute, seed=seed).means)
     found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
     if random_labels:
-        known = list(attribute(model, rows, explainer))
-        others = attribute(
-            load(random_labels, device=model.device), rows, explainer, [item.target.value for item in known]
-        )
-        found["sanity_labels"] = np.nanmean(rank_correlations(known, list(others), absolute=absolute))
-    return {name: float(value) for name, value in found.items()}
+        known, other = list(attribute(model, rows, explainer)), load(random_labels, device=model.device)
+        others = attribute(other, rows, explainer, [item.target.value for item in known])
+        found["sanity_labels"] = float(np.nanmean(rank_correlations(known, list(others), absolute=absolute)))
+    return found
 
 
 def measure_best_attention(
     model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false"
 ) -> dict[str, float]:
-    """Measure the plausibility of the single most plausible attention layer and head.
+    """Measure the plausibility of the single most plausible attention layer (mean of its heads) and of the best head.
+
+    This is `ParameterisedAttention` with one non-zero coefficient (Fernandes et al. 2022, Table 2: the rows that are
+    supervised, since people's rationales choose the layer or head).
 
     Args:
         model: the judged model.
         data: texts with rationales; the layer and head are chosen on the same data.
         metric: spec of a metric of plausibility.
     """
-    from exegete.metrics import metric as made
-    from exegete.studies.protocols.best_attention import score_best_attention
+    import torch
 
-    layer, head = score_best_attention(model, data, made(metric))
-    return {"best_layer": layer, "best_head": head}
+    from exegete.explainers.learned.learned_attention import mean_head_logits, softmax_over
+    from exegete.metrics import metric as made
+    from exegete.models import Capture
+    from exegete.models.encoding.encode import make_batches
+    from exegete.models.encoding.labels import renumber_labels
+
+    rows, judge = renumber_labels(model, data), made(metric)
+    by_layer, by_head = list[torch.Tensor](), list[torch.Tensor]()
+    with torch.no_grad():
+        for indices in make_batches(model, rows):
+            batch = model.encode([rows[index] for index in indices])
+            outputs = model(batch, capture=Capture(heads=True))
+            logits, target = mean_head_logits(model, batch, outputs), model.resolve_target(batch, None, outputs.logits)
+            for found, maps in ((by_layer, logits.mean(2)), (by_head, logits.flatten(1, 2))):
+                values = []
+                for each in maps.unbind(1):
+                    # The distribution over positions, with 0 at special tokens.
+                    scores = softmax_over(each, batch.attended).masked_fill(~batch.content, 0)
+                    values.append(judge.evaluate(model, batch, scores, target)[judge.name])
+                found.append(torch.stack(values))
+    best_layer, best_head = (torch.cat(found, 1).nanmean(1).max().item() for found in (by_layer, by_head))
+    return {"best_layer": best_layer, "best_head": best_head}
 
 
 def measure_micro_f1(
@@ -102,9 +122,9 @@ def measure_micro_f1(
     import pandas as pd
     import torch
 
-    from exegete.explainers.batches import make_batches
     from exegete.explainers.registry import make_seeded
     from exegete.metrics.plausibility import TokenF1
+    from exegete.models.encoding.encode import make_batches
     from exegete.models.encoding.labels import renumber_labels
 
     metric = TokenF1(level="token", k=k)
@@ -114,7 +134,9 @@ def measure_micro_f1(
     counts = dict.fromkeys(explainers, (0.0, 0.0))
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
-        gold = torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask
+        gold = batch.rationale_mask
+        if gold is None:
+            gold = torch.zeros_like(batch.content)
         for spec, (hits, size) in counts.items():
             scores = make_seeded(spec, seed).attribute(model, batch).detach()
             right, all_of_both = metric.count_hits(metric.rank_units(batch, gold, scores))

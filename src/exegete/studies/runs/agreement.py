@@ -18,6 +18,7 @@ from exegete.studies.runs.run_files import ATTRIBUTIONS
 from exegete.studies.runs.store import Store
 from exegete.studies.runs.study_run import StudyRun
 from exegete.studies.similarity import Measure, get_measure, mean_defined, mean_similarity
+from exegete.studies.spec.schema import ComparisonPart
 
 Scores = Mapping[str, Sequence[NDArray[np.float64]]]
 """By explainer: the scores of each example's content tokens."""
@@ -42,12 +43,16 @@ def read_scores(store: Store, run: StudyRun) -> Scores:
     rows = []
     for scores, special, signed in zip(frame["token_scores"], frame["special"], frame["signed"], strict=True):
         content = scores[0][~np.asarray(special, dtype=bool)]
-        rows.append(np.abs(content) if signed else content)
+        if signed:
+            content = np.abs(content)
+        rows.append(content)
     # Rows are sorted by explainer, in the order of the configuration, and then by example.
     specs = list(run.cell.config["explainers"])
-    size = len(rows) // len(specs)
-    by_spec = {spec: rows[index * size : (index + 1) * size] for index, spec in enumerate(specs)}
-    return {name: by_spec[spec] for name, spec in run.explainers.items()}
+    size, by_name = len(rows) // len(specs), {}
+    for name, spec in run.explainers.items():
+        start = specs.index(spec) * size
+        by_name[name] = rows[start : start + size]
+    return by_name
 
 
 def compute_comparisons(grid: RunGrid, store: Store) -> Iterator[tuple[StudyRun, str, str, float]]:
@@ -76,28 +81,33 @@ def list_comparisons(grid: RunGrid, store: Store) -> Iterator[tuple[StudyRun, st
     for name, part in grid.study.file.comparisons.items():
         runs = [run for run in grid.runs if run.judgement == part.judgement and store.is_done(run.cell.key)]
         for run in runs:
-            comparable = [other for other in runs if other is not run and _is_comparable(run, other, part.against)]
             for explainer, spec in run.explainers.items():
-                others = [other for other in comparable if explainer in other.explainers]
-                if not others:
-                    continue
-                compared = [[other.cell.key, other.explainers[explainer]] for other in others]
+                others, compared = list[StudyRun](), list[list[str]]()
+                for other in runs:
+                    if _is_comparable(run, other, part.against) and explainer in other.explainers:
+                        others.append(other)
+                        compared.append([other.cell.key, other.explainers[explainer]])
                 key = digest([part.measure, run.cell.key, spec, compared])
-                if store.has_derived(key) or all(store.is_complete(each.cell.key) for each in (run, *others)):
-                    compute = partial(_compute_figure, scores_of, run, others, explainer, part.measure)
-                    yield run, explainer, name, key, compute
+                is_known = store.has_derived(key) or all(store.is_complete(each.cell.key) for each in (run, *others))
+                if others and is_known:
+                    yield run, explainer, name, key, partial(_compute_figure, scores_of, run, others, explainer, part)
 
 
 def _compute_figure(
-    scores_of: Callable[[StudyRun], Scores], run: StudyRun, others: Sequence[StudyRun], explainer: str, spec: str
+    scores_of: Callable[[StudyRun], Scores],
+    run: StudyRun,
+    others: Sequence[StudyRun],
+    explainer: str,
+    part: ComparisonPart,
 ) -> float:
-    own, how = scores_of(run)[explainer], get_measure(spec)
+    own, how = scores_of(run)[explainer], get_measure(part.measure)
     return mean_defined([mean_similarity(own, scores_of(other)[explainer], how) for other in others])
 
 
 def _is_comparable(run: StudyRun, other: StudyRun, against: str | None) -> bool:
-    same = all(getattr(run, name) == getattr(other, name) for name in ("training", "model", "dataset"))
-    return same and other.recipe == (against or run.recipe)
+    if other is run or other.recipe != (against or run.recipe):
+        return False
+    return (run.training, run.model, run.dataset) == (other.training, other.model, other.dataset)
 
 
 def agreement_between_models(one: Sequence[Scores], other: Sequence[Scores], how: Measure) -> dict[str, float]:
@@ -108,16 +118,19 @@ def agreement_between_models(one: Sequence[Scores], other: Sequence[Scores], how
     generator, same = np.random.default_rng(SEED), one is other
     if same and len(one) < 2:
         return dict.fromkeys(one[0], float("nan"))
-    names = [name for name in one[0] if name in other[0]]
-    values: dict[str, list[float]] = {name: [] for name in names}
-    for example in range(len(one[0][names[0]])):
+    pairs = []
+    for _ in next(iter(one[0].values())):
         first = int(generator.integers(len(one)))
         # Drawn from one fewer and moved past the first: uniform over the models that differ from it.
         second = int(generator.integers(len(other) - same))
         second += same and second >= first
-        for name in names:
-            values[name].append(how(one[first][name][example], other[second][name][example]))
-    return {name: mean_defined(values[name]) for name in names}
+        pairs.append((one[first], other[second]))
+    means = {}
+    for name in one[0]:
+        if name in other[0]:
+            values = [how(a[name][number], b[name][number]) for number, (a, b) in enumerate(pairs)]
+            means[name] = mean_defined(values)
+    return means
 
 
 def agreement_between_explainers(models: Sequence[Scores], how: Measure) -> dict[tuple[str, str], float]:

@@ -102,7 +102,7 @@ class CellBuilder:
             config["options"] = part.options
         if other is None and start.prompt is not None:
             config["prompt"] = self._prompt_config(ref)
-        sources = {name: self.study.dataset(getattr(data, name)) for name in ("train", "dev")}
+        sources = {"train": self.study.dataset(data.train), "dev": self.study.dataset(data.dev)}
         # Arguments that the outcome does not depend on, as the number of data loader workers, are no part of the key.
         others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
         cell = Cell(
@@ -134,12 +134,8 @@ class CellBuilder:
             runs = []
             for seed in seeds_of(self.file, other):
                 runs.append(self._required_cell(RunPart(run=other, seed=seed), ref, (*place, name)))
-            values[name] = {
-                "runs": list(_unique_keys(runs)),
-                "metric": value["metric"],
-                "of": value.get("of"),
-                "times": value.get("times", 1.0),
-            }
+            options = {"metric": value["metric"], "of": value.get("of"), "times": value.get("times", 1.0)}
+            values[name] = {"runs": list(_unique_keys(runs)), **options}
             needs += runs
         return values, needs, parts
 
@@ -204,12 +200,14 @@ class CellBuilder:
                     "dataset": data.address,
                 }
                 config |= self._model_options(ref, judged, explained=bool(explainers))
+                title = [*place_names(ref), name]
                 if limit:
                     config["limit"] = limit
+                    title.append(f"first {limit}")
                 cell = Cell(
                     config,
                     judge_model,
-                    join_title(*place_names(ref), name, f"first {limit}" if limit else "", dataset),
+                    join_title(*title, dataset),
                     _unique_keys([judged, *learned, *needs, *metric_needs]),
                     {"model": source, "dataset": part, "parts": parts},
                 )
@@ -296,7 +294,9 @@ def _group_by_limit(
     groups: dict[int, dict[str, ExplainerConfig]] = {0: {}}
     for name, explainer in explainers.items():
         limit = judgement.limits.get(name, rows)
-        groups.setdefault(limit if limit < rows else 0, {})[name] = explainer
+        if limit >= rows:
+            limit = 0
+        groups.setdefault(limit, {})[name] = explainer
     return groups
 
 

@@ -1,7 +1,8 @@
-"""Estimates of time: unfinished runs take the mean time of finished runs of the same kind."""
+"""The progress of a study, and estimates of time: unfinished runs take the mean time of finished ones of their kind."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
@@ -38,7 +39,10 @@ def estimate_time_left(grids: Sequence[RunGrid], store: Store) -> TimeLeft:
 
 def sum_time_spent(cells: Iterable[Cell], store: Store) -> float:
     """Return the CPU seconds that finished runs took in this store."""
-    return sum(_cpu_seconds(cell, store) for cell in cells)
+    seconds = 0.0
+    for cell in cells:
+        seconds += _cpu_seconds(cell, store)
+    return seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -68,3 +72,25 @@ def _cpu_seconds(cell: Cell, store: Store) -> float:
     if record is None or record.get(FIGURES_ONLY):
         return 0.0
     return float(record.get("cpu_seconds", 0.0))
+
+
+class StudyStatus(NamedTuple):
+    """The numbers of all and of finished runs by kind (`train`, `judge`), reasons of failures by title, CPU seconds."""
+
+    total: Counter[str]
+    done: Counter[str]
+    failed: dict[str, str]
+    seconds: float
+
+
+def get_status(grid: RunGrid, store: Store) -> StudyStatus:
+    """Return the state of a grid's runs in a store."""
+    total, done, failed = Counter[str](), Counter[str](), dict[str, str]()
+    for cell in grid.cells:
+        kind = str(cell.config["kind"])
+        total[kind] += 1
+        if store.is_done(cell.key):
+            done[kind] += 1
+        elif store.failure_path(cell.key).exists():
+            failed[cell.title] = store.failure_reason(cell.key)
+    return StudyStatus(total, done, failed, sum_time_spent(grid.cells, store))

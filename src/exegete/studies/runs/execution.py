@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -58,7 +59,7 @@ def train_model(cell: Cell, space: Workspace) -> None:
         early_stopping_patience=config["early_stopping_patience"],
         **config.get("options", {}),
     )
-    train, dev = (sources.load_dataset(sources_of_cell[split]) for split in ("train", "dev"))
+    train, dev = sources.load_dataset(sources_of_cell["train"]), sources.load_dataset(sources_of_cell["dev"])
     result = recipe.train(_start_model(cell, space.store), train, dev, folder, options)
     result.require_finished("training")
     # A copy, not a move: if this process is killed now, the next attempt finds the finished training and copies again.
@@ -155,16 +156,18 @@ def _run_comparison(
 ) -> Comparison:
     """Run the comparison of a judgement; it resumes a stopped one in `folder`."""
     config = cell.config
-    options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
-    options |= {"allow_missing_rationales": True, "unit": config.get("unit")}
     metrics = [_fill_metric(spec, facts, store) for spec, facts in config["metrics"].items()]
+    resume = partial(
+        compare, model, data, explainers, metrics, checkpoint_dir=folder, target=config["target"], seed=config["seed"],
+        special_tokens="special_tokens" in config, unit=config.get("unit"), allow_missing_rationales=True,
+    )  # fmt: skip
     _remove_unreadable_comparison(folder)
     try:
-        return compare(model, data, explainers, metrics, checkpoint_dir=folder, **options)
+        return resume()
     except OtherComparisonError:
         # The cell's key does not contain the library's version, so the parts may come from another version.
         shutil.rmtree(folder)
-        return compare(model, data, explainers, metrics, checkpoint_dir=folder, **options)
+        return resume()
 
 
 def _fill_metric(spec: str, facts: Mapping[str, Any], store: Store) -> str:
@@ -172,17 +175,10 @@ def _fill_metric(spec: str, facts: Mapping[str, Any], store: Store) -> str:
     return RUN_IN_SPEC.sub(lambda match: str(store.require_folder(facts["runs"][match[1]])), spec)
 
 
-def _start_source(cell: Cell, store: Store) -> str | Path:
-    """Return the source of the model that a cell starts from: the grid's, or another cell's folder."""
-    model = cell.config["model"]
-    if TRAINED in model:
-        return _run_folder(model, store)
-    return str(cell.sources["model"])
-
-
 def _start_model(cell: Cell, store: Store) -> Any:
     """Return the model that a cell starts from: a folder or name, or a causal model loaded with its prompt."""
-    start, prompt = _start_source(cell, store), cell.config.get("prompt")
+    model, prompt = cell.config["model"], cell.config.get("prompt")
+    start = _run_folder(model, store) if TRAINED in model else str(cell.sources["model"])
     return start if prompt is None else load(start, task="prompt", **prompt)
 
 
@@ -228,7 +224,9 @@ def _fill_parameters(parameters: Mapping[str, Any], cell: Cell, store: Store) ->
     """
     filled = dict(parameters)
     for name, part in cell.sources.get("parts", {}).items():
-        filled[name] = part if isinstance(part, str) else sources.load_dataset(part)
+        filled[name] = part
+        if not isinstance(part, str):
+            filled[name] = sources.load_dataset(part)
     for name, value in parameters.items():
         if isinstance(value, Mapping) and TRAINED in value:
             filled[name] = str(_run_folder(value, store))

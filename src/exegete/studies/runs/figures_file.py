@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
     for grid in grids:
         keys |= dict.fromkeys(cell.key for cell in grid.cells if store.is_done(cell.key))
         frames.append(_make_table("", SOURCES, name=[grid.study.name], text=[_to_json(grid.addresses)]))
-        derived = {key: store.compute_derived(key, value) for *_, key, value in list_comparisons(grid, store)}
-        frames.append(_make_table("", DERIVED, name=list(derived), value=list(derived.values())))
+        for *_, key, compute in list_comparisons(grid, store):
+            frames.append(_make_table("", DERIVED, name=[key], value=[store.compute_derived(key, compute)]))
     if not keys:
         raise ExegeteError(f"no run of these studies is finished in {store.root}")
     for key in keys:
@@ -81,7 +81,7 @@ def import_figures(path: Path, store: Store) -> int:
     added = 0
     for key, rows in table[table["key"] != ""].groupby("key", sort=True):
         if not store.is_done(str(key)):
-            _restore_run(store, str(key), {str(part): each for part, each in rows.groupby("part", sort=False)})
+            _restore_run(store, str(key), rows)
             added += 1
     return added
 
@@ -116,7 +116,9 @@ def _copy_folder(folder: Path, fresh: Path) -> None:
 def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
     """Yield the tables of one run, one per file of its folder."""
     folder, record = store.cell_folder(key), dict(store.read_record(key) or {})
-    record = {name: value for name, value in record.items() if name not in ("files", FIGURES_ONLY)}
+    # The importing store writes these anew.
+    for name in ("files", FIGURES_ONLY):
+        record.pop(name, None)
     yield _make_table(key, RECORD, text=[_to_json(record)])
     for part in (METRICS, FIGURES):
         if (folder / part).exists():
@@ -133,7 +135,7 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
         yield _to_long_table(key, PREDICTIONS, pd.concat([frame.drop(columns="predicted"), wide], axis=1), ["example"])
     if (folder / RESULTS).exists():
         frame = pd.read_parquet(folder / RESULTS).drop(columns=list(UNUSED), errors="ignore")
-        names = [name for name in frame.select_dtypes("number") if name != "example"]
+        names = frame.select_dtypes("number").columns.drop("example")
         yield _to_long_table(key, RESULTS, frame[["example", "method", *names]], ["example", "method"])
     for part, place in ((CURVES, "x"), (LAYERS, "layer")):
         if (folder / part).exists():
@@ -168,17 +170,18 @@ def _to_long_table(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> p
     )
 
 
-def _restore_run(store: Store, key: str, parts: Mapping[str, pd.DataFrame]) -> None:
+def _restore_run(store: Store, key: str, table: pd.DataFrame) -> None:
     """Write the folder of a run from its rows: the same files, as far as tables and pages read them."""
-    record = json.loads(parts[RECORD]["text"].iloc[0])
     with atomic_folder(store.cell_folder(key)) as fresh:
-        for part, rows in parts.items():
+        for name, rows in table.groupby("part", sort=False):
+            part = str(name)
             if part in (METRICS, FIGURES):
                 write_json(fresh / part, dict(zip(rows["name"], rows["value"], strict=True)))
             elif part == HISTORY:
                 write_json(fresh / part, json.loads(rows["text"].iloc[0]))
             elif part != RECORD:
                 _restore_frame(part, rows).to_parquet(fresh / part, index=False)
+        record = json.loads(table.loc[table["part"] == RECORD, "text"].iloc[0])
         write_json(fresh / RECORD, record | {"files": file_sizes(fresh), FIGURES_ONLY: True})
 
 
@@ -190,12 +193,11 @@ def _restore_frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
     by = ["example"] if part == PREDICTIONS else ["example", "method"]
     wide = rows.pivot(index=by, columns="name", values="value").rename_axis(columns=None).reset_index()
     frame = rows[by].drop_duplicates().merge(wide, on=by).astype({"example": np.int64})
-    if part == PREDICTIONS:
-        names = sorted(
-            (name for name in map(str, frame) if name.startswith(PREDICTED)), key=lambda n: int(n.split()[1])
-        )
-        return frame.drop(columns=names).assign(predicted=list(frame[names].to_numpy(np.float32)))
-    return frame
+    if part != PREDICTIONS:
+        return frame
+    names = frame.columns[frame.columns.str.startswith(PREDICTED)]
+    ordered = sorted(names, key=lambda name: int(name.removeprefix(PREDICTED)))
+    return frame.drop(columns=ordered).assign(predicted=list(frame[ordered].to_numpy(np.float32)))
 
 
 def _to_json(value: Any) -> str:

@@ -10,12 +10,12 @@ import torch
 from datasets import Dataset
 
 from exegete.explainers import Explainer
-from exegete.explainers.batches import make_batches, select_targets
 from exegete.explainers.registry import make_seeded
 from exegete.metrics import metric
 from exegete.models import ExplainedModel
+from exegete.models.batch import require_finite_logits
+from exegete.models.encoding.encode import make_batches, select_targets
 from exegete.models.encoding.labels import renumber_labels
-from exegete.models.outputs import require_finite_logits
 from exegete.studies.compare.judge import include_special_tokens
 
 
@@ -38,12 +38,13 @@ def plausibility_by_layer(
     judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
-        explained = model.resolve_target(
-            batch, select_targets(target, indices, len(rows)), require_finite_logits(model(batch).logits)
-        )
+        logits = require_finite_logits(model(batch).logits)
+        explained = model.resolve_target(batch, select_targets(target, indices, len(rows)), logits)
         for spec, each in explainers.items():
             layers = make_seeded(each, seed).explain(model, batch, explained, special_tokens=True).layers
-            for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):
+            if layers is None:
+                continue
+            for layer, scores in enumerate(layers.unbind(1), 1):
                 for name, judge in judges.items():
                     seen = include_special_tokens(batch, judge) if special_tokens else batch
                     values = judge.evaluate(model, seen, scores, explained)[judge.name].cpu().numpy()

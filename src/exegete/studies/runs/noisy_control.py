@@ -39,7 +39,7 @@ class BestOfNoisy(Explainer):
     @property
     def params(self) -> dict[str, Any]:
         """The parameters, with those of the explainer under `of`."""
-        own = {name: getattr(self, name) for name in ("best_by", "maps", "spread", "seed")}
+        own = {"best_by": self.best_by, "maps": self.maps, "spread": self.spread, "seed": self.seed}
         return {"of": {"method": self.of.name, **self.of.params}, **own}
 
     @property
@@ -51,11 +51,11 @@ class BestOfNoisy(Explainer):
         """Return the best map of each example, [B, L]."""
         scores, content = self.of.attribute(model, batch, target), batch.content
         noise = np.zeros((self.maps - 1, *scores.shape), np.float32)
-        for row, (own, random) in enumerate(
-            zip(content.cpu().numpy(), example_generators(batch, self.seed), strict=True)
-        ):
-            noise[:, row, own] = random.standard_normal((self.maps - 1, int(own.sum())))
-        deviation = torch.stack([row[own].std(correction=0) for row, own in zip(scores, content, strict=True)])
-        copies = scores + self.spread * deviation[:, None] * torch.from_numpy(noise).to(scores)
+        deviation = torch.empty_like(scores[:, :1])
+        for row, random in enumerate(example_generators(batch, self.seed)):
+            own = content[row]
+            noise[:, row, own.cpu().numpy()] = random.standard_normal((self.maps - 1, int(own.sum())))
+            deviation[row] = scores[row, own].std(correction=0)
+        copies = scores + self.spread * deviation * torch.from_numpy(noise).to(scores)
         maps, judge = torch.cat([scores[None], copies]), metric(self.best_by)
         return select_best(maps, evaluate_maps(judge, model, batch, maps, target), judge.card.higher_is_better)

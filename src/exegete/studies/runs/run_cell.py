@@ -84,15 +84,20 @@ def try_cell(cell: Cell, root: Path, *, threads: int = 1) -> CellResult:
     """Execute a cell as `run_cell` does, with any error as a message; the traceback goes to `failed/` of the store."""
     start = time.monotonic()
     try:
-        status: Status = "done" if run_cell(cell, root, threads=threads) else "busy"
-        return CellResult(cell.key, status, seconds=time.monotonic() - start)
+        is_done = run_cell(cell, root, threads=threads)
+        return CellResult(cell.key, "done" if is_done else "busy", seconds=time.monotonic() - start)
     except Stopped as stopped:
         return CellResult(cell.key, "stopped", str(stopped))
     # A failed cell is a result of the study, and must not end the worker process.
     except Exception as error:
-        message = str(error) if isinstance(error, ExegeteError) else f"{type(error).__name__}: {error}"
         _keep_traceback(Store(root).failure_path(cell.key), cell)
-        return CellResult(cell.key, _status_of_error(error), " ".join(message.split()), time.monotonic() - start)
+        status: Status = "failed"
+        message = f"{type(error).__name__}: {error}"
+        if isinstance(error, ExegeteError):
+            status, message = "refused", str(error)
+        if is_disk_full(error):
+            status = "full"
+        return CellResult(cell.key, status, " ".join(message.split()), time.monotonic() - start)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
@@ -105,12 +110,6 @@ def is_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _status_of_error(error: BaseException) -> Status:
-    if is_disk_full(error):
-        return "full"
-    return "refused" if isinstance(error, ExegeteError) else "failed"
 
 
 def _keep_traceback(path: Path, cell: Cell) -> None:

@@ -16,5 +16,7 @@ ATTRIBUTIONS, LAYERS = "attributions", "layers.parquet"
 def read_numbers(path: Path) -> Iterator[tuple[str, float]]:
     """Yield the names and values of the numbers in a JSON file of figures; an undefined one, null, is NaN."""
     for name, value in json.loads(path.read_text(encoding="utf-8")).items():
-        if value is None or isinstance(value, int | float):
-            yield name, math.nan if value is None else float(value)
+        if value is None:
+            yield name, math.nan
+        elif isinstance(value, int | float):
+            yield name, float(value)

@@ -155,8 +155,8 @@ class Store:
 
     def list_finished(self) -> list[str]:
         """Return the keys of all finished cells."""
-        names = sorted(path.name for path in self.root.glob("cells/*") if not path.name.startswith("."))
-        return [name for name in names if self.is_done(name)]
+        names = [path.name for path in self.root.glob("cells/[!.]*")]
+        return sorted(filter(self.is_done, names))
 
     def require_folder(self, key: str) -> Path:
         """Return the folder of a cell that another one needs.
@@ -171,9 +171,10 @@ class Store:
     def find_leftovers(self) -> set[str]:
         """Return the keys of cells with temporary files: those being executed, and those whose process was killed."""
         names = set[str]()
-        for folder in (".work", ".claims"):
-            names |= {path.name.partition(".")[0] for path in self.root.glob(f"{folder}/*")}
-        return names | {path.name.split(".")[1] for path in self.root.glob("cells/.*")}
+        for pattern in (".work/*", ".claims/*", "cells/.*"):
+            # A temporary folder is called .KEY.SUFFIX, a lock KEY or KEY.SUFFIX.
+            names |= {path.name.lstrip(".").partition(".")[0] for path in self.root.glob(pattern)}
+        return names
 
     def clean(self, key: str) -> None:
         """Remove temporary files of killed attempts and imported figures; move a damaged cell aside.
@@ -216,14 +217,25 @@ def write_record(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_
 
 def file_sizes(folder: Path) -> dict[str, int]:
     """Return the size in bytes of each file in a folder and its subfolders, by relative path."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    sizes = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            sizes[str(path.relative_to(folder))] = path.stat().st_size
+    return sizes
 
 
 def describe_machine() -> str:
     """Return the architecture, number of cores and graphics card of this machine, in words."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # A cell that computes nothing with torch should not import it for this line.
     torch: Any = sys.modules.get("torch")
-    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else "no GPU"
-    return f"{platform.machine()}, {cores} CPU cores, {gpu}"
+    gpu = "no GPU"
+    if torch is not None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name()
+    return f"{platform.machine()}, {available_cores()} CPU cores, {gpu}"
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

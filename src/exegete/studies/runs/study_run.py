@@ -43,4 +43,4 @@ def place_names(at: StudyRun | RunRef) -> tuple[str, str, str, str]:
 
 def join_title(*parts: str) -> str:
     """Join the parts that are not empty to a title."""
-    return " / ".join(part for part in parts if part)
+    return " / ".join(filter(None, parts))

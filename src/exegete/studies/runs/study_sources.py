@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any, TypeAlias
 
 from exegete.studies.spec import sources
@@ -29,10 +28,10 @@ class StudySources:
     def __init__(self, study: Study, recorded: Addresses) -> None:
         self.study, self.file = study, study.file
         datasets = {name: sources.dataset_address(study.dataset(name)) for name in self.file.datasets}
-        judged_names = chain.from_iterable(judgement.datasets for judgement in self.file.judgements.values())
         judged = {}
-        for name in sorted(set(judged_names)):
-            judged[name] = sources.dataset_address(study.dataset(name, judged=True))
+        for judgement in self.file.judgements.values():
+            for name in judgement.datasets:
+                judged[name] = sources.dataset_address(study.dataset(name, judged=True))
         used = {(ref.model, ref.seed) for ref in list_run_refs(self.file)}
         # Parameters may name a model that no recipe starts from.
         used |= {(name, 0) for name, part in self.file.models.items() if SEED not in part.source}

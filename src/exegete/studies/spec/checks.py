@@ -32,7 +32,7 @@ def find_problems(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
         for index, name in enumerate(names):
             if name not in valid:
                 yield (*place, index), unknown(what, name, valid)
-    if not file.training and any(recipe.recipe != "none" for recipe in file.recipes.values()):
+    if not file.training and {recipe.recipe for recipe in file.recipes.values()} != {NONE}:
         yield ("recipes",), ExegeteError("no data to train on: name datasets under 'training'")
     yield from _find_conflicts(file)
 
@@ -45,11 +45,11 @@ def _find_conflicts(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
         except ExegeteError as error:
             yield ("datasets", name, "exclude"), error
     for name, judgement in file.judgements.items():
-        is_explainer_protocol = uses_explainers(judgement.protocol)
-        if is_explainer_protocol and (judgement.limits or judgement.metrics or not judgement.explainers):
-            message = f"{judgement.protocol} runs the explainers itself: name some, and neither metrics nor limits"
-            yield ("judgements", name, "protocol"), ExegeteError(message)
-        if not is_explainer_protocol and any(file.explainers[each].spec == NONE for each in judgement.explainers or ()):
+        if uses_explainers(judgement.protocol):
+            if judgement.limits or judgement.metrics or not judgement.explainers:
+                message = f"{judgement.protocol} runs the explainers itself: name some, and neither metrics nor limits"
+                yield ("judgements", name, "protocol"), ExegeteError(message)
+        elif NONE in [file.explainers[each].spec for each in judgement.explainers or ()]:
             yield ("judgements", name, "explainers"), ExegeteError("the explainer none is for protocols with students")
     for name, table in file.tables.items():
         if table.significance and (table.over or table.gain):
@@ -109,11 +109,11 @@ def _references_of_data(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[
         yield ("metrics", name), "recipe", RUN_IN_SPEC.findall(spec), file.recipes
     for name, data in file.datasets.items():
         yield ("datasets", name, "exclude"), "dataset", data.exclude, file.datasets
-        model = data.longest.model if data.longest else None
-        yield ("datasets", name, "longest", "model"), "model", _as_list(model), file.models
+        if data.longest is not None:
+            yield ("datasets", name, "longest", "model"), "model", _as_list(data.longest.model), file.models
     for name, training in file.training.items():
-        for split in ("train", "dev"):
-            yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
+        yield ("training", name, "train"), "dataset", [training.train], file.datasets
+        yield ("training", name, "dev"), "dataset", [training.dev], file.datasets
 
 
 def _references_of_outputs(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:

@@ -45,10 +45,10 @@ def _file_states(path: Path) -> list[tuple[str, int, int]]:
     files = [path]
     if path.is_dir():
         # Python writes compiled files at any time.
-        files = sorted(file for file in path.rglob("*") if "__pycache__" not in file.parts)
+        files = sorted(path.rglob("*"))
     states = []
     for file in files:
-        if file.exists():
+        if file.exists() and "__pycache__" not in file.parts:
             status = file.stat()
             states.append((str(file.absolute()), status.st_mtime_ns, status.st_size))
     return states

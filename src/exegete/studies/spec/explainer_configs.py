@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.explainers import EXPLAINERS, explainer
 from exegete.metrics import metric
 from exegete.studies.spec.run_ref import OWN_RUN
@@ -34,9 +34,8 @@ def check_explainer(part: ExplainerPart) -> None:
         if part.spec != NONE:
             explainer(part.spec)
         return
-    name = part.spec.partition(":")[0]
-    if name not in _list_learned_methods():
-        raise unknown("learned method", name, _list_learned_methods())
+    learned = [name for name, card in EXPLAINERS.cards(MethodCard).items() if card.learned]
+    check_choice("learned method", part.spec.partition(":")[0], learned)
 
 
 def make_explainer_config(part: ExplainerPart, run: str | None) -> ExplainerConfig:
@@ -55,7 +54,3 @@ def make_explainer_config(part: ExplainerPart, run: str | None) -> ExplainerConf
     noisy = part.noisy.model_dump()
     title = "best of {maps} by {best_by}, noise {spread:g}".format(**noisy)
     return ExplainerConfig(f"{stored} ({title})", facts | {"spec": part.spec, NOISY: noisy})
-
-
-def _list_learned_methods() -> list[str]:
-    return [each for each, card in EXPLAINERS.cards(MethodCard).items() if card.learned]

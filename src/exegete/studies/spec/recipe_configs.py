@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from exegete.errors import ExegeteError, check_choice, unknown
+from exegete.errors import ExegeteError, check_choice
 from exegete.recipes import RECIPES
 from exegete.recipes.registry import paper_parameters, use_preset
 from exegete.studies.spec.run_ref import MODEL, RUN, TRAINED, find_run_parts
@@ -29,14 +29,12 @@ def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str
     """Raise ExegeteError for an unknown recipe or parameter, or for a value from an undeclared recipe."""
     for part in find_run_parts(parameters).values():
         check_choice("recipe", part.run, declared)
-    if name != NONE and name not in RECIPES:
-        raise unknown("recipe", name, [*RECIPES, NONE])
+    check_choice("recipe", name, [*RECIPES, NONE])
     for key, value in find_values_from_runs(parameters).items():
         if set(value) - OPTIONS or not isinstance(value.get("metric"), str) or value.get("of") not in (None, "train"):
             expected = "{from: RECIPE, metric: NAME, of: train, times: NUMBER} (of and times as needed)"
             raise ExegeteError(f"{key}: expected {expected}, got {dict(value)}")
-        if value[FROM] not in declared:
-            raise unknown("recipe", str(value[FROM]), declared)
+        check_choice("recipe", str(value[FROM]), declared)
     if name != NONE:
         make_recipe(name, parameters)
     elif parameters:
@@ -68,8 +66,10 @@ def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
             known[key] = MODEL
         elif not {RUN, TRAINED}.isdisjoint(value):
             # Recipes look into a folder only when they train, so the placeholder need not exist.
+            known[key] = ""
             declared = inspect.signature(RECIPES[name]).parameters.get(key)
-            known[key] = "" if declared is None or declared.default is declared.empty else declared.default
+            if declared is not None and declared.default is not declared.empty:
+                known[key] = declared.default
         else:
             known[key] = 1.0
     return _make_cached(name, json.dumps(known, sort_keys=True))
@@ -96,8 +96,11 @@ def resolve_config(
     made = use_preset(make_recipe(name, parameters), preset)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
     every, added = {**defaults, **parameters}, ADDED.get(name, {}).items()
-    new = made.from_scratch if names_new_model(source) else {}
-    usual = {**(DEFAULT_ARGUMENTS if made.uses_trainer_defaults else {}), **made.arguments, **new, **arguments}
+    usual = dict(DEFAULT_ARGUMENTS) if made.uses_trainer_defaults else {}
+    usual |= made.arguments
+    if names_new_model(source):
+        usual |= made.from_scratch
+    usual |= arguments
     config = {
         "recipe": name,
         "parameters": {key: value for key, value in every.items() if (key, value) not in added},

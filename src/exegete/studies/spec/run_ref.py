@@ -84,12 +84,9 @@ def resolve_run(file: StudyFile, part: RunPart, at: RunRef) -> RunRef:
         ExegeteError: an unknown recipe or name, or several candidates.
     """
     check_choice("recipe", part.run, file.recipes)
-    valid = {
-        "training": trainings_of(file, part.run),
-        "model": models_of(file, part.run),
-        "seed": seeds_of(file, part.run),
-    }
-    return RunRef(recipe=part.run, **{name: _resolve_field(name, options, part, at) for name, options in valid.items()})
+    training = _resolve_field("training", trainings_of(file, part.run), part, at)
+    model = _resolve_field("model", models_of(file, part.run), part, at)
+    return RunRef(training, model, part.run, _resolve_field("seed", seeds_of(file, part.run), part, at))
 
 
 def _resolve_field(name: str, options: Sequence[Any], part: RunPart, at: RunRef) -> Any:

@@ -26,9 +26,10 @@ def _as_explainer_parts(value: Any) -> Any:
     named = _as_mapping(value)
     if not isinstance(named, dict):
         return named
-    parts = {}
+    parts = dict(named)
     for key, part in named.items():
-        parts[key] = {"spec": part} if isinstance(part, str) else part
+        if isinstance(part, str):
+            parts[key] = {"spec": part}
     return parts
 
 
@@ -61,7 +62,7 @@ class LongestPart(Part):
 
     @model_validator(mode="after")
     def _one_unit(self) -> Self:
-        if sum(each is not None for each in (self.characters, self.words, self.tokens)) != 1:
+        if (self.characters, self.words, self.tokens).count(None) != 2:
             raise ValueError("expected one of characters, words and tokens")
         if (self.tokens is None) != (self.model is None):
             raise ValueError("expected a 'model' with tokens, and only with tokens")
@@ -348,8 +349,6 @@ def make_json_schema() -> dict[str, Any]:
                     choice["additionalProperties"] = {"anyOf": [entries, {"type": "null"}]}
     scale = {"type": "object", "description": "Changes at this scale; null removes a part."}
     scales = {"type": "object", "additionalProperties": scale}
-    found["properties"] |= {
-        "extends": {"type": "string", "description": "The file that this one is merged onto."},
-        "scales": scales,
-    }
+    base = {"type": "string", "description": "The file that this one is merged onto."}
+    found["properties"] |= {"extends": base, "scales": scales}
     return found

@@ -58,15 +58,20 @@ def resolve_dataset(
         raise ExegeteError(f"{name} excludes itself")
     part = file.datasets[name]
     found = part.model_dump(include={"spec", "split", "limit", "seed", "options"})
-    if part.rows is not None:
-        found |= {"rows": list(part.rows)} if not reserved else {"limit": part.rows[1] - part.rows[0]}
+    if part.rows is not None and reserved:
+        found["limit"] = part.rows[1] - part.rows[0]
+    elif part.rows is not None:
+        found["rows"] = list(part.rows)
     if part.longest is not None:
         found["longest"] = part.longest.model_dump(exclude_none=True)
         if part.longest.model is not None:
             found["longest"]["model"] = file.models[part.longest.model].source
+    if part.rationales:
+        found["rationales"] = True
     excluded = [resolve_dataset(file, each, above=(*above, name)) for each in part.exclude]
-    extra = {"rationales": part.rationales, "exclude": [*excluded, *reserved]}
-    return found | {key: value for key, value in extra.items() if value}
+    if excluded or reserved:
+        found["exclude"] = [*excluded, *reserved]
+    return found
 
 
 def dataset_address(part: Mapping[str, Any]) -> SourceAddress:
@@ -138,7 +143,7 @@ def _digest_rows(part: Mapping[str, Any]) -> dict[str, Any]:
 def _list_paths(part: Mapping[str, Any]) -> list[Path]:
     """Return the files and folders that a resolved dataset is read from, including those of datasets it excludes."""
     paths = [open_reader(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
-    files = [Path(path) for path in paths if path]
+    files = list(map(Path, filter(None, paths)))
     for excluded in part.get("exclude", ()):
         files += _list_paths(excluded)
     return files
@@ -155,8 +160,8 @@ def model_address(source: str) -> SourceAddress:
             return SourceAddress({"model": source, "missing": True}, problem=f"there is no file {source}")
         return SourceAddress({"files": _look_up_digest([path])})
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in WEIGHTS and not file.name.startswith("."))
-        return SourceAddress({"files": _look_up_digest(files)})
+        files = [file for file in path.glob("[!.]*") if file.suffix in WEIGHTS]
+        return SourceAddress({"files": _look_up_digest(sorted(files))})
     # A hub name is OWNER/NAME at most; everything else that looks like a path was meant as one.
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
         return SourceAddress({"model": source, "missing": True}, problem=f"no model at {source}")

@@ -69,8 +69,11 @@ def load_study(path: str | Path, scale: str = "small") -> Study:
         file = StudyFile.model_validate(chosen.value)
     except ValidationError as error:
         raise ExegeteError(format_first_problem(error, chosen)) from error
-    small = load_study(path).file if scale == TRIAL else None
-    study = Study(file, scale, chosen, [resolve_dataset(small, name) for name in small.datasets] if small else ())
+    reserved = []
+    if scale == TRIAL:
+        small = load_study(path).file
+        reserved = [resolve_dataset(small, name) for name in small.datasets]
+    study = Study(file, scale, chosen, reserved)
     for place, problem in find_problems(file):
         raise study.error(place, problem) from problem
     return study
@@ -126,21 +129,22 @@ def _apply_scale(whole: YamlDocument, scale: str) -> YamlDocument:
         raise ExegeteError(f"{scales.lines[()]}: scales: expected {', '.join(SCALES[:-1])} and {SCALES[-1]}")
     at = whole.lines[()]
     found = merge_documents(whole, YamlDocument({"scales": None}, {(): at, ("scales",): scales.lines[()]}))
-    for name in ("small", TRIAL) if scale == TRIAL else (scale,):
-        if name == TRIAL:
-            found = merge_documents(found, YamlDocument({"seeds": TRIAL_SEEDS}, {(): at, ("seeds",): at}))
-        if scales.value.get(name):
-            found = merge_documents(found, get_part(scales, name))
+    if scale == TRIAL:
+        if scales.value.get("small"):
+            found = merge_documents(found, get_part(scales, "small"))
+        found = merge_documents(found, YamlDocument({"seeds": TRIAL_SEEDS}, {(): at, ("seeds",): at}))
+    if scales.value.get(scale):
+        found = merge_documents(found, get_part(scales, scale))
     return found
 
 
 def format_first_problem(error: ValidationError, document: YamlDocument) -> str:
     """Return the first error of a validation with its line, and the number of further errors."""
-    errors = error.errors()
-    place = tuple(each for each in errors[0]["loc"] if isinstance(each, str | int))
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    first, *others = error.errors()
+    text = f"{document.line_of(first['loc'])}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     # Of a missing or unknown key pydantic gives the whole mapping as the input.
-    got = ""
-    if errors[0]["type"] not in ("missing", "extra_forbidden"):
-        got = f", got {errors[0]['input']!r:.60}"
-    return f"{document.line_of(place)}: {'.'.join(map(str, place))}: {errors[0]['msg']}{got}{more}"
+    if first["type"] not in ("missing", "extra_forbidden"):
+        text += f", got {first['input']!r:.60}"
+    if others:
+        text += f" (and {len(others)} more)"
+    return text

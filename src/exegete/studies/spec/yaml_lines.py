@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,10 @@ def parse_yaml(text: str, path: Path) -> YamlDocument:
     try:
         return _load_document(_Loader(text), path)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        raise ExegeteError(f"{path}{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
+        place = str(path)
+        if mark := getattr(error, "problem_mark", None):
+            place += f":{mark.line + 1}"
+        raise ExegeteError(f"{place}: no YAML: {getattr(error, 'problem', None) or error}") from error
     except RecursionError as error:
         raise ExegeteError(f"{path}: a value contains itself") from error
 
@@ -110,13 +112,14 @@ def _require_small(root: yaml.Node, path: Path) -> None:
     def measure(node: yaml.Node, above: int) -> tuple[int, int]:
         """Return the number of values in a node and their depth."""
         if id(node) not in known:
-            inner = node.value if isinstance(node, yaml.CollectionNode) and above <= DEEPEST else ()
-            size, depth = 1, 1
-            for item in inner:
+            inner: Iterable[yaml.Node] = ()
+            if isinstance(node, yaml.CollectionNode) and above <= DEEPEST:
                 # A mapping has (key, value) pairs, a sequence has values.
-                for part in item if isinstance(item, tuple) else (item,):
-                    part_size, part_depth = measure(part, above + 1)
-                    size, depth = size + part_size, max(depth, 1 + part_depth)
+                inner = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+            size, depth = 1, 1
+            for part in inner:
+                part_size, part_depth = measure(part, above + 1)
+                size, depth = size + part_size, max(depth, 1 + part_depth)
             if size > LARGEST or max(depth, above) > DEEPEST:
                 raise ExegeteError(
                     f"{path}:{node.start_mark.line + 1}: its aliases written out, a study has at most {LARGEST:,} "
@@ -166,10 +169,11 @@ def merge_documents(below: YamlDocument, above: YamlDocument, keep_null: Collect
         return above
     value, lines = dict(below.value), dict(below.lines)
     for key, inner in above.value.items():
-        upper = get_part(above, key)
-        inside = None if keep_null is None or key in keep_null else ()
-        under = get_part(below, key) if key in value else YamlDocument({}, {(): upper.lines[()]})
-        both = upper if inner is None else merge_documents(under, upper, inside)
+        both = get_part(above, key)
+        if inner is not None:
+            under = get_part(below, key) if key in value else YamlDocument({}, {(): both.lines[()]})
+            inside = None if keep_null is None or key in keep_null else ()
+            both = merge_documents(under, both, inside)
         lines = {place: line for place, line in lines.items() if place[:1] != (key,)}
         if inner is None and keep_null is not None:
             value.pop(key, None)

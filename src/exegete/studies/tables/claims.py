@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from itertools import chain
 
 import numpy as np
 from scipy.stats import norm
@@ -68,13 +68,8 @@ class Condition:
         if found is None:
             return None
         bound = float(found[2])
-        low = {">": bound, "<": -np.inf, "within": -bound}[found[1]]
-        return cls(low, np.inf if found[1] == ">" else bound, text.replace("-", "−"))
-
-    @property
-    def is_about_zero(self) -> bool:
-        """Whether the condition is about the sign of an effect alone."""
-        return 0 in (self.low, self.high)
+        low, high = {">": (bound, np.inf), "<": (-np.inf, bound), "within": (-bound, bound)}[found[1]]
+        return cls(low, high, text.replace("-", "−"))
 
     def judge(self, effect: Effect) -> str:
         """Return whether the effect's interval is inside the condition, outside of it, or neither."""
@@ -109,13 +104,15 @@ def measure_effect(
     """
     examples, over_examples = judged, np.nan
     if pairs:
-        shared = reduce(np.intersect1d, [run.examples for pair in pairs for run in pair])
+        shared = pairs[0][0].examples
+        for run in chain.from_iterable(pairs):
+            shared = np.intersect1d(shared, run.examples)
         if not len(shared):
             raise ExegeteError("the runs of a claim have no example in common")
         examples = len(shared)
         by_seed, by_left_out = np.zeros(len(pairs)), np.zeros((len(pairs), examples))
         for at, pair in enumerate(pairs):
-            one, other = (run.select(shared) for run in pair)
+            one, other = pair[0].select(shared), pair[1].select(shared)
             total, other_total = one.values.sum(0), other.values.sum(0)
             by_seed[at] = one.figure(total) - other.figure(other_total)
             by_left_out[at] = one.figure(total - one.values) - other.figure(other_total - other.values)
@@ -125,8 +122,9 @@ def measure_effect(
     seeds, over_seeds = len(by_seed), np.nan
     if seeds > 1:
         over_seeds = float(student.ppf((1 + LEVEL) / 2, seeds - 1) * by_seed.std(ddof=1) / seeds**0.5)
-    known = [margin for margin in (over_seeds, over_examples) if np.isfinite(margin)]
-    margin = float(np.linalg.norm(known)) if known else np.nan
+    margins = np.array([over_seeds, over_examples])
+    known = margins[np.isfinite(margins)]
+    margin = float(np.linalg.norm(known)) if len(known) else np.nan
     return Effect(float(by_seed.mean()) * scale, margin * scale, seeds, examples, bool(pairs))
 
 
@@ -143,18 +141,23 @@ def format_verdict(tests: Sequence[tuple[Condition, Effect]]) -> str:
     verdict = judge_claim(tests)
     if verdict != UNDECIDED:
         return f"**{verdict}**"
-    detectable = sorted(effect.detectable for condition, effect in tests if condition.judge(effect) == UNDECIDED)
-    return f"**{verdict}** (detectable: {_format_range([f'{size:.2g}' for size in detectable if np.isfinite(size)])})"
+    detectable = []
+    for condition, effect in tests:
+        if condition.judge(effect) == UNDECIDED and np.isfinite(effect.detectable):
+            detectable.append(effect.detectable)
+    return f"**{verdict}** (detectable: {_format_range(detectable, '.2g')})"
 
 
 def format_size(effects: Sequence[Effect]) -> str:
     """Return the numbers of examples and of seeds of a claim's tests, as `40 × 3` or `60–100 × 3`; ‡: see LEGEND."""
-    examples = sorted({effect.examples for effect in effects if effect.examples is not None})
-    seeds = sorted({effect.seeds for effect in effects})
+    examples = [effect.examples for effect in effects if effect.examples is not None]
+    seeds = [effect.seeds for effect in effects]
     mark = "" if all(effect.is_over_examples for effect in effects) else " ‡"
-    return f"{_format_range(list(map(str, examples)))} × {_format_range(list(map(str, seeds)))}{mark}"
+    return f"{_format_range(examples)} × {_format_range(seeds)}{mark}"
 
 
-def _format_range(sorted_numbers: Sequence[str]) -> str:
-    """Return the first and the last number, or the only one; a dash if there is none."""
-    return "–".join(dict.fromkeys((*sorted_numbers[:1], *sorted_numbers[-1:]))) or "–"
+def _format_range(numbers: Sequence[float], form: str = "d") -> str:
+    """Return the smallest and the largest number, or the only one; a dash if there is none."""
+    if not numbers:
+        return "–"
+    return "–".join(dict.fromkeys((f"{min(numbers):{form}}", f"{max(numbers):{form}}")))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.reports.figures.study_figures import Matrix
+from exegete.reports.figures.figure import Matrix
 from exegete.studies.runs.execution import load_learned_explainer
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.results import Results
@@ -39,7 +39,9 @@ def make_coefficient_matrices(results: Results, part: FigurePart) -> list[Matrix
     found: dict[tuple[str, ...], dict[str, CoefficientMaps]] = {}
     for run in results.find_runs():
         fields = {"training": run.training, "model": run.model, "recipe": run.recipe}
-        for name in run.explainers if _is_selected(part, fields | {"judgement": run.judgement}) else ():
+        if not _is_selected(part, fields | {"judgement": run.judgement}):
+            continue
+        for name in run.explainers:
             explainer = load_learned_explainer(run.cell, run.explainers[name], results.store)
             if explainer is not None and type(explainer) in COEFFICIENTS and _is_selected(part, {"explainer": name}):
                 maps = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from exegete.errors import unknown
+from exegete.errors import check_choice, unknown
 from exegete.reports.tables.cells import choose_decimals
 from exegete.reports.tables.leaderboard import Floats
 from exegete.reports.tables.paper_table import PaperTable, format_cells
@@ -86,21 +86,26 @@ class TableFigures:
         if found is None:
             return None
         rows, at, cells = found
-        by_seed = [dict(zip(cell.index.tolist(), cell.tolist(), strict=True)) for cell in cells]
-        if len(by_seed) == 1:
-            by_seed.append(dict.fromkeys(by_seed[0], 0.0))
-        one, other = repeat_single_run(*by_seed)
+        own, reference = _figures_by_seed(cells[0]), _figures_by_seed(cells[-1])
+        if len(cells) == 1:
+            reference = dict.fromkeys(own, 0.0)
+        one, other = repeat_single_run(own, reference)
         differences = np.array([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
         differences = differences[np.isfinite(differences)]
         if not len(differences):
             return None
         effect = self._measure(differences, rows, at)
         digits = self._digits(rows[0], at)
-        numbers = [effect.center, effect.center - effect.margin, effect.center + effect.margin]
         sign = "+" if MINUS in row else ""
-        center, low, high = (f"{number:{sign}.{digits}f}".replace("-", "−") for number in numbers)
-        text = center if np.isnan(effect.margin) else f"{center} [{low}, {high}]"
-        return text if condition.is_about_zero else f"{text} (claimed {condition.text})", effect
+        text = f"{effect.center:{sign}.{digits}f}"
+        if not np.isnan(effect.margin):
+            low, high = effect.center - effect.margin, effect.center + effect.margin
+            text += f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+        text = text.replace("-", "−")
+        if 0 not in (condition.low, condition.high):
+            # More than the sign of the effect is claimed.
+            text += f" (claimed {condition.text})"
+        return text, effect
 
     def _measure(self, differences: Floats, rows: Sequence[int], column: int) -> Effect:
         """Return the effect of figures by seed, over examples if it is a difference and their figures are stored."""
@@ -117,14 +122,16 @@ class TableFigures:
     def _find(self, row: str, column: str) -> tuple[list[int], int, list[BySeed]] | None:
         """Return the rows, the column and the figures by seed of a cell or difference; None before they are done."""
         one, _, other = row.partition(MINUS)
-        places = [self._place(each, self.table.rows, "row") for each in (one, other) if each]
         at = self._place(column, self.table.columns, "column")
-        known = [place for place in places if place is not None]
-        if at is None or len(known) < len(places):
-            return None
-        cells = [self.layout.values.get((place, at)) for place in known]
-        scaled = [cell * self.layout.part.scale for cell in cells if cell is not None]
-        return (known, at, scaled) if len(scaled) == len(places) else None
+        places, cells = list[int](), list[BySeed]()
+        # Every name is looked up, also after an unfinished one, so that a misspelt name is always an error.
+        names = [each for each in (one, other) if each]
+        for name in names:
+            place = self._place(name, self.table.rows, "row")
+            if place is not None and at is not None and (place, at) in self.layout.values:
+                places.append(place)
+                cells.append(self.layout.values[place, at] * self.layout.part.scale)
+        return None if at is None or len(cells) < len(names) else (places, at, cells)
 
     def _cell(self, own: BySeed, row: int, column: int, field: str) -> str | None:
         center = float(self.table.center[row, column])
@@ -144,13 +151,12 @@ class TableFigures:
         pairs = (one - other).dropna()
         if pairs.empty:
             return None
-        higher_is_better = get_card(
-            self.results, self.layout.part, self.layout.rows[rows[0]], self.layout.columns[column]
-        )
         if field == "runs":
             return str(len(pairs))
         if field == "wins":
-            return f"{int((pairs > 0 if higher_is_better.higher_is_better else pairs < 0).sum())} of {len(pairs)}"
+            entry = self.layout.rows[rows[0]], self.layout.columns[column]
+            sign = 1 if get_card(self.results, self.layout.part, *entry).higher_is_better else -1
+            return f"{int((sign * pairs > 0).sum())} of {len(pairs)}"
         digits, form = self._digits(rows[0], column), self.table.form
         center, low, _ = center_and_spread(np.asarray(pairs, np.float64), "mean ± sd" if form == "mean" else form)
         # A typographic minus, so that it is not read as a hyphen in running text.
@@ -159,11 +165,13 @@ class TableFigures:
             return text if np.isnan(low) else f"{text} ± {center - low:.{digits}f}"
         if field not in ("", "center"):
             raise unknown("field", field, FIELDS)
-        return text + ("†" if self._differs(rows, column) else "")
+        if self._differs(rows, column):
+            text += "†"
+        return text
 
     def _differs(self, rows: Sequence[int], column: int) -> bool:
         """Return whether the first row is marked in the table as different from the second."""
-        how, (one, other) = self.layout.part.significance, (self.layout.rows[row] for row in rows)
+        how, one, other = self.layout.part.significance, self.layout.rows[rows[0]], self.layout.rows[rows[1]]
         changed = [theirs for own, theirs in zip(one, other, strict=True) if own != theirs]
         return how is not None and changed == [how.against] and bool(self.table.marked[rows[0], column])
 
@@ -173,23 +181,28 @@ class TableFigures:
 
     def _place(self, name: str, titles: Sequence[str], what: str) -> int | None:
         """Return the index of a row or column; None before its runs are done. Raises ExegeteError if it is unknown."""
-        plain = [ARROW.sub("", title) for title in titles]
-        if ARROW.sub("", name) in plain:
-            return plain.index(ARROW.sub("", name))
+        plain, wanted = [ARROW.sub("", title) for title in titles], ARROW.sub("", name)
+        if wanted in plain:
+            return plain.index(wanted)
         # A name that a finished run would have is no error: the page is rendered before all runs are done.
-        known = set(_possible_names(self.results, self.layout))
-        wrong = next((each for each in ARROW.sub("", name).split(" / ") if each not in known), None)
-        if wrong is not None:
-            raise unknown(f"name in a {what}", wrong, known)
+        known = _possible_names(self.results, self.layout)
+        for part in wanted.split(" / "):
+            check_choice(f"name in a {what}", part, known)
         return None
 
 
-def _possible_names(results: Results, layout: TableLayout) -> Iterator[str]:
-    """Yield every name that a row or column of the table can have once all runs are finished."""
+def _figures_by_seed(cell: BySeed) -> dict[int, float]:
+    return dict(zip(cell.index.tolist(), cell.tolist(), strict=True))
+
+
+def _possible_names(results: Results, layout: TableLayout) -> set[str]:
+    """Return every name that a row or column of the table can have once all runs are finished."""
     file, part = results.grid.study.file, layout.part
     fields: dict[str, Iterable[str]] = {
         "training": file.training, "model": file.models, "recipe": file.recipes, "dataset": file.datasets,
         "judgement": file.judgements, "explainer": file.explainers, "metric": part.metrics,
     }  # fmt: skip
+    known = set[str]()
     for field in (*part.rows, *part.columns):
-        yield from (part.labels.get(name, name) for name in fields[field])
+        known.update(part.labels.get(name, name) for name in fields[field])
+    return known

@@ -11,8 +11,7 @@ from scipy.stats import spearmanr
 
 from exegete.errors import ExegeteError, check_choice
 from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import plot_curves
-from exegete.reports.figures.study_figures import Dots, Matrix, Panel, plot_heat_maps, plot_scatter, plot_strips
+from exegete.reports.figures.figure import Dots, Matrix, Panel, plot_curves, plot_heat_maps, plot_scatter, plot_strips
 from exegete.reports.tables.leaderboard import Floats
 from exegete.studies.runs.agreement import (
     Scores,
@@ -54,8 +53,7 @@ def make_strips(results: Results, part: FigurePart) -> list[Panel]:
             runs = group[group["recipe"] == recipe].drop_duplicates(list(RUN))
             if len(runs):
                 by_recipe[recipe] = runs["value"].to_numpy(dtype=np.float64)
-        title = " / ".join(str(each) for each in (metric, dataset, explainer) if each)
-        panels.append(Panel(title, by_recipe))
+        panels.append(Panel(" / ".join(filter(None, map(str, (metric, dataset, explainer)))), by_recipe))
     return panels
 
 
@@ -69,10 +67,9 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
     for y in part.y:
         for x in part.x:
             frame = _join_measurements(results, part, x, y)
-            rho = np.nan
-            if frame["x"].nunique() > 1:
-                rho = spearmanr(frame["x"], frame["y"]).statistic
-            title = "" if part.average or np.isnan(rho) else f"Spearman ρ = {rho:.2f}"
+            title = ""
+            if not part.average and frame["x"].nunique() > 1 and frame["y"].nunique() > 1:
+                title = f"Spearman ρ = {spearmanr(frame['x'], frame['y']).statistic:.2f}"
             series = []
             for name, group in frame.groupby(group_by, sort=False):
                 series.append(_make_dots(str(name), group, x, y, title, average=part.average))
@@ -148,27 +145,24 @@ def _join_measurements(results: Results, part: FigurePart, x: Axis, y: Axis) -> 
 
 
 def _make_dots(name: str, group: pd.DataFrame, x: Axis, y: Axis, title: str, *, average: bool) -> Dots:
-    across, up = (group[side].to_numpy(dtype=np.float64) for side in ("x", "y"))
+    dots = group[["x", "y"]].to_numpy(dtype=np.float64)
     if not average:
-        return Dots(name, across, up, None, None, _axis_label(x), _axis_label(y), title)
-    means, errors = [], []
-    for side in (across, up):
-        means.append(np.array([side.mean()]))
-        errors.append(np.array([side.std(ddof=1) if len(side) > 1 else 0.0]))
-    return Dots(name, means[0], means[1], errors[0], errors[1], _axis_label(x), _axis_label(y), title)
+        return Dots(name, dots[:, 0], dots[:, 1], None, None, _axis_label(x), _axis_label(y), title)
+    mean = dots.mean(0, keepdims=True)
+    error = dots.std(0, ddof=1, keepdims=True) if len(dots) > 1 else np.zeros_like(mean)
+    return Dots(name, mean[:, 0], mean[:, 1], error[:, 0], error[:, 1], _axis_label(x), _axis_label(y), title)
 
 
 def _axis_label(axis: Axis) -> str:
-    return axis.label or " / ".join(each for each in (axis.metric, axis.dataset, axis.explainer) if each)
+    return axis.label or " / ".join(filter(None, (axis.metric, axis.dataset, axis.explainer)))
 
 
 def _select_runs(results: Results, part: FigurePart) -> list[StudyRun]:
     # Explainers and metrics are chosen within a run.
-    conditions = {name: values for name, values in part.where.items() if name not in ("explainer", "metric")}
-    selected = []
-    for run in results.find_runs():
-        if all(getattr(run, name) in values for name, values in conditions.items()):
-            selected.append(run)
+    selected = results.find_runs()
+    for name, values in part.where.items():
+        if name not in ("explainer", "metric"):
+            selected = [run for run in selected if getattr(run, name) in values]
     return selected
 
 
@@ -183,18 +177,21 @@ def _make_curves(
     if not frames:
         return []
     frame, file = pd.concat(frames, ignore_index=True), results.grid.study.file
-    several = {name: frame[name].nunique() > 1 for name in ("recipe", "dataset")}
+    by_recipe, by_dataset = frame["recipe"].nunique() > 1, frame["dataset"].nunique() > 1
     curves = []
     for metric in part.metrics:
         for explainer in part.where.get("explainer", list(file.explainers)):
             mine = frame[(frame["metric"] == file.metrics[metric]) & (frame["explainer"] == explainer)]
             for (dataset, recipe), group in mine.groupby(["dataset", "recipe"], sort=False):
                 grid = group.groupby(over)["value"].agg(["mean", "std"]).fillna(0.0)
-                series = str(recipe) if several["recipe"] else explainer
-                head = [metric, *([explainer] if several["recipe"] else []), *([str(dataset)] * several["dataset"])]
+                series, title = explainer, metric
+                if by_recipe:
+                    series, title = str(recipe), f"{metric} / {explainer}"
+                if by_dataset:
+                    title += f" / {dataset}"
                 mean, spread = grid["mean"].to_numpy(), grid["std"].to_numpy()
                 x = scaled(grid.index.to_numpy(dtype=np.float64))
-                curves.append(Curve(series, " / ".join(head), x, mean, mean - spread, mean + spread, label))
+                curves.append(Curve(series, title, x, mean, mean - spread, mean + spread, label))
     return curves
 
 
@@ -209,9 +206,8 @@ def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[StudyRun, Scores
     columns = {}
     for name, each in models.items():
         columns[f"{against} / {name}"] = agreement_between_models(models[against], each, how)
-    names = list(next(iter(columns.values())))
-    values = np.array([[column[name] for name in names] for column in columns.values()]).T
-    return Matrix(f"{_measure_title(part)}, {dataset}", names, list(columns), values)
+    values = pd.DataFrame(columns)
+    return Matrix(f"{_measure_title(part)}, {dataset}", list(values.index), list(columns), values.to_numpy())
 
 
 def _pairs_matrices(title: str, models: list[tuple[StudyRun, Scores]], part: FigurePart) -> list[Matrix]:

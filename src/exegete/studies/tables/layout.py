@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from exegete.data.cards import MetricCard
-from exegete.errors import unknown
+from exegete.errors import check_choice
 from exegete.reports.tables.leaderboard import Floats
 from exegete.reports.tables.paper_table import Form
 from exegete.studies.spec.schema import TablePart
-from exegete.studies.tables.relative import average_over_fields, compute_gains
 from exegete.studies.tables.results import Results
 
 Entry = tuple[str, ...]
 BySeed: TypeAlias = "pd.Series[float]"
 T = TypeVar("T")
 RUN = ("training", "model", "recipe", "seed")
+PLACE = ("training", "model", "recipe", "dataset", "explainer", "metric")
 
 
 class TableLayout(NamedTuple):
@@ -40,12 +40,11 @@ class TableLayout(NamedTuple):
 def lay_out_table(results: Results, name: str) -> TableLayout:
     """The figures of a table in their cells; see `make_study_table`."""
     declared = results.grid.study.file.tables
-    if name not in declared:
-        raise unknown("table", name, declared)
+    check_choice("table", name, declared)
     part = declared[name]
     figures = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
     _check_single_source(results, name, part, figures)
-    rows, columns = (_sort_entries(results, figures, fields) for fields in (part.rows, part.columns))
+    rows, columns = _sort_entries(results, figures, part.rows), _sort_entries(results, figures, part.columns)
     return TableLayout(part, figures, rows, columns, cell_values(figures, part, rows, columns))
 
 
@@ -70,7 +69,9 @@ def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
     center = float(known.mean())
     if form == "mean" or len(known) < 2:
         return center, np.nan, np.nan
-    spread = float(known.std(ddof=1)) / (len(known) ** 0.5 if form == "mean ± se" else 1.0)
+    spread = float(known.std(ddof=1))
+    if form == "mean ± se":
+        spread /= len(known) ** 0.5
     return center, center - spread, center + spread
 
 
@@ -81,27 +82,27 @@ def _sort_entries(results: Results, figures: pd.DataFrame, fields: Sequence[str]
         "training": list(file.training), "model": list(file.models), "recipe": list(file.recipes),
         "dataset": list(file.datasets), "judgement": list(file.judgements), "explainer": ["", *file.explainers],
     }  # fmt: skip
-    entries = {tuple(str(value) for value in row) for row in figures[list(fields)].itertuples(index=False)}
 
     def place(entry: Entry) -> list[tuple[int, str]]:
-        known = [order.get(name, list(file.metrics)) for name in fields]
-        return [
-            (names.index(value) if value in names else len(names), value)
-            for names, value in zip(known, entry, strict=True)
-        ]
+        places = []
+        for field, value in zip(fields, entry, strict=True):
+            names = order.get(field, list(file.metrics))
+            # Figures that the file does not name come last, by name.
+            number = names.index(value) if value in names else len(names)
+            places.append((number, value))
+        return places
 
-    return sorted(entries, key=place)
+    return sorted(set(figures[list(fields)].astype(str).itertuples(index=False, name=None)), key=place)
 
 
 def cell_values(
     figures: pd.DataFrame, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry]
 ) -> dict[tuple[int, int], BySeed]:
     """Return the figures of each cell (row, column), one per run, by seed."""
-    at_row, at_column = ({entry: i for i, entry in enumerate(entries)} for entries in (rows, columns))
     values: dict[tuple[int, int], BySeed] = {}
     for key, group in figures.groupby([*part.rows, *part.columns], sort=False):
         entry = tuple(map(str, key))
-        place = at_row[entry[: len(part.rows)]], at_column[entry[len(part.rows) :]]
+        place = rows.index(entry[: len(part.rows)]), columns.index(entry[len(part.rows) :])
         # Several judgements may repeat a figure of the same run.
         values[place] = group.drop_duplicates(list(RUN)).set_index("seed")["value"].astype(np.float64)
     return values
@@ -132,10 +133,11 @@ def format_entry(results: Results, part: TablePart, fields: Sequence[str], entry
     for field, value in zip(fields, entry, strict=True):
         if field == "metric" and value not in part.labels:
             higher_is_better = value in part.gain or results.get_card(value).higher_is_better
-            shown.append(f"{value} {'↑' if higher_is_better else '↓'}")
+            arrow = "↑" if higher_is_better else "↓"
+            shown.append(f"{value} {arrow}")
         else:
             shown.append(part.labels.get(value, value))
-    return " / ".join(each for each in shown if each)
+    return " / ".join(filter(None, shown))
 
 
 def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
@@ -157,3 +159,38 @@ def repeat_single_run(one: dict[int, T], other: dict[int, T]) -> tuple[dict[int,
     elif len(other) == 1 < len(one):
         other = dict.fromkeys(one, *other.values())
     return one, other
+
+
+def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the figures, metrics in `part.gain` as 100 · (value - reference) / |reference|, positive if better.
+
+    The reference is the mean over seeds of the row that differs only by the named recipe, explainer, training or model.
+    A gain is NaN if the reference is missing or 0.
+    """
+    file = results.grid.study.file
+    declared: dict[str, Collection[str]] = {
+        "recipe": file.recipes, "explainer": file.explainers, "training": file.training, "model": file.models
+    }  # fmt: skip
+    parts = [frame[~frame["metric"].isin(part.gain)]]
+    for metric, reference in part.gain.items():
+        mine = frame[frame["metric"] == metric]
+        field = next(field for field, names in declared.items() if reference in names)
+        rest = [name for name in PLACE if name != field]
+        known = mine[mine[field] == reference].groupby(rest)["value"].mean().rename("reference")
+        joined = mine.join(known, on=rest)
+        sign = 1 if results.get_card(metric).higher_is_better else -1
+        # Dividing by a negative reference would turn the sign of the gain around.
+        scale = joined["reference"].abs().where(joined["reference"] != 0)
+        value = sign * 100 * (joined["value"] - joined["reference"]) / scale
+        parts.append(joined.assign(value=value).drop(columns="reference"))
+    return pd.concat(parts)
+
+
+def average_over_fields(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the figures averaged over the fields of `part.over`, which become empty."""
+    if not part.over:
+        return frame
+    rest = [name for name in (*PLACE, "seed") if name not in part.over]
+    means = frame.groupby(rest, sort=False)["value"].mean().reset_index()
+    empty: dict[str, Any] = dict.fromkeys(part.over, "")
+    return means.assign(judgement="", **empty)

@@ -39,7 +39,7 @@ def make_leaderboards(store: Store) -> dict[str, Leaderboard]:
         frame = pd.read_parquet(path)
         # The same example under another seed is another observation.
         frame["example"] = seed + " / " + frame["example"].astype(str)
-        known = [name for name in frame.columns if name in record["config"]["metrics"]]
+        known = frame.columns[frame.columns.isin(list(record["config"]["metrics"]))]
         at = f"{dataset} ({digest(record['config']['dataset'])[:6]})"
         made = digest(_drop_seeds(model, store))[:6]
         found.setdefault(at, []).append((" / ".join(place), made, frame[["example", "method", *known]]))
@@ -52,11 +52,14 @@ def _drop_seeds(value: Any, store: Store) -> Any:
         return [_drop_seeds(each, store) for each in value]
     if not isinstance(value, Mapping):
         return value
-    way = {name: _drop_seeds(each, store) for name, each in value.items() if name != SEED}
-    if TRAINED in value:
-        way[TRAINED] = _drop_seeds_of_run(value[TRAINED], store)
-    if RUNS in value:
-        way[RUNS] = sorted({digest(_drop_seeds_of_run(key, store)) for key in value[RUNS]})
+    way = dict[str, Any]()
+    for name, each in value.items():
+        if name == TRAINED:
+            way[name] = _drop_seeds_of_run(each, store)
+        elif name == RUNS:
+            way[name] = sorted({digest(_drop_seeds_of_run(key, store)) for key in each})
+        elif name != SEED:
+            way[name] = _drop_seeds(each, store)
     return way
 
 
@@ -79,12 +82,12 @@ def _name_methods(parts: list[tuple[str, str, pd.DataFrame]]) -> list[pd.DataFra
 
 
 def _make_board(parts: list[pd.DataFrame]) -> Leaderboard:
-    indexed = [part.set_index(["method", "example"]) for part in parts]
-    together = pd.concat(indexed).groupby(level=[0, 1], sort=False).first()
-    made = {str(spec): metric(str(spec)) for spec in together.columns}
-    names = Counter(each.name for each in made.values())
+    together = pd.concat(parts).groupby(["method", "example"], sort=False, as_index=False).first()
+    specs = list(map(str, together.columns.drop(["method", "example"])))
+    known = [metric(spec).card for spec in specs]
+    names = Counter(card.name for card in known)
     cards = []
-    for spec, each in made.items():
-        label = each.card.label if names[each.name] == 1 else spec
-        cards.append(replace(each.card, name=spec, label=label))
-    return make_leaderboard(together.reset_index(), cards)
+    for spec, card in zip(specs, known, strict=True):
+        label = card.label if names[card.name] == 1 else spec
+        cards.append(replace(card, name=spec, label=label))
+    return make_leaderboard(together, cards)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from exegete.metrics.agreement import kendall_tau
-from exegete.reports.figures.study_figures import Matrix
+from exegete.reports.figures.figure import Matrix
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.layout import select_figures
 from exegete.studies.tables.results import Results
@@ -25,27 +25,24 @@ def make_metric_matrices(results: Results, part: FigurePart) -> list[Matrix]:
     by_place = []
     for key, group in frame.groupby(MODEL, sort=False):
         means = group.pivot_table("value", "explainer", "metric", aggfunc="mean")
-        by_place.append((" / ".join(str(each) for each in key if each), kendall_matrix(_orient(results, means, names))))
-    matrices = [Matrix(f"Kendall τ, {title}", names, names, values) for title, values in by_place]
-    if len(by_place) > 1:
-        mean = np.nanmean([values for _, values in by_place], 0)
-        matrices.append(Matrix(f"Kendall τ, mean over {len(by_place)}", names, names, mean))
-    return matrices
+        means = means.reindex(columns=names)
+        for name in names:
+            if not results.get_card(name).higher_is_better:
+                means[name] *= -1
+        taus = kendall_matrix(means)
+        place = " / ".join(filter(None, map(str, key)))
+        by_place.append(Matrix(f"Kendall τ, {place}", names, names, taus))
+    if len(by_place) < 2:
+        return by_place
+    mean = np.nanmean([matrix.values for matrix in by_place], 0)
+    return [*by_place, Matrix(f"Kendall τ, mean over {len(by_place)}", names, names, mean)]
 
 
 def kendall_matrix(figures: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Return Kendall's τ [M, M] between the columns of `figures` [explainers, M], over explainers with both values."""
-    columns = [figures[name].to_numpy(dtype=np.float64) for name in figures]
-    known = [np.isfinite(column) for column in columns]
+    columns = figures.to_numpy(dtype=np.float64).T
     taus = np.empty((len(columns), len(columns)))
-    for i, j in np.ndindex(len(columns), len(columns)):
-        both = known[i] & known[j]
+    for i, j in np.ndindex(*taus.shape):
+        both = np.isfinite(columns[i]) & np.isfinite(columns[j])
         taus[i, j] = kendall_tau(columns[i][both], columns[j][both])
     return taus
-
-
-def _orient(results: Results, means: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    signs = {}
-    for name in names:
-        signs[name] = 1 if results.get_card(name).higher_is_better else -1
-    return means.reindex(columns=names).mul(pd.Series(signs))

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, check_choice, unknown
 from exegete.reports.tables.paper_table import render_markdown
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.spec.study_file import SCALES
@@ -64,11 +64,11 @@ def read_page_part(path: Path) -> PagePart:
         given = yaml.safe_load(head)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ExegeteError(f"{path} is no page part: expected a head between two lines of ---") from error
-    wrong = next((key for key in given if key not in KEYS), None) if isinstance(given, dict) and not before else ""
-    if wrong is not None:
-        raise unknown(f"key in the head of {path}", wrong, KEYS)
-    if given.get("scale", "small") not in SCALES:
-        raise unknown("scale", str(given["scale"]), SCALES)
+    if before or not isinstance(given, dict):
+        raise unknown(f"key in the head of {path}", "", KEYS)
+    for key in given:
+        check_choice(f"key in the head of {path}", key, KEYS)
+    check_choice("scale", str(given.get("scale", "small")), SCALES)
     studies = {name: path.parent / file for name, file in given.get("studies", {}).items()}
     first = head.count("\n") + 3
     return PagePart(path, str(given.get("title", "")), str(given.get("scale", "small")), studies, text, first)
@@ -98,8 +98,10 @@ def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
             lines.append(_fill_row(cells, columns, filler) if cells else filler.fill(line)[0])
         except ExegeteError as error:
             raise ExegeteError(f"{part.path}:{number}: {error}") from error
-    made = f"<!-- Made by `exegete study page {part.path.name}`: change that file, or run its studies. -->"
-    return "\n".join([*([f"# {part.title}", made, ""] if part.title else []), *lines])
+    if part.title:
+        made = f"<!-- Made by `exegete study page {part.path.name}`: change that file, or run its studies. -->"
+        lines = [f"# {part.title}", made, "", *lines]
+    return "\n".join(lines)
 
 
 def _split_cells(line: str) -> list[str]:
@@ -115,15 +117,18 @@ def _fill_row(cells: list[str], columns: list[str], filler: _PlaceholderFiller) 
     named = dict(zip(columns, range(len(cells)), strict=False))
     if HERE in named and (typed := TYPED_NUMBER.search(PLACEHOLDER.sub("", cells[named[HERE]]))):
         raise ExegeteError(f"the figure {typed[0]} was typed by hand: in the column {HERE!r} figures are placeholders")
-    filled = [filler.fill(cell) for cell in cells]
-    texts = [text for text, _ in filled]
-    if VERDICT not in named:
-        return f"|{'|'.join(texts)}|"
-    is_heading = columns == [cell.strip() for cell in cells] or set("".join(cells)) <= set(" :-")
-    if any(made is None for _, made in filled):
-        texts[named[VERDICT]] = f" {NOT_TESTED} ({NOT_RUN}) "
-    elif SIZE in named and not is_heading:
-        _fill_verdict(texts, named, [test for _, made in filled for test in made or ()])
+    texts, tests, is_complete = list[str](), list[tuple[Condition, Effect]](), True
+    for cell in cells:
+        text, made = filler.fill(cell)
+        texts.append(text)
+        tests += made or ()
+        is_complete = is_complete and made is not None
+    if VERDICT in named:
+        is_heading = columns == [cell.strip() for cell in cells] or set("".join(cells)) <= set(" :-")
+        if not is_complete:
+            texts[named[VERDICT]] = f" {NOT_TESTED} ({NOT_RUN}) "
+        elif SIZE in named and not is_heading:
+            _fill_verdict(texts, named, tests)
     return f"|{'|'.join(texts)}|"
 
 
@@ -161,10 +166,11 @@ class _PlaceholderFiller:
             condition = Condition.parse(fields[3]) if len(fields) == 4 else None
             if condition is None:
                 value = self.value(fields)
+            elif made := self._find_table(fields[0]).measure_claim(fields[1], fields[2], condition):
+                value = made[0]
+                tests.append((condition, made[1]))
             else:
-                made = self._find_table(fields[0]).measure_claim(fields[1], fields[2], condition)
-                value = made and made[0]
-                tests.extend([(condition, made[1])] if made else [])
+                value = None
             is_complete = is_complete and value is not None
             return NOT_RUN if value is None else value
 
@@ -181,8 +187,12 @@ class _PlaceholderFiller:
         if len(fields) == 1 and table in (figures := self.results[name].grid.study.file.figures):
             return "\n\n".join(_format_matrices(self.results[name], figures[table])) or None
         if len(fields) == 1:
-            made = [self._table(name, each) for each in ([table] if table else declared)]
-            return "\n\n".join(render_markdown(each.table).strip() for each in made if each.table.rows) or None
+            texts = []
+            for each in [table] if table else declared:
+                made = self._table(name, each).table
+                if made.rows:
+                    texts.append(render_markdown(made).strip())
+            return "\n\n".join(texts) or None
         if len(fields) not in (3, 4):
             raise ExegeteError(f"expected NAME:TABLE | ROW | COLUMN | FIELD, got {' | '.join(fields)}")
         return self._find_table(fields[0]).format_field(*fields[1:])
@@ -211,9 +221,7 @@ def _format_matrices(results: Results, part: FigurePart) -> Iterator[str]:
     from exegete.studies.tables.figures import make_agreement_matrices
 
     for matrix in make_agreement_matrices(results, part):
-        rows = [
-            [name, *(f"{value:.2f}" for value in line)]
-            for name, line in zip(matrix.rows, matrix.values.tolist(), strict=True)
-        ]
-        lines = [["", *matrix.columns], ["---", *["---:"] * len(matrix.columns)], *rows]
-        yield "\n".join([f"**{matrix.title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
+        lines = [["", *matrix.columns], ["---", *["---:"] * len(matrix.columns)]]
+        for name, values in zip(matrix.rows, matrix.values, strict=True):
+            lines.append([name, *map("{:.2f}".format, values)])
+        yield f"**{matrix.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from exegete.data.atomic_files import atomic_file
 from exegete.data.provenance import get_versions
 from exegete.errors import ExegeteError
-from exegete.reports.pages.study_page import render_study_page
+from exegete.reports.pages.html import render_study_page
 from exegete.reports.tables import paper_table
 from exegete.reports.tables.paper_table import PaperTable
 from exegete.studies.tables.results import Results
@@ -48,12 +48,13 @@ def write_report(results: Results, folder: Path) -> Path:
     for name, part in file.figures.items():
         figure = _make_figure(results, name)
         if figure is not None:
-            for ending in ("png", "pdf"):
+            # Without its date, a PDF of the same figures has the same bytes.
+            for ending, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
                 with atomic_file(folder / f"{name}.{ending}") as fresh:
-                    figure.savefig(
-                        fresh, format=ending, dpi=120, metadata={"CreationDate": None} if ending == "pdf" else None
-                    )
-            pictures.append((part.caption or name, _encode_png(figure)))
+                    figure.savefig(fresh, format=ending, dpi=120, metadata=metadata)
+            picture = BytesIO()
+            figure.savefig(picture, format="png", dpi=110)
+            pictures.append((part.caption or name, base64.b64encode(picture.getvalue()).decode()))
     facts = {"study": file.model_dump(exclude={"tables", "figures"}), "scale": results.grid.study.scale}
     page = render_study_page(
         file.title or file.name, file.notes, list(tables.values()), pictures, facts | {"versions": get_versions()}
@@ -74,10 +75,3 @@ def _make_figure(results: Results, name: str) -> Figure | None:
         logger.warning("figure %s: %s", name, error)
         return None
     return figure if figure.axes else None
-
-
-def _encode_png(figure: Figure) -> str:
-    """Return the figure as a PNG image in base64."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return base64.b64encode(buffer.getvalue()).decode()

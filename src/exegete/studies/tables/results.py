@@ -62,13 +62,10 @@ class Results:
 
     def find_runs(self, **where: Any) -> list[StudyRun]:
         """Return the finished judgements with these fields, without those of excluded models."""
-        found = []
-        for run in self.grid.runs:
-            is_asked = all(getattr(run, name) == value for name, value in where.items())
-            is_done = run.dataset and is_asked and self.store.is_done(run.cell.key)
-            if is_done and self.left_out.isdisjoint(run.cell.needs):
-                found.append(run)
-        return found
+        found = [run for run in self.grid.runs if run.dataset and self.left_out.isdisjoint(run.cell.needs)]
+        for name, value in where.items():
+            found = [run for run in found if getattr(run, name) == value]
+        return [run for run in found if self.store.is_done(run.cell.key)]
 
     def read_examples(self, run: StudyRun) -> pd.DataFrame:
         """Return a judgement's rows per example, with explainers and metrics under this study's names.
@@ -76,10 +73,12 @@ class Results:
         A result that has several names in the study has rows or columns under each of them.
         """
         frame = self.name_explainers(run, pd.read_parquet(self.store.cell_folder(run.cell.key) / RESULTS))
-        stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
         protocol = chain.from_iterable(each.figures for each in PROTOCOLS.values())
-        usual = {"example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol}
-        kept = frame[[name for name in frame.columns if name in usual]].assign(**stored)
+        usual = ["example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol]
+        kept = frame[frame.columns[frame.columns.isin(usual)]].copy()
+        for name, spec in self.grid.study.file.metrics.items():
+            if spec in frame.columns:
+                kept[name] = frame[spec]
         return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
 
     def name_explainers(self, run: StudyRun, frame: pd.DataFrame) -> pd.DataFrame:
@@ -96,17 +95,19 @@ def collect_results(grid: RunGrid, store: Store) -> Results:
     """Return the figures of a grid's finished runs, without models that missed the constraint of their training."""
     empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
     done = [run for run in grid.runs if store.is_done(run.cell.key)]
-    trained = [run for run in done if not run.dataset]
-    missed = frozenset(run.cell.key for run in trained if is_infeasible(store.cell_folder(run.cell.key)))
-    kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
-    rows: list[tuple[Any, ...]] = []
-    for run in kept:
-        rows += _figure_rows(empty, run)
-    titles = {run.title for run in kept}
+    missed = set[str]()
+    for run in done:
+        if not run.dataset and is_infeasible(store.cell_folder(run.cell.key)):
+            missed.add(run.cell.key)
+    rows, titles = list[tuple[Any, ...]](), set[str]()
+    for run in done:
+        if missed.isdisjoint({run.cell.key, *run.cell.needs}):
+            rows += _figure_rows(empty, run)
+            titles.add(run.title)
     for run, *figure in compute_comparisons(grid, store):
         if run.title in titles:
             rows.append((run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, *figure))
-    return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), missed)
+    return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), frozenset(missed))
 
 
 def is_infeasible(folder: Path) -> bool:
@@ -125,9 +126,11 @@ def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
         record = results.store.read_record(run.cell.key) or {}
         yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
         return
-    for name, value in () if run.partly else read_numbers(folder / FIGURES):
-        yield (*place, run.dataset, run.judgement, "", name, value)
+    if not run.partly:
+        for name, value in read_numbers(folder / FIGURES):
+            yield (*place, run.dataset, run.judgement, "", name, value)
     if (folder / RESULTS).exists():
         means = results.read_examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
         for explainer, row in means.iterrows():
-            yield from ((*place, run.dataset, run.judgement, explainer, name, row[name]) for name in means.columns)
+            for figure, mean in row.items():
+                yield (*place, run.dataset, run.judgement, explainer, figure, mean)

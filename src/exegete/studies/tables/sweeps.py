@@ -38,7 +38,7 @@ def make_sweep_curves(results: Results, part: FigurePart) -> list[Curve]:
     rest = [name for name in ("training", "model", "dataset", "explainer") if name != part.over]
     # A run that several judgements share counts once.
     frame = frame.drop_duplicates([*RUN, "dataset", "explainer", "metric"])
-    return _make_curves(frame, [name for name in rest if frame[name].nunique() > 1], part.over.rpartition(".")[2])
+    return _make_curves(frame, rest, part.over.rpartition(".")[2])
 
 
 def make_history_curves(results: Results, part: FigurePart) -> list[Curve]:
@@ -56,17 +56,18 @@ def make_history_curves(results: Results, part: FigurePart) -> list[Curve]:
     frame = pd.DataFrame(rows, columns=["training", "model", "recipe", "metric", "x", "value"])
     if frame.empty:
         raise ExegeteError(f"no finished run has logged {' or '.join(part.metrics)}")
-    return _make_curves(frame, [name for name in ("training", "model", "recipe") if frame[name].nunique() > 1], "step")
+    return _make_curves(frame, ["training", "model", "recipe"], "step")
 
 
-def _make_curves(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Curve]:
-    """Return one curve per metric and combination of the fields."""
-    curves = []
+def _make_curves(frame: pd.DataFrame, fields: Sequence[str], label: str) -> list[Curve]:
+    """Return one curve per metric and combination of those fields that have several values."""
+    curves, by = [], [name for name in fields if frame[name].nunique() > 1]
     for key, group in frame.groupby(["metric", *by], sort=False):
         grid = group.groupby("x")["value"].agg(["mean", "std"]).fillna(0.0)
         mean, spread = grid["mean"].to_numpy(), grid["std"].to_numpy()
-        series = " / ".join(str(each) for each in key[1:] if each) or str(key[0])
-        curves.append(Curve(series, str(key[0]), grid.index.to_numpy(), mean, mean - spread, mean + spread, label))
+        metric, *others = map(str, key)
+        series = " / ".join(filter(None, others)) or metric
+        curves.append(Curve(series, metric, grid.index.to_numpy(), mean, mean - spread, mean + spread, label))
     return curves
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from exegete.reports.tables.leaderboard import Counts, Floats
+from exegete.reports.tables.leaderboard import Counts, Floats, make_leaderboard
 from exegete.reports.tables.paper_table import EXAMPLES, PaperTable
 from exegete.reports.tables.significance import (
     Summands,
@@ -18,10 +19,12 @@ from exegete.reports.tables.significance import (
     paired_test,
     prediction_summands,
 )
+from exegete.studies.runs.study_run import StudyRun
 from exegete.studies.spec.schema import Significance, TablePart
 from exegete.studies.tables.layout import (
     RUN,
     Entry,
+    TableLayout,
     cell_values,
     center_and_spread,
     format_entry,
@@ -29,7 +32,6 @@ from exegete.studies.tables.layout import (
     lay_out_table,
     repeat_single_run,
 )
-from exegete.studies.tables.over_examples import make_example_table
 from exegete.studies.tables.results import Results
 
 
@@ -74,12 +76,12 @@ def _rank_cells(
     ranks = np.zeros(center.shape, dtype=np.int64)
     for at, column in enumerate(columns):
         cards = [get_card(results, part, row, column) for row in rows]
-        for name in {card.name for card in cards}:
-            mine = np.array([card.name == name for card in cards]) & np.isfinite(center[:, at])
-            sign = 1 if next(card for card in cards if card.name == name).higher_is_better else -1
+        names = np.array([card.name for card in cards])
+        for name, card in dict(zip(names, cards, strict=True)).items():
+            mine = (names == name) & np.isfinite(center[:, at])
             if mine.sum() > 1:
                 # Equal values share a place, and the place after them is not skipped.
-                goodness = sign * center[mine, at]
+                goodness = center[mine, at] if card.higher_is_better else -center[mine, at]
                 distinct = np.unique(goodness)
                 places = len(distinct) - np.searchsorted(distinct, goodness)
                 ranks[mine, at] = np.where(places <= 2, places, 0)
@@ -132,11 +134,10 @@ def _compare_quartiles(
     values = cell_values(figures, part, rows, columns)
     for (i, j), own in values.items():
         against = _reference_row(rows[i], rows, how.against)
-        other = None if against is None else values.get((rows.index(against), j))
-        if other is not None:
-            (_, low, high), (_, bottom, top) = (
-                center_and_spread(np.asarray(each, np.float64), "median [25–75]") for each in (own, other)
-            )
+        if against is not None and (rows.index(against), j) in values:
+            other = values[rows.index(against), j]
+            _, low, high = center_and_spread(np.asarray(own, np.float64), "median [25–75]")
+            _, bottom, top = center_and_spread(np.asarray(other, np.float64), "median [25–75]")
             higher_is_better = get_card(results, part, rows[i], columns[j]).higher_is_better
             marked[i, j] = low > top if higher_is_better else high < bottom
     return marked, f"† better than {how.against}: their ranges from first to third quartile do not overlap."
@@ -146,8 +147,11 @@ def _reference_row(row: Entry, rows: Sequence[Entry], against: str) -> Entry | N
     """Return the row that differs from `row` by the value `against` alone; None for that row itself, or without one."""
     if against in row:
         return None
-    near = ((*row[:place], against, *row[place + 1 :]) for place in range(len(row)))
-    return next((entry for entry in near if entry in rows), None)
+    for place in range(len(row)):
+        entry = (*row[:place], against, *row[place + 1 :])
+        if entry in rows:
+            return entry
+    return None
 
 
 def pair_summands(
@@ -163,21 +167,28 @@ def pair_summands(
 
     `repeat_single`: pair the only run of a row with each run of the other row.
     """
-    found = [_select_lines(part, figures, row, column) for row in rows]
+    first, second = _select_lines(part, figures, rows[0], column), _select_lines(part, figures, rows[1], column)
     if repeat_single:
-        found = list(repeat_single_run(*found))
-    seeds = sorted(found[0].keys() & found[1].keys())
-    both = [tuple(_run_summands(results, lines[seed]) for lines in found) for seed in seeds]
-    return [(one, other) for one, other in both if one is not None and other is not None]
+        first, second = repeat_single_run(first, second)
+    pairs = []
+    for seed in sorted(first.keys() & second.keys()):
+        one, other = _run_summands(results, first[seed]), _run_summands(results, second[seed])
+        if one is not None and other is not None:
+            pairs.append((one, other))
+    return pairs
 
 
 def count_judged(results: Results, part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> int | None:
     """Return the number of examples that a cell's first run was judged on; None for figures of training."""
-    line = next(iter(_select_lines(part, figures, row, column).values()))
-    runs = (
-        results.find_runs(**{name: line[name] for name in (*RUN, "dataset", "judgement")}) if line["judgement"] else []
-    )
+    runs = _find_judged_runs(results, next(iter(_select_lines(part, figures, row, column).values())))
     return len(results.read_predictions(runs[0])) if runs else None
+
+
+def _find_judged_runs(results: Results, line: Mapping[Hashable, Any]) -> list[StudyRun]:
+    """Return the runs that judged a figure; none for figures of training."""
+    if not line["judgement"]:
+        return []
+    return results.find_runs(**{name: line[name] for name in (*RUN, "dataset", "judgement")})
 
 
 def _select_lines(part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> dict[int, dict[Hashable, Any]]:
@@ -190,14 +201,51 @@ def _select_lines(part: TablePart, figures: pd.DataFrame, row: Entry, column: En
 
 def _run_summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
     """Return the per-example summands of a figure; None for figures of training, whose summands are not stored."""
-    fields = {name: line[name] for name in (*RUN, "dataset", "judgement")}
-    runs = results.find_runs(**fields) if line["judgement"] else []
     explainer = line["explainer"]
-    run = next((each for each in runs if explainer in each.explainers or not (explainer or each.partly)), None)
-    if run is None:
-        return None
-    if not explainer:
-        return prediction_summands(line["metric"], results.read_predictions(run))
-    rows = results.read_examples(run)
-    rows = rows[rows["explainer"] == explainer].sort_values("example")
-    return metric_summands(rows[line["metric"]].to_numpy(), rows["example"].to_numpy())
+    for run in _find_judged_runs(results, line):
+        if explainer in run.explainers:
+            rows = results.read_examples(run)
+            rows = rows[rows["explainer"] == explainer].sort_values("example")
+            return metric_summands(rows[line["metric"]].to_numpy(), rows["example"].to_numpy())
+        if not explainer and not run.partly:
+            return prediction_summands(line["metric"], results.read_predictions(run))
+    return None
+
+
+def make_example_table(results: Results, name: str, layout: TableLayout) -> PaperTable:
+    """Return the table, best by the first metric first; rank 1: the best of a column and all that are tied with it.
+
+    Raises:
+        ExegeteError: rows other than explainers, columns other than metrics, or several datasets or models.
+    """
+    part, figures = layout.part, layout.figures
+    fields = ["training", "model", "recipe", "dataset", "judgement"]
+    groups = figures[fields].drop_duplicates()
+    if part.rows != ["explainer"] or part.columns != ["metric"] or len(groups) > 1:
+        message = f"'{EXAMPLES}' is of explainers by metrics, for one training, model, recipe, dataset and judgement"
+        raise results.grid.study.error(("tables", name), message)
+    columns = [column for (column,) in layout.columns]
+    rows = [explainer for (explainer,) in layout.rows]
+    frame = pd.DataFrame(columns=["explainer", "example", *columns])
+    for place in groups.itertuples(index=False):
+        runs = results.find_runs(**dict(zip(fields, place, strict=True)))
+        frame = pd.concat([results.read_examples(run) for run in runs])
+    # Over seeds first, since an example judged in several runs is still one example for the bootstrap.
+    means = frame.groupby(["explainer", "example"], sort=False)[columns].mean().reset_index()
+    means = means[means["explainer"].isin(rows)].rename(columns={"explainer": "method"})
+    cards = [replace(get_card(results, part, layout.rows[0], (column,)), name=column) for column in columns]
+    board = make_leaderboard(means, cards)
+    return PaperTable(
+        title=part.caption or name,
+        head="explainer",
+        rows=[format_entry(results, part, part.rows, (row,)) for row in board.rows],
+        columns=[format_entry(results, part, part.columns, (column,)) for column in columns],
+        center=board.mean * part.scale,
+        low=board.low * part.scale,
+        high=board.high * part.scale,
+        count=board.count,
+        rank=board.best.astype(np.int64) * part.mark_best,
+        marked=np.zeros(board.mean.shape, dtype=np.bool_),
+        form=part.show,
+        digits=part.decimals,
+    )

@@ -21,7 +21,7 @@ from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
 from exegete.studies.runs.run_cell import CellResult, try_cell
-from exegete.studies.runs.store import Cell
+from exegete.studies.runs.store import Cell, available_cores
 
 GRACE = 120.0
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -50,7 +50,7 @@ class LocalWorkers:
     def __init__(self, root: Path, count: int = 1, threads: int | None = None, gpus: int | None = None) -> None:
         self.root = root
         self.threads = threads or max(1, available_cores() // count)
-        self.gpus = _count_gpus() if gpus is None else gpus
+        self.gpus = torch.cuda.device_count() if gpus is None else gpus
         self.workers = [self._start_process(number) for number in range(count)]
 
     @property
@@ -60,7 +60,7 @@ class LocalWorkers:
 
     def start(self, cell: Cell) -> None:
         """Send a cell to an idle process; a dead process is replaced first."""
-        number = next(number for number, worker in enumerate(self.workers) if worker.cell is None)
+        number = [worker.cell for worker in self.workers].index(None)
         if not self.workers[number].process.is_alive():
             self.workers[number] = self._start_process(number)
         worker = self.workers[number]
@@ -73,13 +73,15 @@ class LocalWorkers:
 
     def wait(self, seconds: float) -> list[CellResult]:
         """Return the cells that have ended, including those whose process died."""
-        busy = [worker for worker in self.workers if worker.cell is not None]
-        if not busy:
+        signs = list[Connection | int]()
+        for worker in self.workers:
+            if worker.cell is not None:
+                # A dead worker's own children may keep its pipe open, so the process itself is watched as well.
+                signs += [worker.pipe, worker.process.sentinel]
+        if not signs:
             time.sleep(seconds)
             return []
-        signs: list[Connection | int] = [worker.pipe for worker in busy]
-        # A dead worker's own children may keep its pipe open, so the process itself is watched as well.
-        wait([*signs, *(worker.process.sentinel for worker in busy)], seconds)
+        wait(signs, seconds)
         results = [self._collect_result(number, worker) for number, worker in enumerate(self.workers)]
         return [result for result in results if result is not None]
 
@@ -192,17 +194,6 @@ def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _count_gpus() -> int:
-    return torch.cuda.device_count()
 
 
 def _gpu_name(number: int) -> str:

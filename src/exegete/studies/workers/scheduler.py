@@ -151,10 +151,10 @@ class _Queue:
     def fail_dependants(self, report: Callable[[Cell, CellResult], None]) -> None:
         """Fail the waiting cells that need a failed one."""
         for key in list(self.waiting):
-            failed = next((need for need in self.cells[key].needs if need in self.outcome.failed), None)
-            if failed is not None:
+            failed = [need for need in self.cells[key].needs if need in self.outcome.failed]
+            if failed:
                 self.waiting.remove(key)
-                name = self.cells[failed].title if failed in self.cells else failed
+                name = self.cells[failed[0]].title
                 self.outcome.failed[key] = f"needs {name!r}, which failed"
                 report(self.cells[key], CellResult(key, "failed", self.outcome.failed[key]))
 

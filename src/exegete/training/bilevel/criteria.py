@@ -64,16 +64,15 @@ class CriterionTrainer(ObjectiveTrainer):
         `constant_explanations` is the share of explanations whose scores are all equal.
         """
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
-        values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
+        batches = list(self._batches(sample_evenly(data, AUXILIARY_ROWS))) if judged else []
         self._constant: list[Tensor] = []
-        for batch in self._batches(sample_evenly(data, AUXILIARY_ROWS)) if judged else ():
+        figures, means = dict[str, float](), dict[str, float]()
+        for each in judged:
             with self.accelerator.autocast():
-                for each in judged:
-                    values[each.name].append(self._evaluate_criterion(each, batch).cpu())
-        means = {}
-        for name, found in values.items():
-            means[name] = summarize_criterion(name, self.explained.task.name, torch.cat(found))
-        figures = {f"criterion_{name}": value for name, value in means.items()} | {"criterion": sum_criteria(means)}
+                found = torch.cat([self._evaluate_criterion(each, batch).cpu() for batch in batches])
+            means[each.name] = summarize_criterion(each.name, self.explained.task.name, found)
+            figures[f"criterion_{each.name}"] = means[each.name]
+        figures["criterion"] = sum_criteria(means)
         if self._constant:
             figures["constant_explanations"] = float(torch.cat(self._constant).double().mean())
         return figures
@@ -81,8 +80,8 @@ class CriterionTrainer(ObjectiveTrainer):
     def _evaluate_criterion(self, criterion: Criterion, batch: Batch) -> Tensor:
         """Return the metric's values [B]; for simulatability the answers of student and model [B, 2, …]."""
         if isinstance(criterion, Simulatability):
-            answers = [criterion.student.network.explained, self.explained]
-            return torch.stack([_predict(model, batch) for model in answers], 1)
+            student = criterion.student.network.explained
+            return torch.stack([_predict(student, batch), _predict(self.explained, batch)], 1)
         scores, judge = criterion.explainer.attribute(self.explained, batch), CRITERION_METRICS[criterion.name]
         values = judge.evaluate(self.explained, batch, scores)[judge.name]
         # Scores that are all equal rank nothing: a metric would rank the words by their place in the text.
@@ -102,12 +101,14 @@ class CriterionTrainer(ObjectiveTrainer):
         """Create the optimizer, with a parameter group for the learned parameters of each objective."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         for objective in self.module.objectives:
-            learned = dict(self.module.learned.items()).get(objective.name)
-            own = []
-            if learned is not None:
-                own = [weight for weight in learned.parameters() if weight.requires_grad]
+            if objective.name not in self.module.learned:
+                continue
+            own = [weight for weight in self.module.learned[objective.name].parameters() if weight.requires_grad]
             if own:
-                _remove_from_groups(optimizer, own)
+                # A set finds tensors by identity: `in` a list would compare them by value.
+                learned = set(own)
+                for group in optimizer.param_groups:
+                    group["params"] = [weight for weight in group["params"] if weight not in learned]
                 rate = self.args.learning_rate * objective.lr_multiplier
                 optimizer.add_param_group({"params": own, "lr": rate, "weight_decay": 0.0})
         return optimizer
@@ -163,11 +164,15 @@ def has_variance(scores: Tensor, content: Tensor) -> Tensor:
 
 def sum_criteria(means: Mapping[str, float]) -> float:
     """Return the sum of the criteria's figures, with reversed signs of metrics for which lower is better."""
-    # A metric that is undefined for all dev data counts as the worst value, −1.
     total = 0.0
     for name, value in means.items():
-        sign = 1 if _higher_is_better(name) else -1
-        total += -1.0 if math.isnan(value) else sign * value
+        # A metric that is undefined for all dev data counts as the worst value.
+        if math.isnan(value):
+            total -= 1.0
+        elif _higher_is_better(name):
+            total += value
+        else:
+            total -= value
     return total
 
 
@@ -181,11 +186,3 @@ def _predict(model: ExplainedModel, batch: Batch) -> Tensor:
     if model.task.name == "regression":
         return model.probabilities(batch)[:, 0]
     return model.predict(batch)
-
-
-def _remove_from_groups(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
-    """Remove weights from the optimizer's parameter groups."""
-    # By identity: `in` would compare tensors by value.
-    gone = {id(weight) for weight in weights}
-    for group in optimizer.param_groups:
-        group["params"] = [weight for weight in group["params"] if id(weight) not in gone]

@@ -34,10 +34,11 @@ class InnerOptimizer:
     def for_rows(self, name: str, rows: Tensor) -> InnerOptimizer:
         """Return the same optimizer, reduced to some rows of one weight."""
         group, state = self.kept[name]
-        own = {}
+        own = dict(state)
         for key, value in state.items():
             # Moments have a row per row of the weight; the step count is a scalar.
-            own[key] = value[rows] if isinstance(value, Tensor) and value.ndim else value
+            if isinstance(value, Tensor) and value.ndim:
+                own[key] = value[rows]
         return replace(self, kept={**self.kept, name: (group, own)})
 
     @torch.no_grad()
@@ -60,7 +61,8 @@ class InnerOptimizer:
         if self.rule is _sgd_step:
             return slope.mul_(-group["lr"] * _undampened_share(group, state))
         # Adam: θ' = θ − rate·mean/scale, so ∂θ'/∂g = −rate·((1 − β₁)/scale − mean·∂scale/∂g/scale²).
-        gradient = _add_weight_decay(gradient, weight, group) if self.rule is _adam_step else gradient
+        if self.rule is _adam_step:
+            gradient = _add_weight_decay(gradient, weight, group)
         moments = _update_moments(gradient, group, state)
         curved = moments.mean.mul_(gradient).div_(moments.root).div_(moments.scale).mul_(-moments.bend)
         return slope.mul_(curved.add_(1 - group["betas"][0]).div_(moments.scale)).mul_(-moments.rate)
@@ -82,16 +84,15 @@ def make_inner_optimizer(optimizer: Any, weights: Mapping[str, Tensor]) -> Inner
     rule = RULES.get(type(bare))
     if rule is None:
         raise unknown("inner optimizer", type(bare).__name__, [kind.__name__ for kind in RULES])
-    groups = {}
+    groups, kept = dict[Tensor, Settings](), dict[str, tuple[Settings, Settings]]()
     for group in bare.param_groups:
-        if any(group.get(name) for name in ("amsgrad", "maximize", "nesterov")):
+        if group.get("amsgrad") or group.get("maximize") or group.get("nesterov"):
             raise ExegeteError("amsgrad, maximize and nesterov are not supported for a student's optimizer")
-        for weight in group["params"]:
-            groups[id(weight)] = group
-    foreign = next((name for name, weight in weights.items() if id(weight) not in groups), None)
-    if foreign is not None:
-        raise ExegeteError(f"the optimizer does not step {foreign}")
-    kept = {name: (groups[id(weight)], bare.state.get(weight, {})) for name, weight in weights.items()}
+        groups |= dict.fromkeys(group["params"], group)
+    for name, weight in weights.items():
+        if weight not in groups:
+            raise ExegeteError(f"the optimizer does not step {name}")
+        kept[name] = (groups[weight], bare.state.get(weight, {}))
     return InnerOptimizer(rule, kept)
 
 
@@ -107,8 +108,9 @@ def _sgd_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings
 def _undampened_share(group: Settings, state: Settings) -> float:
     """Return the share of a gradient that enters SGD's step, which is 1 without dampening."""
     # As in torch, the first step with momentum is not dampened.
-    moving = group["momentum"] and state.get("momentum_buffer") is not None
-    return 1.0 - float(group["dampening"]) if moving else 1.0
+    if not group["momentum"] or state.get("momentum_buffer") is None:
+        return 1.0
+    return 1.0 - float(group["dampening"])
 
 
 def _adam_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:

@@ -214,12 +214,7 @@ class LookaheadStep:
         return found[0], loss.detach()
 
     def _inner_gradients(
-        self,
-        batch: Batch,
-        teacher_explanation: Tensor,
-        seed: int,
-        weights: Mapping[str, Tensor],
-        graph: bool = False,
+        self, batch: Batch, teacher_explanation: Tensor, seed: int, weights: Mapping[str, Tensor], graph: bool = False
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the gradients of the student's loss by name, and the factor of clipping."""
         with seeded_random_state(seed):

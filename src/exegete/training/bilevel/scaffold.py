@@ -18,7 +18,7 @@ from exegete.explainers.learned.learned_attention import LearnedAttention, softm
 from exegete.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Capture, ExplainedModel
-from exegete.models.outputs import to_float32
+from exegete.models.batch import to_float32
 from exegete.objectives import Objective, TrainingStep
 from exegete.training.bilevel.lookahead import clip_factor
 from exegete.training.bilevel.meta_gradient import explanation_divergence
@@ -144,8 +144,10 @@ class Scaffolding(Objective):
                 "explanations: give both the same tokenizer, or train the student without any (explainer none)"
             )
         kind: Any = EXPLAINERS[self.student_explainer]
-        settings = {"layers": self.layers} if kind is ParameterisedAttention else {}
-        own = kind.for_model(student, normaliser=self.normaliser, special_tokens=self.special_tokens, **settings)
+        settings: dict[str, Any] = {"normaliser": self.normaliser, "special_tokens": self.special_tokens}
+        if kind is ParameterisedAttention:
+            settings["layers"] = self.layers
+        own = kind.for_model(student, **settings)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
 
     @property
@@ -161,9 +163,10 @@ class Scaffolding(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """The settings, without the learned weights."""
-        names = ("method", "weight", "normaliser", "student_explainer", "layers", "special_tokens", "source")
-        outer = ("lookahead", "interval", "rate", "max_norm") if self.teacher is not None else ()
-        return {name: getattr(self, name) for name in (*names, *outer)}
+        names = ["method", "weight", "normaliser", "student_explainer", "layers", "special_tokens", "source"]
+        if self.teacher is not None:
+            names += ["lookahead", "interval", "rate", "max_norm"]
+        return {name: getattr(self, name) for name in names}
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Compute KL(e_T ‖ e_S), a scalar; 0 for a batch without the teacher's explanations."""

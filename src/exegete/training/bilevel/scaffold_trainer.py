@@ -49,9 +49,13 @@ class ScaffoldTrainer(ObjectiveTrainer):
         **kwargs: Any,
     ) -> None:
         prepared: list[Objective] = []
+        self.scaffolding: Scaffolding | None = None
         for objective in objectives:
-            prepared.append(objective.prepare_for(model) if isinstance(objective, Scaffolding) else objective)
-        self.scaffolding = next((each for each in prepared if isinstance(each, Scaffolding)), None)
+            if isinstance(objective, Scaffolding):
+                self.scaffolding = objective.prepare_for(model)
+                prepared.append(self.scaffolding)
+            else:
+                prepared.append(objective)
         if self.scaffolding is not None and args.gradient_checkpointing:
             # The student's passes skip positions that no answer depends on, which checkpointing would run again.
             raise ExegeteError("gradient checkpointing does not apply to students: set gradient_checkpointing=False")
@@ -158,11 +162,9 @@ class ScaffoldTrainer(ObjectiveTrainer):
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Return the figures against people's labels if there are any, and the simulatability of the teacher."""
-        gold, task = restore_gold(dataset), self.explained.task.name
-        figures = super().score_predictions(predicted, dataset if gold is None else gold)
-        return figures | {
-            "simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(dataset))
-        }
+        task, gold = self.explained.task.name, restore_gold(dataset)
+        sim = simulatability(task, compare_form(task, predicted), get_teacher_answers(dataset))
+        return super().score_predictions(predicted, gold or dataset) | {"simulatability": sim}
 
     def _loss_and_terms(self) -> dict[str, float]:
         """Return the figures without the scaffolding term, since dev data has no explanations of the teacher."""

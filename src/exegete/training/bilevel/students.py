@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -101,7 +101,9 @@ class Teaching:
             beside = folder.with_name(f"{folder.name}-learned")
             first = replace(self, retrain=False).train_student(deepcopy(model), train, dev, beside, options)
             first.require_finished("learning the explainer")
-            return self.with_learned_explainer(first.output_dir).train_student(model, train, dev, folder, options)
+            learned = f"parameterised_attention:{first.output_dir / 'teacher_explainer'}"
+            second = replace(self, explainer=learned, retrain=False)
+            return second.train_student(model, train, dev, folder, options)
         teaching = self.with_max_length(options.max_length)
         return teaching.run(model, teaching.label_data(train), teaching.label_data(dev), folder, options)
 
@@ -115,7 +117,11 @@ class Teaching:
         objectives: Sequence[Objective] | None = None,
     ) -> TrainResult:
         """Train a student on data labelled by the teacher; `objectives` may be made of more data than `train`."""
-        _require_varied(self.teacher, dev)
+        if self.teacher.task.name == "regression" and np.ptp(get_teacher_answers(dev)) == 0:
+            raise ExegeteError(
+                "the teacher gives every row of the dev data the same value, with which no correlation is defined: "
+                "give other dev data, or another teacher"
+            )
         if is_from_scratch(model):
             # A student reads the teacher's tokens; a tokenizer made from the data would have others.
             options = options.fill_defaults({}, processing_class=self.teacher.processing_class)
@@ -150,10 +156,16 @@ class Teaching:
             raise ExegeteError(
                 f"an explainer is learned through a student's parameterised_attention, not {self.student_explainer}"
             )
-        method = make_static_explainer("untrained" if learns else self.explainer, self.teacher, self.normaliser)
+        name, compute_values = self.explainer, _compute_explanations
+        if learns:
+            name, compute_values = "untrained", _compute_head_logits
+        method = make_static_explainer(name, self.teacher, self.normaliser)
         if isinstance(method, torch.nn.Module):
             method.to(self.teacher.device)
-        compute = partial(_compute_head_logits if learns else _compute_explanations, self.teacher, method)
+        layers: Literal["all", "last"] = "all"
+        if self.explainer in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last"):
+            layers = "last"
+        compute = partial(compute_values, self.teacher, method)
         scaffolding = Scaffolding(
             method=self.explainer,
             teacher_outputs=teacher_outputs(self.teacher, data, compute, folder),
@@ -161,7 +173,7 @@ class Teaching:
             weight=default_weight(method) if self.weight is None else self.weight,
             normaliser=self.normaliser,
             student_explainer=self.student_explainer,
-            layers="last" if _uses_last_layer(self.explainer, method) else "all",
+            layers=layers,
             special_tokens=getattr(method, "special_tokens", True),
             lookahead=self.lookahead,
             interval=self.interval,
@@ -171,18 +183,15 @@ class Teaching:
         )
         return CrossEntropy(), scaffolding
 
-    def with_learned_explainer(self, folder: Path) -> Teaching:
-        """Return a copy with the explainer that a run learned, as a static explainer."""
-        return replace(self, explainer=f"parameterised_attention:{folder / 'teacher_explainer'}", retrain=False)
-
 
 def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     """Return a student's `simulatability` on labelled data, and the task's figures against people's labels."""
     data, task = align_labels(model, data), model.task.name
-    predicted = predict_answers(model, data)
-    gold = restore_gold(data)
-    figures = {} if gold is None else evaluation.score(task, predicted, gold)
-    return {"simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(data))} | figures
+    predicted, gold = predict_answers(model, data), restore_gold(data)
+    figures = {"simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(data))}
+    if gold is not None:
+        figures |= evaluation.score(task, predicted, gold)
+    return figures
 
 
 def train_students(
@@ -219,15 +228,17 @@ def train_students(
     """
     options = RunOptions.with_overrides(options, overrides)
     teaching = teaching.with_max_length(options.max_length)
-    train, chosen_on, last = (teaching.label_data(data) for data in (pool, dev, test))
+    train, chosen_on, last = map(teaching.label_data, (pool, dev, test))
     if max(sizes) > len(train):
         raise ExegeteError(f"the pool has {len(train)} rows, fewer than {max(sizes)}")
     rows = []
     for name in explainers:
         # The explanations are computed once per explainer, and only if a student is left to train.
         one, terms = replace(teaching, explainer=name), None
+        # Some characters of specs are not allowed in the name of a folder.
+        safe_name = re.sub(r"[^\w.-]", "-", name)
         for size, seed in product(sizes, seeds):
-            folder = Path(output_dir) / f"{_to_file_name(name)}-{size}-{seed}"
+            folder = Path(output_dir) / f"{safe_name}-{size}-{seed}"
             if not (folder / FIGURES_FILE).exists():
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
                 terms = terms or one.make_objectives(train, Path(output_dir))
@@ -252,20 +263,3 @@ def _compute_explanations(teacher: ExplainedModel, method: Explainer, batch: Bat
     return normalize_scores(
         method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended
     )[:, None]
-
-
-def _uses_last_layer(name: str, method: Explainer) -> bool:
-    return name in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last")
-
-
-def _require_varied(teacher: ExplainedModel, chosen_on: Dataset) -> None:
-    if teacher.task.name == "regression" and np.ptp(get_teacher_answers(chosen_on)) == 0:
-        raise ExegeteError(
-            "the teacher gives every row of the dev data the same value, with which no correlation is defined: give "
-            "other dev data, or another teacher"
-        )
-
-
-def _to_file_name(name: str) -> str:
-    """Replace the characters that are not safe in a folder's name."""
-    return re.sub(r"[^\w.-]", "-", name)

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.batches import make_batches
 from exegete.models import Batch, ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.models.encoding.labels import renumber_labels
-from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
 from exegete.training.loop.data import Collator
 
@@ -46,8 +45,10 @@ class RowCollator(Collator):
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
         """Return {"batch", "rows" [B]}, without "rows" for data that has no numbers."""
-        numbers = {"rows": torch.tensor([row[ROW] for row in rows])} if ROW in rows[0] else {}
-        return super().__call__(rows) | numbers
+        batch: dict[str, Any] = dict(super().__call__(rows))
+        if ROW in rows[0]:
+            batch["rows"] = torch.tensor([row[ROW] for row in rows])
+        return batch
 
 
 class TeacherOutputs:
@@ -112,27 +113,21 @@ def teacher_outputs(
         return TeacherOutputs(np.memmap(file, np.float32, "r", shape=(filled, channels)), starts, lengths)
 
 
+def _select_inputs(data: Dataset) -> Dataset:
+    """Return the columns that a model reads, without labels and rationales."""
+    return data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names])
+
+
 def encode_batches(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], Batch]]:
     """Yield the data in batches of similar length, with the numbers of their examples."""
-    rows = list(data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names]))
+    rows = list(_select_inputs(data))
     for indices in make_batches(model, rows):
         yield indices, model.encode([rows[index] for index in indices])
 
 
-@torch.no_grad()
 def predict_answers(model: ExplainedModel, data: Dataset) -> Array:
     """Return a model's answers in the data's order, see `evaluation.compute_predictions`."""
-    by_row: dict[int, Any] = {}
-    with model.evaluation_mode():
-        for indices, batch in encode_batches(model, data):
-            predicted = (
-                evaluation.compute_predictions(model, batch, require_finite_logits(model(batch).logits))
-                .float()
-                .cpu()
-                .numpy()
-            )
-            by_row.update(zip(indices, predicted, strict=True))
-    return np.stack([by_row[index] for index in range(len(data))])
+    return evaluation.predict_rows(model, _select_inputs(data))
 
 
 def compare_form(task: str, predicted: Array) -> Array:
@@ -158,11 +153,11 @@ def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
         raise ExegeteError("students learn one class, a value or a span per example, not several labels at once")
     labels = compare_form(task, predict_answers(teacher, data))
     column = "answer" if task == "span" else "label"
-    kept = data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names])
+    kept = _select_inputs(data)
     if task == "span":
         spans = []
-        for start, end in labels:
-            spans.append([] if start == end else [[int(start), int(end)]])
+        for start, end in labels.tolist():
+            spans.append([] if start == end else [[start, end]])
         kept = kept.add_column(column, spans, feature=List(List(Value("int32"))))
     else:
         feature = Value("float32")
@@ -188,8 +183,5 @@ def restore_gold(data: Dataset) -> Dataset | None:
 def get_teacher_answers(data: Dataset) -> Array:
     """Return the teacher's answers in a student's data, in the form of `compare_form`."""
     if "answer" in data.column_names:
-        answers = []
-        for spans in data["answer"][:]:
-            answers.append(spans[0] if spans else (0, 0))
-        return np.array(answers)
+        return np.array([spans[0] if spans else (0, 0) for spans in data["answer"][:]])
     return np.asarray(data["label"][:])

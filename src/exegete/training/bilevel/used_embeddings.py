@@ -27,12 +27,14 @@ class UsedEmbeddings:
         self.layer = model.embedding
         self.table: Tensor | None = None
         # Decoders do not look up their ids unchanged.
-        if isinstance(self.layer, nn.Embedding) and model.modality == "text" and not model.is_decoder:
-            self.table = None if self.layer.max_norm or self.layer.sparse else self.layer.weight
+        is_looked_up = model.modality == "text" and not model.is_decoder
+        if is_looked_up and isinstance(self.layer, nn.Embedding) and not (self.layer.max_norm or self.layer.sparse):
+            self.table = self.layer.weight
         if self.table is not None:
             # A model may add padding of its own, as for windows of attention.
             padding = torch.tensor([model.pad_id], device=self.table.device)
-            self.used = torch.cat([*(batch.inputs["input_ids"].flatten() for batch in batches), padding]).unique()
+            ids = [batch.inputs["input_ids"].flatten() for batch in batches]
+            self.used = torch.cat([*ids, padding]).unique()
             # The index of an unused word is out of range, so that looking one up fails loudly.
             self.place = self.used.new_full((len(self.table),), len(self.table))
             self.place[self.used] = torch.arange(len(self.used), device=self.used.device)
@@ -62,13 +64,11 @@ class UsedEmbeddings:
             return
         # The embedding layer gives the padding row no gradient: it needs the row's new index.
         previous = self.layer.padding_idx
-        self.layer.padding_idx = None if previous is None else self._padding(previous)
+        self.layer.padding_idx = None
+        if previous is not None and previous in self.used:
+            self.layer.padding_idx = int(self.place[previous])
         try:
             with self.layer.register_forward_pre_hook(lambda _, inputs: (self.place[inputs[0]], *inputs[1:])):
                 yield
         finally:
             self.layer.padding_idx = previous
-
-    def _padding(self, row: int) -> int | None:
-        """Return the index of a row among the used ones, or None if no batch has it."""
-        return int(self.place[row]) if row in self.used else None

@@ -22,8 +22,10 @@ class FeasibleStopping(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop training when the evaluations so far have used up the patience."""
-        evaluated = [entry for entry in state.log_history if "eval_feasible" in entry]
-        pairs = ((bool(entry["eval_feasible"]), entry[f"eval_{CrossEntropy.name}"]) for entry in evaluated)
+        pairs = []
+        for entry in state.log_history:
+            if "eval_feasible" in entry:
+                pairs.append((bool(entry["eval_feasible"]), entry[f"eval_{CrossEntropy.name}"]))
         if is_patience_exhausted(pairs, self.patience):
             control.should_training_stop = True
 
@@ -39,7 +41,9 @@ def is_patience_exhausted(evaluations: Iterable[tuple[bool, float]], patience: i
             best, waited = value, 0
         else:
             waited += 1
-    return waited >= (max(1, patience // 2) if was_feasible else patience)
+    if was_feasible:
+        patience = max(1, patience // 2)
+    return waited >= patience
 
 
 class ConstrainedTrainer(ObjectiveTrainer):
@@ -61,7 +65,7 @@ class ConstrainedTrainer(ObjectiveTrainer):
 
     def derive_figures(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Return whether the epoch is feasible, and its cross-entropy if so."""
-        constraints = [objective for objective in self.module.objectives if isinstance(objective, Constraint)]
-        feasible = all(each.is_feasible(figures[each.name]) for each in constraints)
-        cross_entropy = figures[CrossEntropy.name] if feasible else math.inf
-        return {"feasible": float(feasible), "feasible_cross_entropy": cross_entropy}
+        for each in self.module.objectives:
+            if isinstance(each, Constraint) and not each.is_feasible(figures[each.name]):
+                return {"feasible": 0.0, "feasible_cross_entropy": math.inf}
+        return {"feasible": 1.0, "feasible_cross_entropy": figures[CrossEntropy.name]}

@@ -94,8 +94,9 @@ def tokenize_responses(model: ExplainedModel, data: Dataset) -> Dataset:
     generation = getattr(model.model, "generation_config", None)
     end_ids = getattr(generation, "eos_token_id", None)
     # Chat models list several tokens that end a text: one is enough.
-    end_id = end_ids[0] if isinstance(end_ids, list) else end_ids
-    end = [] if end_id is None else [int(end_id)]
+    if isinstance(end_ids, list):
+        end_ids = end_ids[0]
+    end = [] if end_ids is None else [int(end_ids)]
     responses = []
     for number, example in enumerate(data):
         if example["response"] is None:
@@ -103,7 +104,9 @@ def tokenize_responses(model: ExplainedModel, data: Dataset) -> Dataset:
         # Ids are taken from the whole exchange, since a response's first token may depend on what is before it.
         (exchange,) = model.encode([example], device="cpu").exchanges or ()
         ids = model.tokenizer.convert_tokens_to_ids(list(exchange.tokens))
-        responses.append(ids if ids[-1:] == end else ids + end)
+        if ids[-1:] != end:
+            ids += end
+        responses.append(ids)
     return data.remove_columns("response").add_column("response", responses, feature=List(Value("int64")))
 
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from exegete.metrics.simulatability import pearson
 from exegete.models import Batch, ExplainedModel
+from exegete.models.batch import require_finite_logits
+from exegete.models.encoding.encode import make_batches
 from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import task_losses
 
@@ -36,6 +38,18 @@ def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> 
     if model.task.name == "generation":
         return -task_losses(model, batch, logits)[0][:, None]
     return model.task.probabilities(logits)
+
+
+@torch.no_grad()
+def predict_rows(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> Array:
+    """Return the model's predictions for rows in their order, see `compute_predictions`; computed by length."""
+    rows, predicted = list(rows), dict[int, Any]()
+    with model.evaluation_mode():
+        for indices in make_batches(model, rows):
+            batch = model.encode([rows[index] for index in indices])
+            answers = compute_predictions(model, batch, require_finite_logits(model(batch).logits))
+            predicted |= zip(indices, answers.float().cpu().numpy(), strict=True)
+    return np.stack([predicted[index] for index in range(len(rows))])
 
 
 def predict_answer_positions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
@@ -58,8 +72,10 @@ def find_answer_characters(batch: Batch, positions: Tensor) -> Tensor:
     for alignment, (first, last) in zip(batch.alignments or (), unpadded, strict=True):
         # A span is (side, start, end): side 1 is the context.
         begin, end = alignment.spans[first], alignment.spans[last]
-        is_answer = begin is not None and end is not None and begin[0] == 1
-        characters.append((begin[1], end[2]) if is_answer else (0, 0))
+        answer = (0, 0)
+        if begin is not None and end is not None and begin[0] == 1:
+            answer = (begin[1], end[2])
+        characters.append(answer)
     return torch.tensor(characters, device=positions.device)
 
 
@@ -109,22 +125,19 @@ def _score_regression(predicted: Array, dataset: Dataset) -> dict[str, float]:
 
 
 def _score_spans(predicted: Array, dataset: Dataset) -> dict[str, float]:
-    columns = dataset[:]
     exact, overlap = [], []
-    for context, answers, (start, end) in zip(
-        columns["text_pair"], columns["answer"], predicted.astype(int).tolist(), strict=True
-    ):
-        predicted_words = _normalize_words(context[start:end])
+    for row, (start, end) in zip(dataset, predicted.astype(int).tolist(), strict=True):
+        predicted_words = _normalize_words(row["text_pair"][start:end])
         # An unanswerable question has one right answer: no words.
-        right = [_normalize_words(context[a:b]) for a, b in answers] or [[]]
-        exact.append(max(predicted_words == gold for gold in right))
+        right = [_normalize_words(row["text_pair"][a:b]) for a, b in row["answer"]] or [[]]
+        exact.append(predicted_words in right)
         overlap.append(max(_word_f1(predicted_words, gold) for gold in right))
     return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlap))}
 
 
 def _normalize_words(text: str) -> list[str]:
     """Return the words in lower case, without punctuation and English articles, as SQuAD's script compares them."""
-    letters = "".join(character for character in text.lower() if character not in string.punctuation)
+    letters = text.lower().translate(dict.fromkeys(map(ord, string.punctuation)))
     return re.sub(r"\b(a|an|the)\b", " ", letters).split()
 
 
@@ -135,16 +148,12 @@ def _word_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
     return 2 * (Counter(predicted) & Counter(gold)).total() / (len(predicted) + len(gold))
 
 
-def _score_responses(predicted: Array, dataset: Dataset) -> dict[str, float]:
-    return {"log_prob": float(predicted.mean())}
-
-
 SCORES: dict[str, Callable[[Array, Dataset], dict[str, float]]] = {
     "classification": _score_classification,
     "multi_label": _score_multi_label,
     "regression": _score_regression,
     "span": _score_spans,
-    "generation": _score_responses,
+    "generation": lambda predicted, _: {"log_prob": float(predicted.mean())},
 }
 HIGHER_IS_BETTER = {
     "classification": {"accuracy": True, "f1_macro": True},

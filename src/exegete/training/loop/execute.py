@@ -186,12 +186,14 @@ def _train_and_save(
         steps = trainer.state.global_step
         if stop.stopped and steps < trainer.state.max_steps:
             seconds = time.monotonic() - started
-            return TrainResult(
-                run.folder, trainer.explained, {}, steps, seconds, finished=False, signal=stop.signal
-            )  # fmt: skip
+            return TrainResult(run.folder, trainer.explained, {}, steps, seconds, finished=False, signal=stop.signal)
         figures = trainer.evaluate_finished()
     seconds = time.monotonic() - started
-    metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _is_model_figure(name)}
+    metrics = {}
+    for name, value in figures.items():
+        # The others are about the machine, as the seconds of the evaluation.
+        if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second", "_preparation_time")):
+            metrics[name.removeprefix("eval_")] = value
     staging = run.empty_staging_folder()
     trainer.save_model(str(staging))
     if trainer.args.should_save:
@@ -216,8 +218,3 @@ def _train(trainer: ObjectiveTrainer, checkpoint: Path | None) -> None:
         trainer.args.max_steps = final_step
     trainer.train(resume_from_checkpoint=str(checkpoint))
     trainer.args = original_args
-
-
-def _is_model_figure(name: str) -> bool:
-    """Return whether a figure describes the model rather than the machine."""
-    return name.startswith("eval_") and not name.endswith(("_runtime", "_per_second", "_preparation_time"))

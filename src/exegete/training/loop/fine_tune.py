@@ -5,23 +5,25 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from datasets import Dataset
-from transformers import TrainingArguments
+from torch import nn
+from transformers import PreTrainedModel, TrainingArguments
 
 from exegete.data.provenance import summarize_data
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
-from exegete.models.layers.head_activation import shares_encoder_activation
+from exegete.models.layers.activations import HEAD_KEY, set_head_activation, shares_encoder_activation
+from exegete.models.layers.architecture import unwrap_adapter
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.data import tokenize_responses
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
 from exegete.training.loop.execute import StopAfterStep, TrainResult, execute
-from exegete.training.loop.head import head_activation, head_dropout
 from exegete.training.loop.options import (
     DEFAULT_ARGUMENTS,
     FROM_SCRATCH_ARGUMENTS,
@@ -88,7 +90,8 @@ def fine_tune(
     start = load_starting_model(
         model, train, options.processing_class, max_length=options.max_length, seed=options.seed
     )
-    train, dev = (tokenize_responses(start, align_labels(start, data)) for data in (train, dev))
+    train = tokenize_responses(start, align_labels(start, train))
+    dev = tokenize_responses(start, align_labels(start, dev))
     terms = objectives(start) if callable(objectives) else objectives
     task = start.task.name
     defaults = {**DEFAULT_ARGUMENTS, "metric_for_best_model": next(iter(HIGHER_IS_BETTER[task]))}
@@ -115,9 +118,41 @@ def fine_tune(
         result = execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))
     if args.should_save:
         _warn_if_nothing_learned(result, dev)
-        for message in find_idle_terms(result.history if result.finished else (), terms):
-            logger.warning(message)
+        if result.finished:
+            for message in find_idle_terms(result.history, terms):
+                logger.warning(message)
     return result
+
+
+@contextmanager
+def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
+    """Set the dropout outside the model's encoder to `share` inside the block; None keeps it."""
+    previous: dict[nn.Dropout, float] = {}
+    if share is not None:
+        encoder = set(unwrap_adapter(model).base_model.modules())
+        for module in model.modules():
+            if isinstance(module, nn.Dropout) and module not in encoder:
+                previous[module], module.p = module.p, share
+    try:
+        yield
+    finally:
+        for module, dropout in previous.items():
+            module.p = dropout
+
+
+@contextmanager
+def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
+    """Set the head's activation inside the block; a model that is saved there keeps it. None keeps the activation."""
+    if name is None:
+        yield
+        return
+    model = unwrap_adapter(model)
+    previous = getattr(model.config, HEAD_KEY, None)
+    set_head_activation(model, name)
+    try:
+        yield
+    finally:
+        set_head_activation(model, previous)
 
 
 def _warn_if_nothing_learned(result: TrainResult, dev: Dataset) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
-from exegete.models.layers.architecture import unwrap_adapter
 
 PEFT_TASKS = {"span": "QUESTION_ANS", "generation": "CAUSAL_LM"}
 
@@ -47,14 +44,6 @@ def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: flo
     # The adapter's folder names the base model, and is loaded from other working directories, too.
     if base and Path(base).is_dir():
         model.model.peft_config["default"].base_model_name_or_path = str(Path(base).resolve())
-
-
-def save_adapted_config(model: Any, folder: Path) -> None:
-    """Save the configuration of a model with adapters, which tells its head and its labels; PEFT does not."""
-    if hasattr(model, "peft_config"):
-        config = copy(model.config)
-        config.architectures = [type(unwrap_adapter(model)).__name__]
-        config.save_pretrained(folder)
 
 
 @contextmanager

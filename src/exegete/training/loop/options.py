@@ -70,8 +70,7 @@ class RunOptions:
         {"min": 0, "max": 1},
     ] = 0.0
     head_rate: Annotated[
-        float | None,
-        "Learning rate of the head, as a multiple of the encoder's. Default: the method's, or 1.",
+        float | None, "Learning rate of the head, as a multiple of the encoder's. Default: the method's, or 1."
     ] = None
     head_dropout: Annotated[
         float | None,
@@ -189,8 +188,9 @@ def _check_trackers(report_to: Any) -> None:
     from transformers.integrations import get_available_reporting_integrations
 
     known = ["none", "all", *get_available_reporting_integrations()]
-    names = [report_to] if isinstance(report_to, str) else report_to or ()
-    for name in names:
+    if isinstance(report_to, str):
+        report_to = [report_to]
+    for name in report_to or ():
         if name not in known:
             raise ExegeteError(
                 f"report_to={name}: expected one of {', '.join(known)}; install another with pip to use it"

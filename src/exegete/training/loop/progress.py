@@ -22,8 +22,10 @@ class ProgressBar(ProgressCallback):
             return
         if "loss" in logs:
             self.training_bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
-        evaluated = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
-        shown = [f"{name} {value:.4f}" for name, value in evaluated.items() if name not in HIDDEN]
+        shown = []
+        for name, value in logs.items():
+            if name.startswith("eval_") and name.removeprefix("eval_") not in HIDDEN:
+                shown.append(f"{name.removeprefix('eval_')} {value:.4f}")
         # stdout belongs to a command's results; writing past the bar would also tear it.
         if shown:
             self.training_bar.write(f"epoch {logs.get('epoch', 0):.2f}: {', '.join(shown)}", file=sys.stderr)

@@ -124,7 +124,7 @@ class TrainingRun:
         """Remove incomplete checkpoints and an incomplete finished model."""
         shutil.rmtree(self.folder / STAGING, ignore_errors=True)
         for path in list_checkpoints(self.folder):
-            if next(find_flaws(path), None) is not None:
+            if any(find_flaws(path)):
                 shutil.rmtree(path, ignore_errors=True)
 
     def _read_record(self) -> Mapping[str, Any] | None:

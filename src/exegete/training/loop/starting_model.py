@@ -28,7 +28,7 @@ from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import match_labels
-from exegete.models.layers.head_activation import restore_head_activation
+from exegete.models.layers.activations import restore_head_activation
 from exegete.models.loading.checkpoint import check_config, check_files, describe_load_errors
 from exegete.models.loading.load import HEADS, load
 from exegete.training.loop.data import is_generation_data
@@ -113,9 +113,9 @@ def require_labels(data: Dataset) -> None:
             f"the column 'label' is {dtype}: expected one ClassLabel per row, or one float for a regression"
         )
     # datasets writes −1 for an unknown class.
-    missing = (None, -1) if is_classification else (None,)
+    unknown = -1 if is_classification else None
     for row, value in enumerate(data["label"][:]):
-        if value in missing or math.isnan(value):
+        if value in (None, unknown) or math.isnan(value):
             raise ExegeteError(f"row {row} has no label: leave such rows out of training")
 
 
@@ -128,8 +128,9 @@ def label_names(data: Dataset) -> list[str] | None:
 def align_labels(model: ExplainedModel, data: Dataset) -> Dataset:
     """Return the data with labels renumbered to the order of the model's outputs, if both have the same names."""
     positions = _label_positions(label_names(data) or [], model.labels)
-    if all(number == position for number, position in positions.items()):
+    if list(positions) == list(positions.values()):
         return data
+    # A student's data has people's labels beside those of its teacher.
     columns = [name for name, feature in data.features.items() if feature == data.features["label"]]
     for column in columns:
         values = [positions.get(value, value) for value in data[column][:]]
@@ -177,13 +178,13 @@ def _load_language_model(model: Source, processing_class: Any, max_length: int |
     """Load a causal language model onto the CPU, where all models are before their first step."""
     if is_from_scratch(model):
         raise ExegeteError("a language model is not trained from scratch here: give its folder as the model")
-    is_loaded = isinstance(model, PreTrainedModel)
-    source: Any = model if is_loaded else str(model)
-    tokenizer = processing_class
+    source: Any = model
+    device = None
+    if not isinstance(model, PreTrainedModel):
+        source, device = str(model), "cpu"
     if isinstance(processing_class, str | Path):
-        tokenizer = AutoTokenizer.from_pretrained(str(processing_class))
-    device = None if is_loaded else "cpu"
-    loaded = load(source, tokenizer, device, task="generation", max_length=max_length)
+        processing_class = AutoTokenizer.from_pretrained(str(processing_class))
+    loaded = load(source, processing_class, device, task="generation", max_length=max_length)
     if loaded.config.is_encoder_decoder:
         raise ExegeteError("an encoder with a decoder is explained, not trained: give a decoder alone")
     return loaded
@@ -279,9 +280,11 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _make_processor(data: Dataset) -> Any:
-    """Make an image processor or a tokenizer from the data."""
+    """Make a tokenizer, or a processor that scales pictures to the first one's size and values to [-1, 1]."""
     if "image" in data.column_names:
-        return make_image_processor(data)
+        facts = _image_facts(data)
+        size, half = facts["image_size"], [0.5] * facts["num_channels"]
+        return ImageProcessor(size={"height": size, "width": size}, image_mean=half, image_std=half)
     # The generated corpus has a fixed vocabulary, so that models of different samples share it.
     if data.info.description.partition("?")[0] == "generated":
         return generated_tokenizer()
@@ -295,10 +298,10 @@ def make_word_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> P
     normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+        counts.update([word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))])
     letters = sorted(set("".join(counts)))
     words = sorted(counts, key=lambda word: (-counts[word], word))
-    pieces = dict.fromkeys([*SPECIAL_TOKENS.values(), *letters, *(f"##{letter}" for letter in letters), *words])
+    pieces = dict.fromkeys([*SPECIAL_TOKENS.values(), *letters, *map("##{}".format, letters), *words])
     ids = {piece: index for index, piece in enumerate(list(pieces)[:vocabulary])}
     raw = Tokenizer(models.WordPiece(ids, unk_token=SPECIAL_TOKENS["unk_token"]))
     raw.normalizer, raw.pre_tokenizer = normalizer, splitter
@@ -307,13 +310,6 @@ def make_word_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> P
     return PreTrainedTokenizerFast(
         tokenizer_object=raw, model_input_names=inputs, model_max_length=POSITIONS, **SPECIAL_TOKENS
     )
-
-
-def make_image_processor(data: Dataset) -> Any:
-    """Return a processor that scales pictures to the size of the data's first one, and values to [-1, 1]."""
-    facts = _image_facts(data)
-    size, half = facts["image_size"], [0.5] * facts["num_channels"]
-    return ImageProcessor(size={"height": size, "width": size}, image_mean=half, image_std=half)
 
 
 def _image_facts(data: Dataset) -> dict[str, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,9 +18,10 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.base import LearnedExplainer
 from exegete.models import Batch
 from exegete.objectives import AdaptiveObjective, StepContext
-from exegete.training.loop.sharding import explain_sharding_errors
 from exegete.training.loop.training_module import TrainingModule
 
+SHARDING_ERRORS = re.compile("DTensor|setStorage")
+"""Words in torch's errors about weights of which this process has a shard only."""
 LEARNED_FILE = "exegete_learned.safetensors"
 SUMS_FILE = "exegete_sums.safetensors"
 NORMS, LOSS = "gradient norms", "loss"
@@ -44,6 +47,11 @@ class TermTrainer(Trainer):
     @abstractmethod
     def module(self) -> TrainingModule:
         """The model with its objectives."""
+
+    @property
+    def _term_names(self) -> list[str]:
+        """The names of the objectives."""
+        return [objective.name for objective in self.module.objectives]
 
     @abstractmethod
     def read_batch(self, inputs: Mapping[str, Any]) -> Batch:
@@ -100,11 +108,11 @@ class TermTrainer(Trainer):
         trained = [weight for weight in self.module.parameters() if weight.requires_grad]
         norms = []
         for term, weight in zip(terms, weights, strict=True):
-            gradients: Sequence[Tensor | None] = ()
+            used: list[Tensor] = []
             # A constant term, such as one without examples in this batch, has no gradient.
             if term.requires_grad:
                 gradients = torch.autograd.grad(term * weight, trained, retain_graph=True, allow_unused=True)
-            used = [gradient for gradient in gradients if gradient is not None]
+                used = [gradient for gradient in gradients if gradient is not None]
             norms.append(torch.nn.utils.get_total_norm(used).to(weights))
         return torch.stack(norms)
 
@@ -129,8 +137,16 @@ class TermTrainer(Trainer):
         Raises:
             ExegeteError: a gradient is not finite; the weights keep their values.
         """
-        with explain_sharding_errors([each.name for each in self.module.objectives]):
+        try:
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        except RuntimeError as error:
+            if not SHARDING_ERRORS.search(str(error)):
+                raise
+            raise ExegeteError(
+                f"a term among {', '.join(self._term_names)} reads weights, runs parts of the model or differentiates "
+                "twice, which sharded weights do not allow: train without fsdp, or with terms that use the step's own "
+                "pass only"
+            ) from error
         # With fp16 gradients may overflow: the scaler then skips the step by itself.
         if self.accelerator.sync_gradients and self.accelerator.scaler is None:
             gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
@@ -145,18 +161,16 @@ class TermTrainer(Trainer):
 
     def _adapt_objectives(self) -> None:
         """Tell the adaptive objectives the values of their terms over the whole optimizer step."""
-        objectives = self.module.objectives
-        if not any(isinstance(objective, AdaptiveObjective) for objective in objectives):
-            return
-        values = self._pop_means("step")
-        for objective in objectives:
-            if isinstance(objective, AdaptiveObjective):
-                objective.adapt(values[objective.name], self.state.global_step, self.state.max_steps)
+        adaptive = [each for each in self.module.objectives if isinstance(each, AdaptiveObjective)]
+        # Reading the values would make every step wait for the accelerator.
+        if adaptive:
+            values = self._pop_means("step")
+        for objective in adaptive:
+            objective.adapt(values[objective.name], self.state.global_step, self.state.max_steps)
 
     def _require_finite(self, terms: Tensor) -> None:
         if not torch.isfinite(terms).all():
-            names = [objective.name for objective in self.module.objectives]
-            broken = [name for name, good in zip(names, torch.isfinite(terms).tolist(), strict=True) if not good]
+            broken = compress(self._term_names, (~torch.isfinite(terms)).tolist())
             raise self._not_finite_error(f"{', '.join(broken)} is")
 
     def _not_finite_error(self, what: str) -> ExegeteError:
@@ -186,8 +200,10 @@ class TermTrainer(Trainer):
 
     def _loss_and_terms(self) -> dict[str, float]:
         """Return the loss and the terms as means over the last evaluation."""
-        terms = self._pop_means("evaluation")
-        return {"loss": sum(objective.weight * terms[objective.name] for objective in self.module.objectives)} | terms
+        terms, loss = self._pop_means("evaluation"), 0.0
+        for objective in self.module.objectives:
+            loss += objective.weight * terms[objective.name]
+        return {"loss": loss} | terms
 
     def _add_to_sums(self, purpose: str, terms: Tensor, sizes: Tensor) -> None:
         """Add to the sums [2, number of objectives] of terms times sizes, and of sizes."""
@@ -200,7 +216,7 @@ class TermTrainer(Trainer):
             return {}
         sums, sizes = self.accelerator.reduce(self._sums.pop(purpose), "sum")
         means = (sums / sizes.clamp(min=1e-9)).tolist()
-        return {each.name: mean for each, mean in zip(self.module.objectives, means, strict=True)}
+        return dict(zip(self._term_names, means, strict=True))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save the optimizer, the schedule and the sums since the last log."""

@@ -23,15 +23,13 @@ from transformers import (
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
+from exegete.models.layers.architecture import unwrap_adapter
 from exegete.models.state import get_lock
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop import evaluation
 from exegete.training.loop.data import Collator, OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
-from exegete.training.loop.head import set_head_learning_rate
-from exegete.training.loop.lora import save_adapted_config
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.progress import Forecast, ProgressBar, SlowStepWarning
-from exegete.training.loop.sharding import require_processes, save_unsharded
 from exegete.training.loop.term_trainer import TermTrainer
 from exegete.training.loop.training_module import TrainingModule, require_recomputable
 
@@ -73,7 +71,8 @@ class ObjectiveTrainer(TermTrainer):
         options = options or RunOptions()
         if options.early_stopping_patience is not None and args.eval_strategy == "no":
             raise ExegeteError("early stopping needs evaluations: set eval_strategy to epoch or steps")
-        require_processes(args)
+        if args.fsdp and args.world_size < 2:
+            raise ExegeteError("fsdp shards a model over processes: start several, by torchrun or accelerate launch")
         args = copy(args)
         # The Trainer would drop columns by the signature of `forward`, which takes a `Batch`.
         args.remove_unused_columns = False
@@ -86,7 +85,7 @@ class ObjectiveTrainer(TermTrainer):
         module = self.make_module(model, objectives)
         kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
         super().__init__(module, args, **kwargs)
-        save_unsharded(self)
+        self._save_unsharded()
         # The Trainer's own callbacks print to stdout, which belongs to the results of a command.
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
@@ -96,6 +95,17 @@ class ObjectiveTrainer(TermTrainer):
         if self.options.early_stopping_patience is not None:
             patience, threshold = self.options.early_stopping_patience, self.options.early_stopping_threshold
             self.add_callback(self.make_stopping_callback(patience, threshold or 0.0))
+
+    def _save_unsharded(self) -> None:
+        """Save weights that are sharded over processes (FSDP) as one whole model."""
+        if self.is_fsdp_enabled:
+            plugin: Any = self.accelerator.state.fsdp_plugin
+            plugin.set_state_dict_type("FULL_STATE_DICT")
+        # Without GPUs Accelerate ignores `fsdp` silently, and each process would train a whole copy.
+        elif self.args.fsdp and not self.is_fsdp_xla_enabled:
+            raise ExegeteError(
+                "Accelerate shards models over GPUs only, and would train whole copies here: leave fsdp out"
+            )
 
     def make_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
         """Return the module to train; a hook for subclasses with another forward pass."""
@@ -156,7 +166,9 @@ class ObjectiveTrainer(TermTrainer):
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.accelerator.autocast():
             loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
-        return loss.detach(), None if prediction_loss_only else outputs["prediction"], None
+        if prediction_loss_only:
+            return loss.detach(), None, None
+        return loss.detach(), outputs["prediction"], None
 
     def _prepare_input(self, data: Any) -> Any:
         if isinstance(data, Batch):
@@ -177,8 +189,9 @@ class ObjectiveTrainer(TermTrainer):
         predicted[sort_longest_first(text_lengths(dataset))] = output.predictions
         figures = self._loss_and_terms() | self.score_predictions(predicted, dataset)
         figures |= self.derive_figures(figures) | self._compute_own_metrics(predicted, dataset)
-        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        return output._replace(predictions=predicted, metrics=output.metrics | named)
+        for name, value in figures.items():
+            output.metrics[f"{metric_key_prefix}_{name}"] = value
+        return output._replace(predictions=predicted)
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Return the task's figures for predictions in the dataset's order; subclasses add figures."""
@@ -188,7 +201,9 @@ class ObjectiveTrainer(TermTrainer):
         """Return the figures of the user's `compute_metrics`, which gets probabilities or values, and the labels."""
         if self.options.compute_metrics is None:
             return {}
-        labels = np.asarray(dataset["label"][:]) if "label" in dataset.column_names else None
+        labels = None
+        if "label" in dataset.column_names:
+            labels = np.asarray(dataset["label"][:])
         figures = self.options.compute_metrics(EvalPrediction(predictions=predicted, label_ids=labels))
         return {name.removeprefix("eval_"): value for name, value in figures.items()}
 
@@ -238,11 +253,18 @@ class ObjectiveTrainer(TermTrainer):
         # FSDP gathers the state of the whole training module: keep the Hugging Face model's part, under its own names.
         if state_dict is not None:
             state_dict = {name.removeprefix(prefix): v for name, v in state_dict.items() if name.startswith(prefix)}
-        _forget_lengths(self.processing_class)
+        if hasattr(self.processing_class, "backend_tokenizer"):
+            # A fast tokenizer keeps the truncation and padding of its latest call, which depend on resuming.
+            with get_lock(self.processing_class):
+                self.processing_class.backend_tokenizer.no_truncation()
+                self.processing_class.backend_tokenizer.no_padding()
         with self._hugging_face_model():
             super()._save(str(folder), state_dict)
-        if self.args.should_save:
-            save_adapted_config(self.explained.model, folder)
+        if self.args.should_save and hasattr(self.explained.model, "peft_config"):
+            # PEFT does not save the configuration of the model itself, which tells its head and its labels.
+            config = copy(self.explained.model.config)
+            config.architectures = [type(unwrap_adapter(self.explained.model)).__name__]
+            config.save_pretrained(folder)
         self.save_learned(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -272,9 +294,22 @@ class ObjectiveTrainer(TermTrainer):
         return True
 
 
-def _forget_lengths(processor: Any) -> None:
-    """Remove the truncation and padding that a fast tokenizer keeps of its latest call, which depend on resuming."""
-    if hasattr(processor, "backend_tokenizer"):
-        with get_lock(processor):
-            processor.backend_tokenizer.no_truncation()
-            processor.backend_tokenizer.no_padding()
+def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
+    """Move the head's weights to parameter groups of their own, with `rate` times the learning rate of their group.
+
+    The head consists of all parameters outside the model's encoder (`base_model`).
+
+    Raises:
+        ExegeteError: a rate of 0 or less, or a model without a head.
+    """
+    # Call this before a schedule is made: schedulers take each group's initial rate when they are created.
+    if rate <= 0:
+        raise ExegeteError(f"the head's learning rate is a positive multiple of the encoder's, got {rate}")
+    head = set(model.parameters()) - set(unwrap_adapter(model).base_model.parameters())
+    if not head:
+        raise ExegeteError(f"{type(model).__name__} has no head apart from its encoder")
+    for group in list(optimizer.param_groups):
+        own = [weight for weight in group["params"] if weight in head]
+        if own:
+            group["params"] = [weight for weight in group["params"] if weight not in head]
+            optimizer.add_param_group(group | {"params": own, "lr": rate * group["lr"]})

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 from typing import Any, cast
 
 import torch
@@ -17,7 +15,7 @@ from exegete.explainers.base import embed_with_gradient
 from exegete.explainers.learned.base import LearnedExplainer
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.outputs import require_finite_logits
+from exegete.models.batch import require_finite_logits
 from exegete.objectives import Constraint, CrossEntropy, Objective, StepContext, TrainingStep
 
 
@@ -46,16 +44,18 @@ class TrainingModule(nn.Module):
         self.masked_share = masked_share
         self.evaluation_share = 1.0
         made: list[tuple[UntrainedExplainer, LearnedExplainer]] = []
-        created = [create_explainer(objective, explained, made) for objective in objectives]
-        self.objectives = tuple(objective.prepare(explained) for objective in created)
+        prepared: list[Objective] = []
         learned: dict[str, nn.Module] = {}
-        for objective in self.objectives:
+        for each in objectives:
+            objective = create_explainer(each, explained, made).prepare(explained)
+            prepared.append(objective)
             module = objective.learned
             # A module that several objectives share is registered, optimized and saved once.
             if module is not None and module not in learned.values():
                 learned[objective.name] = module
             if objective.companion is not None:
                 learned[f"{objective.name}_companion"] = objective.companion
+        self.objectives = tuple(prepared)
         self.learned = nn.ModuleDict(learned)
 
     def __getattr__(self, name: str) -> Any:
@@ -94,10 +94,10 @@ class TrainingModule(nn.Module):
         terms = []
         with torch.set_grad_enabled(keep_graph or self.needs_gradient):
             for share in sorted({1.0, *shares}, reverse=True):
-                part = batch if share == 1 else sample_share(batch, share, context)
-                if observed is not None and share == 1:
-                    outputs = observed
-                else:
+                part, outputs = batch, observed
+                if share != 1:
+                    part, outputs = sample_share(batch, share, context), None
+                if outputs is None:
                     request = self.request(share, training=context.training)
                     outputs = self._run_model(part, request, keep_graph=keep_graph)
                 require_finite_logits(outputs.logits)
@@ -112,8 +112,9 @@ class TrainingModule(nn.Module):
             return objective.share
         # The task's loss is computed on all rows; so is every term of a loss without it, as the terms choose the epoch.
         has_task_loss = any(isinstance(each, CrossEntropy) for each in self.objectives)
-        is_auxiliary = has_task_loss and not isinstance(objective, CrossEntropy)
-        return self.evaluation_share if is_auxiliary else 1.0
+        if isinstance(objective, CrossEntropy) or not has_task_loss:
+            return 1.0
+        return self.evaluation_share
 
     @property
     def needs_gradient(self) -> bool:
@@ -122,9 +123,12 @@ class TrainingModule(nn.Module):
 
     def request(self, share: float, *, training: bool) -> tuple[Capture, bool]:
         """Return what the objectives with this share need of their pass: its capture, and whether embeddings."""
-        served = [each for each in self.objectives if share == self._share_of(each, training=training)]
-        capture = reduce(or_, (objective.capture for objective in served), Capture())
-        return capture, any(objective.needs_embeddings for objective in served)
+        capture, needs_embeddings = Capture(), False
+        for objective in self.objectives:
+            if share == self._share_of(objective, training=training):
+                capture |= objective.capture
+                needs_embeddings = needs_embeddings or objective.needs_embeddings
+        return capture, needs_embeddings
 
     def _run_model(self, batch: Batch, request: tuple[Capture, bool], *, keep_graph: bool) -> Outputs:
         """Run a pass that records what is requested."""
@@ -174,7 +178,9 @@ def stack_terms(terms: Sequence[Tensor]) -> dict[str, Any]:
     """Return the `terms` as one tensor and `separate_terms` as a tuple."""
     # A bfloat16 term would round the sum of the terms. The gradient norm of one term is taken from the separate ones:
     # through the stacked tensor it would run backward through all of them.
-    dtype = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
+    dtype = torch.float32
+    for term in terms:
+        dtype = torch.promote_types(dtype, term.dtype)
     return {"terms": torch.stack([term.to(dtype) for term in terms]), "separate_terms": tuple(terms)}
 
 

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+import numpy as np
+from datasets import ClassLabel, Dataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from exegete.data.provenance import summarize_data, to_json_value
-from exegete.data.selection import exclude_examples
+from exegete.data.selection import TEXTS, exclude_examples
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.losses import MaskWeights
@@ -23,7 +24,6 @@ from exegete.objectives.masking import masking_objectives
 from exegete.training.loop.execute import StopAfterStep, TrainResult, execute
 from exegete.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments
 from exegete.training.loop.run import TrainingRun
-from exegete.training.masking.data import select_texts
 from exegete.training.masking.trainer import MaskingTrainer
 
 DEFAULT_MASKING_ARGUMENTS: Mapping[str, Any] = {
@@ -93,13 +93,14 @@ def train_masking(
         )
     options = options.fill_defaults(default_arguments(model))
     args = make_masking_arguments(options, judges, len(train), Path(output_dir))
-    settings = {
-        "metric": selection if isinstance(selection, str) else selection.name,
-        "learning_rate": args.learning_rate,
-        "nominal_steps": 10 if model.is_decoder else 20,
-        **({} if weights is None else {"weights": weights}),
-        **(masking_settings or {}),
-    }
+    settings: dict[str, Any] = {"metric": selection, "learning_rate": args.learning_rate, "nominal_steps": 20}
+    if isinstance(selection, Metric):
+        settings["metric"] = selection.name
+    if model.is_decoder:
+        settings["nominal_steps"] = 10
+    if weights is not None:
+        settings["weights"] = weights
+    settings |= masking_settings or {}
     masking = make_masking_model(model, backbone, tokenizer, settings, options.seed)
     run = TrainingRun(Path(output_dir), _resolve_config(model, masking, judges, train, dev, args, options))
 
@@ -123,10 +124,10 @@ def make_masking_model(
 
 def default_arguments(model: ExplainedModel) -> dict[str, Any]:
     """Return the paper's arguments for explaining a model; decoders have twice the learning rate."""
-    return {
-        **DEFAULT_MASKING_ARGUMENTS,
-        "learning_rate": (2 if model.is_decoder else 1) * DEFAULT_MASKING_ARGUMENTS["learning_rate"],
-    }
+    rate = DEFAULT_MASKING_ARGUMENTS["learning_rate"]
+    if model.is_decoder:
+        rate *= 2
+    return {**DEFAULT_MASKING_ARGUMENTS, "learning_rate": rate}
 
 
 def make_masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: int, folder: Path) -> TrainingArguments:
@@ -172,3 +173,33 @@ def _resolve_config(
         "arguments": to_json_value(get_changed_arguments(args)),
         "seed": args.seed,
     }
+
+
+def sample_stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
+    """Return a random sample of at most `count` examples, in proportion to the classes, in the data's order.
+
+    Raises:
+        ExegeteError: a count below 1.
+    """
+    if count is None or count >= len(data):
+        return data
+    if count < 1:
+        raise ExegeteError(f"expected a sample of at least one row, got {count}")
+    order = np.random.default_rng(seed).permutation(len(data))
+    if not isinstance(data.features.get("label"), ClassLabel):
+        return data.select(np.sort(order[:count]))
+    # Each example gets its relative rank within its class. The `count` lowest ranks have every class in proportion.
+    labels = np.asarray(data["label"][:])[order]
+    place = np.zeros(len(order))
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels == label)
+        place[own] = (np.arange(len(own)) + 0.5) / len(own)
+    return data.select(np.sort(order[np.argsort(place, kind="stable")[:count]]))
+
+
+def select_texts(data: Dataset) -> Dataset:
+    """Return the data with its text columns only."""
+    names = [name for name in TEXTS if name in data.column_names]
+    if not names:
+        raise ExegeteError(f"a masking model reads texts; the data has the columns {', '.join(data.column_names)}")
+    return data.select_columns(names)

@@ -22,7 +22,7 @@ from exegete.data.provenance import digest, digest_data, to_json_value
 from exegete.data.selection import exclude_examples
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import MaskWeights
-from exegete.explainers.batches import measure_pass
+from exegete.explainers.plan import measure_pass
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
@@ -30,8 +30,13 @@ from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.models.state import freeze_weights, preserve_random_state
 from exegete.training.loop.data import log_once
 from exegete.training.loop.options import RunOptions
-from exegete.training.masking.data import sample_stratified, select_texts
-from exegete.training.masking.run import default_arguments, make_masking_arguments, make_masking_model
+from exegete.training.masking.run import (
+    default_arguments,
+    make_masking_arguments,
+    make_masking_model,
+    sample_stratified,
+    select_texts,
+)
 from exegete.training.masking.trainer import MaskCollapseError, MaskingTrainer
 
 logger = logging.getLogger(__name__)
@@ -100,18 +105,22 @@ class WeightSearch:
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         url = self.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
-        self._announce(case, url, folder)
-        while (study := self._study(url, case)) is not None:
+        study = open_study(url, case.name, case.judge.card.higher_is_better)
+        study.pruner = optuna.pruners.MedianPruner()
+        self._announce(case, study, folder)
+        while self._count_missing(study) > 0:
             with _hide_tracebacks():
                 study.optimize(case, n_trials=1)
             last = study.trials[-1]
             logger.info("trial %d: %s %s", last.number, last.state.name.lower(), last.value)
-        return self._best(url, case)
+        return self._best(study, case)
 
-    def _announce(self, case: _SearchTrial, url: str, folder: Path) -> None:
+    def _count_missing(self, study: optuna.Study) -> int:
+        return self.trials - len(study.get_trials(deepcopy=False, states=FINISHED))
+
+    def _announce(self, case: _SearchTrial, study: optuna.Study, folder: Path) -> None:
         """Log an estimate of the search's duration, from the measured time of a forward pass."""
-        study = open_study(url, case.name, case.judge.card.higher_is_better)
-        left = self.trials - len(study.get_trials(deepcopy=False, states=FINISHED))
+        left = self._count_missing(study)
         if left <= 0:
             return
         passes = self.epochs * (PASSES_PER_STEP * len(case.train) + PASSES_PER_EVALUATION * len(case.dev))
@@ -121,16 +130,7 @@ class WeightSearch:
             left, tqdm.format_interval(seconds), folder,
         )  # fmt: skip
 
-    def _study(self, url: str, case: _SearchTrial) -> optuna.Study | None:
-        """Return the study, or None if it has enough trials."""
-        study = open_study(url, case.name, case.judge.card.higher_is_better)
-        if len(study.get_trials(deepcopy=False, states=FINISHED)) >= self.trials:
-            return None
-        study.pruner = optuna.pruners.MedianPruner()
-        return study
-
-    def _best(self, url: str, case: _SearchTrial) -> MaskWeights:
-        study = open_study(url, case.name, case.judge.card.higher_is_better)
+    def _best(self, study: optuna.Study, case: _SearchTrial) -> MaskWeights:
         if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             raise ExegeteError(
                 f"no trial was finished: {case.judge.name} is undefined for these texts, or all diverged"

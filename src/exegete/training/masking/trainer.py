@@ -17,7 +17,7 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.learned.base import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
-from exegete.models.outputs import require_finite_logits
+from exegete.models.batch import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import Objective, StepContext
 from exegete.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
@@ -142,12 +142,8 @@ class MaskingTrainer(ObjectiveTrainer):
     @torch.no_grad()
     def _evaluate_batch(self, module: TrainingModule, batch: Batch) -> dict[str, Tensor]:
         """Return every metric's values [B], and add the terms to the sums."""
-        context = StepContext(
-            self.args.seed, self.state.global_step, self.args.process_index, self.part, training=False
-        )
-        self.part += 1
         with self.accelerator.autocast():
-            outputs = module(batch, context)
+            outputs = module(batch, self.next_context(module))
         self._require_finite(outputs["terms"])
         self._add_to_sums("evaluation", outputs["terms"], self._objective_sizes(batch).to(outputs["terms"]))
         target = self.explained.task.predict(outputs["logits"], batch)

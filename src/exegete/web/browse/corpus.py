@@ -44,7 +44,7 @@ def render_corpus(request: Request, result: Result) -> Response:
         summary=summary,
         words=[(label, _list_top(rows)) for label, rows in summary.words.groupby("label", sort=False)],
         drift=None if summary.drift is None else _list_top(summary.drift),
-        lines=[(_read_attribution(row), row["label"]) for row in rows],
+        lines=[(Explanation.from_row(row), row["label"]) for row in rows],
         others=others,
         chosen=chosen,
         number=number,
@@ -66,10 +66,6 @@ def _summarise(folder: Path, against: Path | None, times: tuple[int, ...]) -> Co
     # The times are only part of the cache's key.
     del times
     return summarise(folder, against, top=N_TOP)
-
-
-def _read_attribution(row: dict[str, Any]) -> Explanation:
-    return Explanation.from_row(row)
 
 
 def _list_top(frame: Any) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ def compute_correlations(items: Sequence[Explanation]) -> NDArray[np.float64]:
     Signed scores count by their magnitude, so that they can be compared with unsigned ones. A method that gives every
     position the same score has NaN.
     """
-    scores = np.stack([_select_scores(item) for item in items])
+    rows = [np.absolute(item.content_scores) if item.signed else item.content_scores for item in items]
+    scores = np.stack(rows).astype(np.float64)
     # One matrix product for all pairs of methods: scipy's kendalltau would run once per pair and example.
     first, second = np.triu_indices(scores.shape[1], 1)
     signs = np.sign(scores[:, first] - scores[:, second])
@@ -25,8 +26,3 @@ def compute_correlations(items: Sequence[Explanation]) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         taus: NDArray[np.float64] = np.asarray((signs @ signs.T) / np.outer(n_untied, n_untied), dtype=np.float64)
     return taus
-
-
-def _select_scores(item: Explanation) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = item.content_scores.astype(np.float64)
-    return np.absolute(values, dtype=np.float64) if item.signed else values

@@ -11,8 +11,7 @@ from exegete.reports.tables.cells import make_cells
 from exegete.web.browse.corpus import render_corpus
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, get_example_values, list_examples, parse_view
 from exegete.web.browse.stored import Result
-from exegete.web.coefficients import has_coefficients, make_coefficient_heatmaps
-from exegete.web.heatmaps import make_layer_heatmap
+from exegete.web.heatmaps import has_coefficients, make_coefficient_heatmaps, make_layer_heatmap
 from exegete.web.pages import render_page
 from exegete.web.pictures import encode_png
 from exegete.web.site import get_site

@@ -1,1 +1,1 @@
-"""The explorer: explain one input by many methods, and predict it again without parts of it."""
+"""The explorer: explain a model's output by many methods, and run the model again without parts of the input."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Any
 
+from exegete.errors import ExegeteError
 from exegete.web.explore.progress import ShareCallback, StoppedError
 from exegete.web.explore.queue import WorkQueue
 from exegete.web.write_limit import BusyError
@@ -48,6 +49,8 @@ async def _end_events(lines: AsyncIterator[str]) -> AsyncIterator[str]:
             yield line
     except BusyError as error:
         end = {"problem": f"The server is busy: {error}."}
+    except ExegeteError as error:
+        end = {"problem": str(error)}
     except Exception:
         # The message can hold texts or paths, so that only the server's log gets it.
         logger.exception("an explanation failed")

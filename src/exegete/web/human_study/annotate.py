@@ -76,18 +76,27 @@ def show_overview(request: Request) -> Response:
         return render_page(request, "annotate_home", progress=progress, lang=progress.language)
 
 
+def _get_role(request: Request) -> str:
+    """Return whether a request is for a training example (`TRAINING`) or for a studied one (empty)."""
+    return TRAINING if request.url.path.startswith("/annotate/training/") else ""
+
+
 @router.get("/annotate/{place}")
+@router.get("/annotate/training/{place}")
 def show_example(request: Request, place: int) -> Response:
     """Show the page of an example."""
-    with open_progress(request) as (session, progress):
-        step_pages.require_stage(session, progress, MAIN)
+    role = _get_role(request)
+    with open_progress(request, role=role) as (session, progress):
+        step_pages.require_stage(session, progress, role or MAIN)
         return render_example(request, session, progress, place)
 
 
 @router.post("/annotate/{place}")
+@router.post("/annotate/training/{place}")
 async def submit_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
-    """Save an answer and redirect to the next incomplete example."""
-    return await run_write(lambda: _save_submission(request, place, form))
+    """Save an answer and redirect to the next incomplete example, or to the feedback on a training example."""
+    save = _save_training_answer if _get_role(request) else _save_submission
+    return await run_write(lambda: save(request, place, form))
 
 
 def _save_submission(request: Request, place: int, form: authentication.Form) -> Response:
@@ -101,20 +110,6 @@ def _save_submission(request: Request, place: int, form: authentication.Form) ->
         step_pages.finish_if_done(session, updated)
         following = updated.next_place(place) if updated.is_complete(place) else place
     return RedirectResponse("/annotate" if following is None else f"/annotate/{following}", 303)
-
-
-@router.get("/annotate/training/{place}")
-def show_training_example(request: Request, place: int) -> Response:
-    """Show the page of a training example."""
-    with open_progress(request, role=TRAINING) as (session, progress):
-        step_pages.require_stage(session, progress, TRAINING)
-        return render_example(request, session, progress, place)
-
-
-@router.post("/annotate/training/{place}")
-async def submit_training_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
-    """Save an answer about a training example and redirect to the feedback."""
-    return await run_write(lambda: _save_training_answer(request, place, form))
 
 
 def _save_training_answer(request: Request, place: int, form: authentication.Form) -> Response:
@@ -168,19 +163,14 @@ def save_form(
 
 
 @router.get("/annotate/{place}/picture")
-def get_picture(request: Request, place: int, role: str = "") -> Response:
+@router.get("/annotate/training/{place}/picture")
+def get_picture(request: Request, place: int) -> Response:
     """Return the picture (PNG) of an example."""
-    with open_progress(request, role=role) as (session, progress):
+    with open_progress(request, role=_get_role(request)) as (session, progress):
         image = answers.get_item(session, progress, place).picture
     if image is None:
         raise HTTPException(404, "This example has no picture.")
     return Response(image, media_type="image/png")
-
-
-@router.get("/annotate/training/{place}/picture")
-def get_training_picture(request: Request, place: int) -> Response:
-    """Return the picture (PNG) of a training example."""
-    return get_picture(request, place, TRAINING)
 
 
 @router.post("/annotate/leave/now")

@@ -11,8 +11,8 @@ import numpy as np
 from exegete.data.alignment import Word
 from exegete.data.marked import split_units
 from exegete.errors import ExegeteError
-from exegete.explainers.batches import make_batches
 from exegete.models import ExplainedModel
+from exegete.models.encoding.encode import make_batches
 from exegete.web.human_study.items import ChangedVersion, StudyItem
 from exegete.web.human_study.protocol.file import ChangePart
 

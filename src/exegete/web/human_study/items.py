@@ -57,7 +57,8 @@ class StudyItem:
             content["changed"] = asdict(self.changed)
         stored = []
         for method, item in self.explanations.items():
-            stored.append(StoredExplanation(method=method, attribution=_to_plain_values(item)))
+            # Scores by layer are never shown to annotators, and would multiply the size of the database.
+            stored.append(StoredExplanation(method=method, attribution=replace(item, layers=None).to_dict()))
         return Item(number=number, content=content, picture=self.picture, explanations=stored)
 
 
@@ -175,11 +176,6 @@ def restore_explanation(explanation: StoredExplanation) -> Explanation:
 
 def _get_model_answer(item: Explanation) -> str:
     return item.response if item.prediction is None else item.prediction.text
-
-
-def _to_plain_values(item: Explanation) -> dict[str, Any]:
-    # Scores by layer are never shown to annotators, and would multiply the size of the database.
-    return replace(item, layers=None).to_dict()
 
 
 def _make_item(explanations: Mapping[str, Explanation], row: Mapping[str, Any]) -> StudyItem:

@@ -54,6 +54,9 @@ def to_results_json(session: Session, project: Project) -> bytes:
     """Return all results as JSON with the protocol's digest; numbers that are undefined are null."""
     findings = compute_findings(session, project, find_excluded(session, project))
     model = fit_effects(session, project)
+    mixed_model = None
+    if model is not None:
+        mixed_model = model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
     content = {
         "study": project.name,
         "kind": project.kind,
@@ -70,7 +73,7 @@ def to_results_json(session: Session, project: Project) -> bytes:
         "bradley_terry": [row._asdict() for row in findings.strengths],
         "simulation": [row._asdict() | {"normalised_gain": row.normalised_gain} for row in findings.gains],
         "plausibility": [row._asdict() for row in findings.plausibility],
-        "mixed_model": None if model is None else _model_to_dict(model),
+        "mixed_model": mixed_model,
     }
     return json.dumps(_replace_non_finite(content), ensure_ascii=False, indent=1).encode()
 
@@ -129,10 +132,6 @@ def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Obs
     if answer.phase == AFTER:
         return [Observation(person, item, content["method"], float(content["guess"] == answer.item.model_answer))]
     return []
-
-
-def _model_to_dict(model: MixedModel) -> dict[str, Any]:
-    return model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
 
 
 def _replace_non_finite(value: Any) -> Any:

@@ -8,7 +8,9 @@ import numpy as np
 
 from exegete.data.exchange import Exchange
 from exegete.reports.explanations import Explanation
-from exegete.reports.highlighted.pieces import cut_text, find_extents, scores_to_levels
+from exegete.reports.highlighted.highlight import highlight_explanation
+from exegete.reports.highlighted.pieces import scores_to_levels
+from exegete.web.explore.view import cut_prompt
 
 
 class ShadedSource(NamedTuple):
@@ -35,19 +37,13 @@ def shade_sources(item: Explanation) -> list[ShadedSource]:
 
     Scores are summed over the rows of the attribution, the explained parts of the answer.
     """
-    exchange, scores = item.exchange, item.scores.sum(0)
-    assert exchange is not None
-    sources = [number for number, is_source in enumerate(exchange.is_source) if is_source]
-    sources = sources or list(range(len(exchange.names)))
+    sections = cut_prompt(highlight_explanation(item))
+    sections = [section for section in sections if section.is_source] or sections
     # Sources are shaded relative to each other, and units relative to all units: a long source can be dark as a whole
     # although none of its sentences is.
-    unit_levels = scores_to_levels(scores[None])[0]
-    sides = np.array([unit.side for unit in item.units])
-    totals = np.array([[scores[sides == source].sum() for source in sources]])
+    levels = scores_to_levels(np.array([[section.total for section in sections]], np.float32))[0]
     shaded = []
-    for source, level in zip(sources, scores_to_levels(totals)[0], strict=True):
-        text = exchange.prompt[slice(*exchange.places[source])]
-        # Text between units, as blank lines, has no shade.
-        cut = cut_text(text, find_extents(item, source), scores.tolist(), unit_levels)
-        shaded.append(ShadedSource(exchange.names[source], level, [(piece.text, piece.level) for piece in cut]))
+    for section, level in zip(sections, levels, strict=True):
+        pieces = [(piece.text, piece.level) for piece in section.pieces]
+        shaded.append(ShadedSource(section.name, level, pieces))
     return shaded
