@@ -24,7 +24,7 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.explainer import answer_distribution
 from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, trajectory
 from exegete.models import Batch, ExplainedModel
-from exegete.training.masking.data import sample_stratified, select_texts
+from exegete.training.masking.run import sample_stratified, select_texts
 from timing import DATA, MODELS, given, keep, seconds
 
 STEPS, FEWER, TOGETHER = 10, 8, 8
