@@ -94,7 +94,8 @@ class Batch:
         if response is not None:
             response = response.bool()
             _check_response(response, attended)
-        decoder_mask = None if decoder_mask is None else decoder_mask.bool() & attended
+        if decoder_mask is not None:
+            decoder_mask = decoder_mask.bool() & attended
         batch = cls(
             inputs, attended, attended, attended.long(), response=response, unit_of=unit_of, decoder_mask=decoder_mask
         )

@@ -146,8 +146,9 @@ def take_example(model: Any, batch: Batch) -> Batch:
 def get_tolerance(model: Any) -> float:
     """Return the share of the largest number that counts as rounding of the model's passes."""
     # Layers of 8-bit weights round their inputs as well, whatever the model's type.
-    is_rounded = getattr(model.model, "is_loaded_in_8bit", False)
-    return TOLERANCE[2 if is_rounded else model.dtype.itemsize]
+    if getattr(model.model, "is_loaded_in_8bit", False):
+        return TOLERANCE[2]
+    return TOLERANCE[model.dtype.itemsize]
 
 
 def are_close(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:

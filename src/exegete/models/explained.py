@@ -212,7 +212,8 @@ class ExplainedModel(HuggingFaceModel):
         """Run no perturbed input twice inside the block, over all calls: methods often ask for the same inputs."""
         with self.lock():
             before = self.perturbation_cache
-            self.perturbation_cache = PerturbationCache() if before is None else before
+            if before is None:
+                self.perturbation_cache = PerturbationCache()
             try:
                 yield
             finally:

@@ -194,7 +194,9 @@ class HuggingFaceModel(nn.Module):
                 token = getattr(source, name, None)
                 if token is not None:
                     # Llama 3 has a list of end-of-text tokens.
-                    return int(token[0] if isinstance(token, list) else token)
+                    if isinstance(token, list):
+                        token = token[0]
+                    return int(token)
         raise ExegeteError("the tokenizer has no mask, unknown or end-of-text token: use the reference 'zero'")
 
     @property

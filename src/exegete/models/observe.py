@@ -59,7 +59,8 @@ def observe_pass(
         return observed.base_output
 
     def keep_output(module: nn.Module, inputs: Any, output: Any) -> None:
-        observed.output = output if observed.output is None else observed.output
+        if observed.output is None:
+            observed.output = output
 
     with model.lock(), _replace_forward(base, run_recorded), whole.register_forward_hook(keep_output):
         yield observed

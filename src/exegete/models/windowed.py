@@ -49,12 +49,14 @@ class Windows:
         """Return each position's mean, [B, L] or [B, N, L], over its windows' scores [W, K] or [W, N, K]."""
         own = scores.movedim(-1, 1)
         place = (self.owner[:, None], self.columns)
-        real = self.real if own.ndim == 2 else self.real[..., None]
+        real = self.real
+        count = own.new_zeros(self.rows, self.length).index_put(place, real.to(own.dtype), accumulate=True)
+        count = count.clamp(min=1)
+        if own.ndim > 2:
+            real, count = real[..., None], count[..., None]
         total = own.new_zeros(self.rows, self.length, *own.shape[2:])
         total = total.index_put(place, own.where(real, 0), accumulate=True)
-        count = own.new_zeros(self.rows, self.length).index_put(place, self.real.to(own.dtype), accumulate=True)
-        count = count.clamp(min=1)
-        return (total / (count if own.ndim == 2 else count[..., None])).movedim(1, -1)
+        return (total / count).movedim(1, -1)
 
 
 class WindowedModel(ExplainedModel):

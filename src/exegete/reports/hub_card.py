@@ -42,7 +42,9 @@ def format_hub_card(folder: Path, repo_id: str, comparison: str = "") -> str:
     if comparison:
         parts += ["## How its explanations were judged", comparison]
     parts += _format_section("Training", _training_lines(run, run_config))
-    facts = {"library_name": "exegete" if explainer else "transformers", "pipeline_tag": pipeline}
+    facts = {"library_name": "transformers", "pipeline_tag": pipeline}
+    if explainer:
+        facts["library_name"] = "exegete"
     tags = ["exegete", *(name for name in (run.get("recipe"), explainer) if name)]
     return make_card("\n\n".join(parts) + "\n", tags=tags, **facts)
 
@@ -99,7 +101,9 @@ def _format_metrics(metrics: Mapping[str, Any], rows: int) -> list[str]:
     for name, value in metrics.items():
         if isinstance(value, int | float):
             lines.append(f"| {name} | {value:.4f} | {_format_interval(name, value, rows)} |")
-    return ["## Figures on dev", "\n".join(lines)] if len(lines) > 2 else []
+    if len(lines) == 2:
+        return []
+    return ["## Figures on dev", "\n".join(lines)]
 
 
 def _format_interval(name: str, value: float, rows: int) -> str:

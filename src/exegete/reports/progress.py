@@ -36,8 +36,9 @@ def progress_bar(
         show: whether to show the bar; default: if stderr is a terminal or a notebook.
         estimate: returns the seconds that all work may take; called only if the bar is shown.
     """
-    shown = is_interactive() if show is None else show
-    with tqdm(total=total, desc=description, disable=not shown, delay=DELAY, bar_format=FORMAT, leave=False) as bar:
+    if show is None:
+        show = is_interactive()
+    with tqdm(total=total, desc=description, disable=not show, delay=DELAY, bar_format=FORMAT, leave=False) as bar:
         if bar.disable:
             yield lambda done: None
             return

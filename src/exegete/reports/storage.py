@@ -83,7 +83,8 @@ def to_records(values: Mapping[str, Any]) -> dict[str, Any]:
     names = ("one", "other", "value")
     changes["interactions"] = [dict(zip(names, pair, strict=True)) for pair in values["interactions"]]
     for name, convert in (("prediction", lambda value: value._asdict()), ("exchange", asdict)):
-        changes[name] = None if values[name] is None else convert(values[name])
+        if values[name] is not None:
+            changes[name] = convert(values[name])
     return dict(values) | changes
 
 
@@ -91,7 +92,8 @@ def from_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the explanation in a row, of a file or of `to_records`: the inverse of both."""
     values = {name: row[name] for name in COLUMNS if row.get(name) is not None}
     for name in ("params", "metadata"):
-        values[name] = json.loads(values[name]) if isinstance(values[name], str) else values[name]
+        if isinstance(values[name], str):
+            values[name] = json.loads(values[name])
     values["targets"] = [_read_target(target) for target in values["targets"]]
     if "prediction" in values:
         values["prediction"] = _read_target(values["prediction"])

@@ -30,7 +30,8 @@ def render_explanation(
             standard output shows no colours (a pipe, NO_COLOR).
         unit: what a score measures, for the first line.
     """
-    plain = has_no_colors() if plain is None else plain
+    if plain is None:
+        plain = has_no_colors()
     text = _render_header(item, unit)
     if item.image_shape:
         for row in cut_patches(item):
@@ -87,7 +88,9 @@ def _render_piece(piece: Piece, item: Explanation, plain: bool) -> Text:
         return Text(shown, _level_style(piece.level, item.signed, underline=piece.gold))
     if piece.gold and piece.score is not None:
         shown = f"[[{shown}]]"
-    return Text(f"{shown}({piece.score:+.2g})" if piece.level else shown)
+    if piece.level:
+        shown = f"{shown}({piece.score:+.2g})"
+    return Text(shown)
 
 
 def _level_style(level: int, signed: bool, *, underline: bool = False) -> Style:

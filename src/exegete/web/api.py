@@ -165,7 +165,8 @@ async def complete_chat(request: Request) -> Response:
     if not asked.stream:
         answer = await explorer.work.run(request, lambda stop: answer_chat(explorer, asked, ignore, stop))
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-        message |= {} if answer.annotations is None else {"annotations": answer.annotations}
+        if answer.annotations is not None:
+            message["annotations"] = answer.annotations
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
         return JSONResponse(head | {"object": "chat.completion", "choices": [choice], "usage": answer.usage})
     lines = stream_lines(
@@ -197,9 +198,11 @@ async def _end_stream(first: str, lines: AsyncIterator[str]) -> AsyncIterator[st
     try:
         async for line in lines:
             yield line
-    except (ExegeteError, BusyError) as error:
-        # The status has been sent. Other errors break the connection and go to the server's log.
-        yield _format_data({"error": _describe_error(503 if isinstance(error, BusyError) else 400, str(error))})
+    # The status has been sent. Other errors break the connection and go to the server's log.
+    except ExegeteError as error:
+        yield _format_data({"error": _describe_error(400, str(error))})
+    except BusyError as error:
+        yield _format_data({"error": _describe_error(503, str(error))})
     else:
         yield "data: [DONE]\n\n"
 
@@ -281,7 +284,8 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
     ids = row["response"]
     text = follower.finish(ids)
     end_ids = model.generator.generation_config.eos_token_id
-    has_ended = ids[-1] in (end_ids if isinstance(end_ids, list) else [end_ids])
+    if not isinstance(end_ids, list):
+        end_ids = [end_ids]
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(ids), "total_tokens": prompt_tokens + len(ids)}
     annotations = None
     if documents and (asked.citations is None or asked.citations.k):
@@ -292,7 +296,10 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
         if text.strip() and row["response"]:
             annotations = _annotate(explorer, asked, row, documents, stop)
         send({"annotations": annotations})
-    return Answer(text, annotations, "stop" if has_ended or follower.is_stopped else "length", usage)
+    reason = "length"
+    if ids[-1] in end_ids or follower.is_stopped:
+        reason = "stop"
+    return Answer(text, annotations, reason, usage)
 
 
 def _make_row(model: GeneratingModel, asked: ChatRequest) -> dict[str, Any]:
@@ -339,7 +346,8 @@ def _annotate(
 
 def make_error_response(status: int, message: str, param: str | None = None, code: str | None = None) -> JSONResponse:
     """Return an error in the form of OpenAI's API; an invalid request (422 of the pages) has the status 400."""
-    status = 400 if status == 422 else status
+    if status == 422:
+        status = 400
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": _describe_error(status, message, param, code)}, status, headers)
 

@@ -129,9 +129,13 @@ def get_field(form: Form, name: str, default: str = "") -> str:
 
 def make_sign_in_address(request: Request) -> str:
     """Return the address of the sign-in page, which leads back to the requested page."""
-    address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    address = request.url.path
+    if request.url.query:
+        address += f"?{request.url.query}"
     # A form cannot be sent again by a redirect: after it, the admin starts from the first page.
-    return f"/sign-in?next={quote(address if request.method == 'GET' else '/', safe='')}"
+    if request.method != "GET":
+        address = "/"
+    return f"/sign-in?next={quote(address, safe='')}"
 
 
 def make_local_address(address: str) -> str:
@@ -146,10 +150,11 @@ def make_local_address(address: str) -> str:
 
 def _get_csrf_secret(request: Request) -> str:
     """Return the cookie from which the token of forms is derived."""
-    token = get_site(request).token
+    name = make_admin_cookie_name(get_site(request).token)
     # By address, not by who is signed in: an admin who tries out an invitation has both cookies.
-    annotating = request.url.path.startswith(("/annotate", "/join"))
-    return request.cookies.get(ANNOTATOR_COOKIE if annotating else make_admin_cookie_name(token), "")
+    if request.url.path.startswith(("/annotate", "/join")):
+        name = ANNOTATOR_COOKIE
+    return request.cookies.get(name, "")
 
 
 def _set_cookie(request: Request, response: Response, name: str, value: str, same_site: str) -> None:

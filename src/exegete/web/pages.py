@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader
 
 from exegete.reports.highlighted import highlight
 from exegete.web.authentication import is_admin, make_csrf_token
@@ -30,7 +30,9 @@ SCRIPTS = {
 def load_templates() -> Environment:
     """Return the environment of the web templates, which can include the templates of reports."""
     reports = highlight.template_environment()
-    loaders = [FileSystemLoader(ROOM / "templates"), *([reports.loader] if reports.loader else [])]
+    loaders: list[BaseLoader] = [FileSystemLoader(ROOM / "templates")]
+    if reports.loader:
+        loaders.append(reports.loader)
     # An overlay keeps the filters and the autoescaping of reports, and leaves their environment unchanged.
     return reports.overlay(loader=ChoiceLoader(loaders))
 

@@ -104,8 +104,9 @@ def _limit_body(receive: Receive, limit: int) -> Receive:
 
 def _drop_body(send: Send) -> Send:
     async def send_without_body(message: Message) -> None:
-        is_body = message["type"] == "http.response.body"
-        await send({**message, "body": b""} if is_body else message)
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
 
     return send_without_body
 

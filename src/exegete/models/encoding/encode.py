@@ -196,7 +196,9 @@ def _encode_labels(model: HuggingFaceModel, rows: Rows) -> Tensor:
     labels = []
     for row in rows:
         label = row["label"]
-        labels.append(model.label_id(label) if isinstance(label, str) else label)
+        if isinstance(label, str):
+            label = model.label_id(label)
+        labels.append(label)
     return torch.tensor(labels)
 
 
@@ -249,13 +251,15 @@ def _encode_images(model: HuggingFaceModel, rows: Rows) -> Batch:
     attended = torch.ones(len(rows), leading + height * width, dtype=torch.bool)
     content = attended.clone()
     content[:, :leading] = False
-    has_labels = all(row.get("label") is not None for row in rows)
+    labels = None
+    if all(row.get("label") is not None for row in rows):
+        labels = _encode_labels(model, rows)
     return Batch(
         inputs={"pixel_values": pixels},
         attended=attended,
         content=content,
         word_of=torch.where(content, content.long().cumsum(1) - 1, -1),
-        labels=_encode_labels(model, rows) if has_labels else None,
+        labels=labels,
         image_shape=(height, width),
     )
 

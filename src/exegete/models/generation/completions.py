@@ -74,7 +74,9 @@ class ServedModel(PreTrainedModel):
         # vLLM's option, which other servers may refuse.
         except RequestRefusedError:
             text, reason, ids = self.server.ask(payload, read_generated)
-        return torch.tensor([prompt + (self._tokenize(prompt, text, reason) if ids is None else ids)])
+        if ids is None:
+            ids = self._tokenize(prompt, text, reason)
+        return torch.tensor([prompt + ids])
 
     def _tokenize(self, prompt: list[int], text: str, reason: str) -> list[int]:
         """Return the tokens of a generated text, with the end-of-text token if it ended by itself."""
@@ -219,7 +221,8 @@ class CompletionsModel(GeneratingModel):
         if token not in self.spellings:
             names = [self.tokenizer.convert_ids_to_tokens(token), self.tokenizer.decode([token]), f"token_id:{token}"]
             # Special tokens may be left out.
-            names += [""] if token in self.tokenizer.all_special_ids else []
+            if token in self.tokenizer.all_special_ids:
+                names.append("")
             self.spellings[token] = tuple(name.strip() for name in names)
         return shown.strip() in self.spellings[token]
 
@@ -228,7 +231,9 @@ def read_generated(answer: Any) -> tuple[str, str, list[int] | None]:
     """Return the generated text, the reason of its end, and its token ids if the server names them."""
     choice = answer["choices"][0]
     ids = choice.get("token_ids")
-    return str(choice["text"]), str(choice["finish_reason"]), None if ids is None else [int(token) for token in ids]
+    if ids is not None:
+        ids = [int(token) for token in ids]
+    return str(choice["text"]), str(choice["finish_reason"]), ids
 
 
 def make_payload(form: Mapping[str, Any], text: PerturbedText) -> dict[str, Any]:

@@ -175,9 +175,9 @@ class RowLayout:
     def scatter_map(self, queries: StackColumns, keys: StackColumns, values: Tensor) -> Tensor:
         """Return a map [B, L, L] among all positions from a map [B, Q, K] between two sides; or [B, H, …] of both."""
         has_heads = values.ndim > 3
-        values = values.movedim(1, -1) if has_heads else values
         real = queries.real[:, :, None] & keys.real[:, None]
-        real = real[..., None] if has_heads else real
+        if has_heads:
+            values, real = values.movedim(1, -1), real[..., None]
         row = values.new_zeros(len(values), self.length, self.length, *values.shape[3:])
         places = (queries.rows[..., None], queries.columns[:, :, None], keys.columns[:, None])
         row = row.index_put(places, torch.where(real, values, 0))

@@ -173,10 +173,10 @@ def _fit_prompt(
 ) -> tuple[TemplateEncoding, tuple[str, ...]]:
     """Return the prompt's tokens and its visible texts, cut if the prompt is too long."""
     # A decoder continues the prompt, so an end-of-text token after it would be wrong; an encoder expects one.
-    special: SpecialTokens = "all" if model.is_encoder_decoder else "before"
-    tokens, texts = fit_template(
-        model.tokenizer, prompt.template, prompt.texts, longest, special=special if prompt.special else None
-    )
+    special: SpecialTokens | None = None
+    if prompt.special:
+        special = "all" if model.is_encoder_decoder else "before"
+    tokens, texts = fit_template(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
     cut = []
     for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True):
         if text != short:

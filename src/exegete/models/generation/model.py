@@ -212,7 +212,8 @@ def _read_rows(name: str, values: Any) -> list[Tensor]:
         # A flat list is one example; a list of rows may be ragged, which torch cannot read at once.
         if not isinstance(values, Sequence) or (len(values) and isinstance(values[0], int | bool)):
             values = torch.as_tensor(values)
-            values = values[None] if values.ndim == 1 else values
+            if values.ndim == 1:
+                values = values[None]
         rows = [torch.as_tensor(row, device="cpu") for row in values]
     except (TypeError, ValueError, RuntimeError) as error:
         raise ExegeteError(f"{name} cannot be read as rows of integers: {error}") from error

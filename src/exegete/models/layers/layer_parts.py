@@ -142,7 +142,9 @@ def _add_adapters(module: Any) -> Affine:
         if module.lora_bias[name] or name in getattr(module, "lora_variant", ()) or module.use_dora[name]:
             raise ExegeteError("expected LoRA without variants and biases: merge the adapter first (merge_and_unload)")
         update = to_float32(module.get_delta_weight(name))
-        weight = weight + (update.T if isinstance(module.base_layer, Conv1D) else update)
+        if isinstance(module.base_layer, Conv1D):
+            update = update.T
+        weight = weight + update
     return Affine(weight, affine.bias)
 
 
@@ -172,7 +174,9 @@ def to_norm(module: nn.Module) -> Norm:
         return Norm(weight, bias, norm.eps, centred=True)
     eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
     # torch.nn.RMSNorm reads eps=None as the machine epsilon of its type.
-    return Norm(weight, None, torch.finfo(norm.weight.dtype).eps if eps is None else eps, centred=False)
+    if eps is None:
+        eps = torch.finfo(norm.weight.dtype).eps
+    return Norm(weight, None, eps, centred=False)
 
 
 @dataclass(frozen=True, slots=True)

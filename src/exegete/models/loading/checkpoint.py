@@ -155,7 +155,9 @@ def check_weights(name: str, model: PreTrainedModel, info: Mapping[str, Any], *,
         (unused, "has weights that the model of its config.json has no place for"),
     ):
         if keys and not incomplete:
-            shown = keys[0] + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
+            shown = keys[0]
+            if len(keys) > 1:
+                shown += f" and {len(keys) - 1} more"
             raise ExegeteError(
                 f"{name} {what} ({shown}): an explanation of what is left means nothing; "
                 "incomplete=True (--incomplete) explains it all the same"

@@ -152,7 +152,8 @@ def load(
         _check_dtype(dtype)
         place, options = _choose_device(device, device_map)
         pooling = read_pooling(find_folder(name) if task == SIMILARITY else Path(name))
-        task = task if pooling is None else SIMILARITY
+        if pooling is not None:
+            task = SIMILARITY
         base = find_adapter_base(name)
         names = (name,) if base is None else (name, base)
         gguf = find_gguf(name)
@@ -201,7 +202,9 @@ def _load_by_name(
     quantization = quantization_options(dtype)
     if quantization:
         # bitsandbytes quantizes while it loads, on the device where the weights stay.
-        options = ({"device_map": {"": device}} if device else options) | quantization
+        if device:
+            options = {"device_map": {"": device}}
+        options = options | quantization
         dtype, device = None, None
     options = options | {"trust_remote_code": trust_remote_code}
     loaded = _load_pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
@@ -381,7 +384,9 @@ def load_processor(name: str, model: PreTrainedModel, trust_remote_code: bool) -
     # transformers would make an empty tokenizer for a folder without one.
     if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[is_image]):
         return None
-    loader = AutoImageProcessor if is_image else AutoTokenizer
+    loader, kind = AutoTokenizer, "tokenizer"
+    if is_image:
+        loader, kind = AutoImageProcessor, "image processor"
     check_files(name)
-    with describe_load_errors(name, "image processor" if is_image else "tokenizer"):
+    with describe_load_errors(name, kind):
         return loader.from_pretrained(name, trust_remote_code=trust_remote_code)

@@ -285,7 +285,8 @@ def intercept_inputs(modules: Iterable[nn.Module], change: Change | None = None)
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Families pass hidden states to their layers either by position or by name.
         value = args[0] if args else kwargs["hidden_states"]
-        value = value if change is None else change(len(inputs), value)
+        if change is not None:
+            value = change(len(inputs), value)
         inputs.append(value)
         if args:
             return ((value, *args[1:]), kwargs)

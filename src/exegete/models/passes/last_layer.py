@@ -40,8 +40,9 @@ def skip_unread_positions(model: HuggingFaceModel, *, attention: bool = True) ->
     with ExitStack() as scope:
         scope.enter_context(get_module(last, family.after_attention).register_forward_pre_hook(_keep_first_position))
         # Only the queries can be skipped: the first position attends to the keys and values of all others.
-        for path in () if attention else family.attention.projections[:1]:
-            _narrow(get_module(last, path), lambda: slice(1), scope)
+        if not attention:
+            for path in family.attention.projections[:1]:
+                _narrow(get_module(last, path), lambda: slice(1), scope)
         yield
 
 

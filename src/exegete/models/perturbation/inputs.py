@@ -112,7 +112,8 @@ class Deletion:
         # `mask_id` raises for models without a mask token, so it is asked only if one is needed.
         if self.batch.readout_mask is not None:
             masked = self.masked[rows].gather(1, self.columns[rows])
-            values = values.masked_fill(masked, self.model.mask_id) if masked.any() else values
+            if masked.any():
+                values = values.masked_fill(masked, self.model.mask_id)
         if self.emptied.any():
             emptied = self.emptied[rows, None] & self.real[rows] & self.batch.prompt_mask[place]
             values = values.masked_fill(emptied, self.model.mask_id)

@@ -49,7 +49,8 @@ def run_perturbed(
         return _run_blended(model, batch, keep, how)
     # Checked before hooks are set below, which would see the passes of the check.
     find_failure(model, "padding", Probe(model, batch))
-    cache = PerturbationCache() if cache is None else cache
+    if cache is None:
+        cache = PerturbationCache()
     # Explaining several targets asks for the same inputs several times in a row, without computing their keys.
     last = cache.last
     if last is not None and last[0] is batch and last[2] == how and torch.equal(last[1], keep):

@@ -142,7 +142,10 @@ def render_latex(item: Explanation, caption: str = "", label: str = "") -> str:
 def _heat_map_cell(score: float, largest: float) -> str:
     # At most 60 % of the colour, so that black figures stay readable on it.
     share = round(60 * abs(score) / largest) if largest > 0 else 0
-    return rf"\cellcolor{{{'orange' if score < 0 else 'blue'}!{share}}}{score:.2g}"
+    color = "blue"
+    if score < 0:
+        color = "orange"
+    return rf"\cellcolor{{{color}!{share}}}{score:.2g}"
 
 
 def format_number(value: float | None) -> str:

@@ -48,6 +48,8 @@ def cut_text(
     text: str, extents: Sequence[Extent], scores: Sequence[float] = (), levels: Sequence[int] = (), marked: Spans = ()
 ) -> list[Piece]:
     """Return the text cut at the ends of units and of marked spans; where two units overlap, the later one wins."""
+    if not text:
+        return []
     # The unit that each character belongs to, -1 between units.
     owner = np.full(len(text), -1)
     for number, (start, end) in enumerate(extents):
@@ -57,7 +59,7 @@ def cut_text(
         is_marked[start:end] = True
     edges = np.flatnonzero((np.diff(owner) != 0) | (np.diff(is_marked) != 0)) + 1
     pieces = []
-    for start, end in pairwise([0, *edges.tolist(), len(text)] if text else []):
+    for start, end in pairwise([0, *edges.tolist(), len(text)]):
         unit, piece = int(owner[start]), Piece(text[start:end], gold=bool(is_marked[start]))
         if unit >= 0:
             score, level = (scores[unit], levels[unit]) if scores else (None, 0)

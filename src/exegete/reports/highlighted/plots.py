@@ -64,8 +64,11 @@ def _draw_waterfall(axes: Axes, item: Explanation) -> None:
 
 def _draw_heatmap(axes: Axes, item: Explanation) -> None:
     largest = float(np.abs(item.scores).max(initial=0, where=np.isfinite(item.scores))) or 1.0
-    image = axes.imshow(item.scores, cmap="RdBu" if item.signed else "Purples", aspect="auto", vmax=largest)
-    image.set_clim(-largest if item.signed else 0, largest)
+    colors, smallest = "Purples", 0.0
+    if item.signed:
+        colors, smallest = "RdBu", -largest
+    image = axes.imshow(item.scores, cmap=colors, aspect="auto", vmax=largest)
+    image.set_clim(smallest, largest)
     axes.set_xticks(np.arange(len(item.units)), [_shorten(text) for text in item.unit_texts], rotation=60, ha="right")
     axes.set_yticks(np.arange(len(item.targets)), [_shorten(text) for text in item.target_texts])
     axes.figure.colorbar(image, ax=axes)

@@ -180,7 +180,9 @@ def _find_chance_level(rows: Sequence[str], mean: Floats, resampled: Floats, cou
     control = [row for row, name in enumerate(rows) if name.partition("?")[0] == CONTROL]
     if len(control) != 1:
         return np.zeros(len(rows), bool)
-    gain = (mean - mean[control[0]]) * (1 if up else -1)
+    gain = mean - mean[control[0]]
+    if not up:
+        gain = -gain
     weak = np.isfinite(gain) & ~(_differ_from(mean, resampled, count, control[0]) & (gain > 0))
     weak[control] = False
     return np.asarray(weak)

@@ -73,8 +73,9 @@ def format_cells(table: PaperTable) -> list[list[str]]:
 def render_markdown(table: PaperTable) -> str:
     """Return a pipe table with its title above and its caption below."""
     lines = format_markdown_lines([table.head, *table.columns], _list_rows(table, "**{}**", "<u>{}</u>", "†", str))
-    title = [f"**{table.title}**", ""] if table.title else []
-    return "\n".join([*title, *lines, "", format_caption(table), ""])
+    if table.title:
+        lines = [f"**{table.title}**", "", *lines]
+    return "\n".join([*lines, "", format_caption(table), ""])
 
 
 def render_latex(table: PaperTable, label: str = "") -> str:

@@ -39,7 +39,8 @@ class Summands(NamedTuple):
 def metric_summands(values: Floats, examples: NDArray[np.int64] | None = None) -> Summands:
     """Return the summands of the mean of an example-wise metric [N] over the examples for which it is defined."""
     defined = np.isfinite(values)
-    examples = np.arange(len(values)) if examples is None else examples
+    if examples is None:
+        examples = np.arange(len(values))
     return Summands(np.stack([np.where(defined, values, 0.0), defined], 1).astype(np.float64), _ratio, examples)
 
 

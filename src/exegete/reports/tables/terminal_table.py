@@ -71,14 +71,19 @@ class FittedTable:
 
     def _format_legend(self, shown: Sequence[int], intervals: bool) -> str:
         """Return the meaning of the marks, and which columns are left out."""
-        below = [f"its {CONFIDENCE:.0f} % bootstrap interval"] if intervals else []
+        below = []
+        if intervals:
+            below.append(f"its {CONFIDENCE:.0f} % bootstrap interval")
         if any(row[column].partial for row, column in product(self._cells, shown)):
             below.append("n if a metric is defined for some examples only")
-        legend = f"{'Numbers with *' if self.plain else 'Bold numbers'} are {BEST}."
+        legend = f"Bold numbers are {BEST}."
+        if self.plain:
+            legend = f"Numbers with * are {BEST}."
         if below:
             legend += f" Below a mean: {' and '.join(below)}."
-        missing = ["intervals"] if self.board.cards and not intervals else []
-        missing += [card.heading for column, card in enumerate(self.board.cards) if column not in shown]
+        missing = [card.heading for column, card in enumerate(self.board.cards) if column not in shown]
+        if self.board.cards and not intervals:
+            missing.insert(0, "intervals")
         if missing:
             legend += f" Too narrow for {', '.join(missing)}: widen the terminal or see the report."
         return legend
@@ -106,7 +111,9 @@ def fit_table(board: Leaderboard, *, plain: bool | None = None) -> FittedTable:
 
     `plain`: mark the best with * instead; default: if standard output shows no colours.
     """
-    return FittedTable(board, has_no_colors() if plain is None else plain)
+    if plain is None:
+        plain = has_no_colors()
+    return FittedTable(board, plain)
 
 
 def render_plain_table(board: Leaderboard, width: int | None = None) -> str:
@@ -126,7 +133,9 @@ def has_no_colors() -> bool:
 
 def _render_name(name: str, at_chance: bool) -> Text:
     text = Text(replace_control_characters(name))
-    return text.append(f"\n{CHANCE}", "dim") if at_chance else text
+    if at_chance:
+        text.append(f"\n{CHANCE}", "dim")
+    return text
 
 
 def _render_cell(cell: TableCell, plain: bool, interval: bool) -> Text:

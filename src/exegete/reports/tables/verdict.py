@@ -33,11 +33,12 @@ def format_verdict(board: Leaderboard) -> str:
         return f"{examples}, no method is better than random by {title}; {first}."
     means = _join_names([f"{board.mean[row, 0]:.3f}" for row in leaders], ", ")
     sentence = f"{examples}, {_are_best(board, leaders)} by {title} ({means}){_format_cost(board, leaders)}."
-    need = _format_need(board) if len(leaders) > 1 else ""
+    if len(leaders) > 1:
+        sentence += _format_need(board)
     at_chance = [name for name, chance in zip(board.titles, board.chance, strict=True) if chance]
     if not at_chance:
-        return f"{sentence}{need}"
-    return f"{sentence}{need} {_join_names(at_chance)} {'is' if len(at_chance) == 1 else 'are'} {CHANCE}."
+        return sentence
+    return f"{sentence} {_join_names(at_chance)} {'is' if len(at_chance) == 1 else 'are'} {CHANCE}."
 
 
 def find_leaders(board: Leaderboard) -> list[int]:

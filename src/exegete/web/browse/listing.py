@@ -152,4 +152,6 @@ def _matches(row: ExampleRow, view: View) -> bool:
 
 
 def _get_sort_value(row: ExampleRow, sort: str) -> float:
-    return float(row.value if sort == "metric" else getattr(row, sort))
+    if sort == "metric":
+        return float(row.value)
+    return float(getattr(row, sort))

@@ -268,8 +268,9 @@ def _render_card(explorer: Explorer, question: Question, result: MethodResult) -
     values: dict[str, Any] = {"result": result, "title": explorer.titles[result.name], "item": None}
     if result.attribution is not None:
         drawing = highlight_explanation(_select_unit(question, result.attribution))
-        values |= {"item": drawing.item, "drawing": drawing, "sections": cut_prompt(drawing)}
-        values |= {"rows": collect_row_values(drawing) if drawing.item.exchange else None}
+        values |= {"item": drawing.item, "drawing": drawing, "sections": cut_prompt(drawing), "rows": None}
+        if drawing.item.exchange:
+            values["rows"] = collect_row_values(drawing)
         values |= {"picture": f"/explore/picture/{question.picture}"}
     return render_fragment("explore_card", **values)
 

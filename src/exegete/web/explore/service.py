@@ -151,8 +151,9 @@ class Explorer:
 
     def has_input(self, question: Question) -> bool:
         """Return whether the question has a text or picture to explain."""
-        is_image = self.models[question.model].modality == "image"
-        return bool(question.picture if is_image else question.text.strip())
+        if self.models[question.model].modality == "image":
+            return bool(question.picture)
+        return bool(question.text.strip())
 
     def make_query(self, question: Question) -> str:
         """Return the query of a question's address; a prompt, whose texts may be long, is stored and has its key."""

@@ -73,8 +73,10 @@ def _make_prompt(model: Any, question: Question) -> dict[str, Any]:
     text, answer = question.text, question.response
     marks = ["{sources}"]
     for name, document in question.sources:
-        marks += [f"{{{name}}}"] if name else []
-        marks += [document] if document else []
+        if name:
+            marks.append(f"{{{name}}}")
+        if document:
+            marks.append(document)
     template = str(getattr(model.tokenizer, "chat_template", None) or "")
     if question.sources and "documents" not in template and not any(mark in text for mark in marks):
         text = f"{{sources}}\n\n{text}"
@@ -99,7 +101,9 @@ def _find_tagged_row(model: Any, question: Question) -> dict[str, Any]:
         start, end = row["span"]
         if question.target in (PREDICTED, f"{start}-{end}"):
             return row
-    raise ExegeteError("the model tags no such stretch of this text" if rows else "the model tags nothing in this text")
+    if not rows:
+        raise ExegeteError("the model tags nothing in this text")
+    raise ExegeteError("the model tags no such stretch of this text")
 
 
 def list_targets(model: ExplainedModel, question: Question) -> dict[str, str]:
@@ -128,10 +132,11 @@ def score_outputs(model: ExplainedModel, batch: Batch, output: Tensor, question:
     """
     if is_generating(model):
         exchange = get_exchange(batch)
-        scores = list[OutputScore]()
+        scores, title = list[OutputScore](), "the whole answer"
         for span in [(0, len(exchange.tokens)), *find_target_spans(exchange, question.rows)]:
             value = float(model.task.log_probability(output, torch.tensor([span], device=output.device)))
-            scores.append(OutputScore("the chosen part" if scores else "the whole answer", value, span[1] - span[0]))
+            scores.append(OutputScore(title, value, span[1] - span[0]))
+            title = "the chosen part"
         return scores
     if model.task.name == "span":
         # Thousands of spans are possible answers: only the one of the full input is followed.

@@ -95,7 +95,9 @@ def show_example(request: Request, place: int) -> Response:
 @router.post("/annotate/training/{place}")
 async def submit_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
     """Save an answer and redirect to the next incomplete example, or to the feedback on a training example."""
-    save = _save_training_answer if _get_role(request) else _save_submission
+    save = _save_submission
+    if _get_role(request):
+        save = _save_training_answer
     return await run_write(lambda: save(request, place, form))
 
 
@@ -109,7 +111,9 @@ def _save_submission(request: Request, place: int, form: authentication.Form) ->
         updated = answers.load_progress(session, progress.annotator)
         step_pages.finish_if_done(session, updated)
         following = updated.next_place(place) if updated.is_complete(place) else place
-    return RedirectResponse("/annotate" if following is None else f"/annotate/{following}", 303)
+    if following is None:
+        return RedirectResponse("/annotate", 303)
+    return RedirectResponse(f"/annotate/{following}", 303)
 
 
 def _save_training_answer(request: Request, place: int, form: authentication.Form) -> Response:

@@ -131,12 +131,14 @@ def get_item(session: Session, progress: AnnotatorProgress, place: int) -> Item:
 def make_task(progress: AnnotatorProgress, item: Item, phase: str) -> AnnotationTask:
     """Return what the annotator is shown and asked about an example in a phase."""
     content = item.content
+    explanations: list[BlindExplanation] = []
     # The explanation must not be sent before the first guess, not even hidden in the page.
-    shows_explanations = phase != BEFORE and progress.kind.min_methods > 0
+    if phase != BEFORE and progress.kind.min_methods > 0:
+        explanations = _select_explanations(progress, item, phase)
     return AnnotationTask(
         tuple(content["texts"]),
         item.picture is not None,
-        _select_explanations(progress, item, phase) if shows_explanations else [],
+        explanations,
         progress.project.labels,
         content["prediction"],
         content.get("changed"),

@@ -64,7 +64,9 @@ def hide_method(item: Explanation, letter: str, show: str = POSITIVE) -> Explana
     targets = tuple(target._replace(output=None) for target in whole.targets)
     hidden = replace(whole, method=letter, params={}, targets=targets, delta=None, layers=None, signed=True)
     hidden = replace(hidden, interactions=(), bounds=None)
-    token_scores = None if whole.token_scores is None else rule(whole.token_scores)
+    token_scores = whole.token_scores
+    if token_scores is not None:
+        token_scores = rule(token_scores)
     return replace(hidden, scores=rule(whole.scores), token_scores=token_scores, response_scores=None)
 
 

@@ -111,7 +111,9 @@ def _apply_edits(text: str, edits: Mapping[Word, str]) -> str:
     """Replace words of a text; a removed word takes the white space after it with it."""
     # From the end to the beginning, so that the positions of the words before stay valid.
     for word, new in reversed(list(edits.items())):
-        end = word.end if new else len(text) - len(text[word.end :].lstrip())
+        end = word.end
+        if not new:
+            end = len(text) - len(text[word.end :].lstrip())
         text = text[: word.start] + new + text[end:]
     return text if all(edits.values()) else text.rstrip()
 

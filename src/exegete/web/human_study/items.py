@@ -88,7 +88,9 @@ def explain_items(
     default = DEFAULT_METHODS
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(rows))
-        unit = "source" if all(row.get("sources") for row in rows) else "sentence"
+        unit = "sentence"
+        if all(row.get("sources") for row in rows):
+            unit = "source"
         default = DEFAULT_GENERATION_METHODS
     explanations = []
     for spec in methods or default:
@@ -183,10 +185,12 @@ def _make_item(explanations: Mapping[str, Explanation], row: Mapping[str, Any]) 
     if first.exchange is not None:
         return StudyItem(get_prompt_texts(first.exchange), explanations, prediction=first.response)
     picture = row.get("image")
+    if picture is not None:
+        picture = encode_png(picture)
     return StudyItem(
         first.texts,
         explanations,
         label=row.get("label_name"),
         prediction=_get_model_answer(first),
-        picture=None if picture is None else encode_png(picture),
+        picture=picture,
     )

@@ -37,9 +37,14 @@ def format_storage_url(storage: URL) -> str:
         return f"sqlite:///{Path(storage.database or '').absolute()}"
     # libpq also takes the host as a parameter, which may occur several times; a socket's folder is given that way.
     option = storage.query.get("host", "")
-    host = storage.host or (option if isinstance(option, str) else option[0])
-    user = f"{quote(storage.username, safe='')}@" if storage.username else ""
-    port = f":{storage.port}" if storage.port else ""
+    if not isinstance(option, str):
+        option = option[0]
+    host = storage.host or option
+    user = port = ""
+    if storage.username:
+        user = f"{quote(storage.username, safe='')}@"
+    if storage.port:
+        port = f":{storage.port}"
     return f"postgresql://{user}{quote(host, safe='')}{port}/{storage.database or ''}"
 
 

@@ -57,8 +57,9 @@ def create_project(
     Raises:
         ExegeteError: a name that is taken or invalid, no items, or items or labels that do not fit the kind.
     """
-    plan = None if protocol is None else parse_protocol(protocol)
-    if plan is not None:
+    plan = None
+    if protocol is not None:
+        plan = parse_protocol(protocol)
         kind, seed = plan.kind, plan.seed
         question = plan.question or make_translator(plan.language)(f"{plan.text_prefix}_question")
     check_name_and_kind(name, kind)

@@ -152,8 +152,11 @@ def _describe_people(people: Sequence[Participation], plan: Protocol | None, pro
     statuses = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()) if name != "flagged")
     platforms = {"prolific": "on Prolific", "mturk": "on Amazon Mechanical Turk", "open": "by an open link"}
     included = sum(entry.is_included for entry in people)
-    screening = "screening, " if plan.screening else ""
-    comprehension = "a comprehension check, " if plan.comprehension else ""
+    screening = comprehension = ""
+    if plan.screening:
+        screening = "screening, "
+    if plan.comprehension:
+        comprehension = "a comprehension check, "
     return [
         f"People were recruited {platforms[plan.recruiting.platform]} ({statuses}).",
         f"Of those who completed the study, {counts['flagged']} were left out as careless (checks missed, answers that "

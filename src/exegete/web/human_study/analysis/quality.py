@@ -73,4 +73,6 @@ def _assess_one(work: AnnotatorWork, seconds: float | None, minimum: float, allo
     # same method is not, as methods are shown in random order.
     if len(work.displayed) >= MIN_ANSWERS and len(set(work.displayed)) == 1:
         flags.append(ALL_ALIKE)
-    return Quality(work.person, float("nan") if seconds is None else seconds, missed, len(work.checks), tuple(flags))
+    if seconds is None:
+        seconds = float("nan")
+    return Quality(work.person, seconds, missed, len(work.checks), tuple(flags))

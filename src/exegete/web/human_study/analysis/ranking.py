@@ -112,7 +112,9 @@ def mean_kendall_w(ballots: Iterable[tuple[int, Ballot]]) -> tuple[float, int]:
         # With screens that show some of the methods, ballots of one example can be about different ones.
         by_example.setdefault((example, frozenset(ballot)), []).append(ballot)
     values = [w for w in map(kendall_w, by_example.values()) if not np.isnan(w)]
-    return (float(np.mean(values)) if values else float("nan")), len(values)
+    if not values:
+        return float("nan"), 0
+    return float(np.mean(values)), len(values)
 
 
 def compute_midranks(ranks: Sequence[int]) -> NDArray[np.float64]:
