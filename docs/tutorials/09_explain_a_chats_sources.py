@@ -119,8 +119,7 @@ import time
 import uvicorn
 from openai import OpenAI
 
-from exegete.web import Site, create_app
-from exegete.web.explore.service import Explorer
+from exegete.web import Explorer, Site, create_app
 
 token = "a-token-that-only-this-tutorial-uses"
 site = Site(token=token, explorer=Explorer({"orders": model}), api_token=token)
