@@ -8,7 +8,7 @@ import torch
 import exegete
 from causal import causal
 from exegete import ExegeteError
-from exegete.models.batch import Capture
+from exegete.models.outputs import Capture
 from small import NATIVE, made, small
 
 

@@ -22,11 +22,11 @@ from exegete.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_re
 from exegete.explainers.registry import default_method, resolve_unit
 from exegete.explainers.units import find_strongest_pairs, list_units, score_units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.batch import require_finite_logits
 from exegete.models.encoding.encode import as_sequence, make_batches, read_metadata, select_targets
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.load import ModelSource, load
+from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.windowed import WindowedModel
 from exegete.reports.explanations import Explanation, Explanations
@@ -102,6 +102,9 @@ def attribute(
     methods = chosen if isinstance(chosen, list) else [chosen]
     if not methods:
         raise ExegeteError("there is nothing to explain by: no method was given")
+    names = [spec if isinstance(spec, str) else spec.name for spec in methods]
+    if len(set(names)) < len(names):
+        raise ExegeteError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
     explainers = [resolve_unit(spec, unit, dict(params), is_generating=is_generating) for spec in methods]
     # Methods without passes count as one, so that the bar moves.
     costs = [sum(single.passes(AVERAGE_LENGTH)) or 1.0 for single, _ in explainers]
@@ -123,11 +126,7 @@ def attribute(
             results.append(Explanations(_collect(batches, explained, single, allow_nan, cost, report), config))
     if not isinstance(method, list):
         return results[0]
-    names = [spec if isinstance(spec, str) else spec.name for spec in methods]
-    by_name = dict(zip(names, results, strict=True))
-    if len(by_name) < len(names):
-        raise ExegeteError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
-    return by_name
+    return dict(zip(names, results, strict=True))
 
 
 def _collect(

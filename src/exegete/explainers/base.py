@@ -18,8 +18,8 @@ from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.assumptions import require_assumptions, require_finite
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.batch import require_finite_logits
 from exegete.models.loading.digest import digest_weights
+from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.state import freeze_weights
 from exegete.models.tasks import OutputKind

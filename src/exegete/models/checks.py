@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError, ModelFailedError
-from exegete.models.batch import PER_POSITION, Batch, Capture, require_finite_logits
+from exegete.models.batch import PER_POSITION, Batch
 from exegete.models.layers.architecture import get_base_model, unwrap_adapter
+from exegete.models.outputs import Capture, require_finite_logits
 from exegete.models.passes.replace_inputs import find_last_tokens
 from exegete.models.state import freeze_weights
 

@@ -8,9 +8,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture
+from exegete.models.batch import Batch
 from exegete.models.encoding.encode import example_to_row
 from exegete.models.explained import ExplainedModel
+from exegete.models.outputs import Capture
 
 
 class ChoosingModel(ExplainedModel):

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture, Outputs, require_finite_logits
+from exegete.models.batch import Batch
 from exegete.models.checks import Probe, find_failure, is_changed_by_padding, make_readout_weights
 from exegete.models.encoding import encode as encoding
 from exegete.models.hugging_face import HuggingFaceModel
+from exegete.models.outputs import Capture, Outputs, require_finite_logits
 from exegete.models.passes.capture import PassEnded, record_attention
 from exegete.models.passes.replace_inputs import mark_last_token, replace_embeddings
 from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed

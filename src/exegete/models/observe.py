@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture, Outputs, find_predicting_columns, require_response
+from exegete.models.batch import Batch, find_predicting_columns, require_response
 from exegete.models.explained import ExplainedModel
 from exegete.models.layers.architecture import unwrap_adapter
+from exegete.models.outputs import Capture, Outputs
 from exegete.models.passes.capture import AttentionRecord, record_attention
 from exegete.models.state import remove_added_hooks
 

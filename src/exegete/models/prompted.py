@@ -13,10 +13,11 @@ from transformers import PreTrainedModel
 
 from exegete.data.alignment import align
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture
+from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.encoding.template import Template, fit_template
 from exegete.models.explained import ExplainedModel
+from exegete.models.outputs import Capture
 from exegete.models.tasks import Classification
 
 logger = logging.getLogger(__name__)

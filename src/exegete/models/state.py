@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Capture
+from exegete.models.outputs import Capture
 
 P = ParamSpec("P")
 R = TypeVar("R")

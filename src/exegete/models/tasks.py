@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, check_choice, unknown
-from exegete.models.batch import Batch, find_predicting_columns, find_response_positions, require_response, to_float32
+from exegete.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
+from exegete.models.outputs import to_float32
 
 OutputKind = Literal["logit", "log_prob", "prob"]
 

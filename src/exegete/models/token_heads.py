@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 from exegete.data.alignment import Alignment
 from exegete.data.tags import OUTSIDE, split_tag
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture, to_float32
+from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.explained import ExplainedModel
+from exegete.models.outputs import Capture, to_float32
 from exegete.models.tasks import Classification
 
 

@@ -11,9 +11,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from exegete.data.alignment import Alignment
 from exegete.errors import ExegeteError
-from exegete.models.batch import PER_POSITION, Batch, Capture, Outputs
+from exegete.models.batch import PER_POSITION, Batch
 from exegete.models.explained import ExplainedModel
 from exegete.models.hugging_face import UNLIMITED
+from exegete.models.outputs import Capture, Outputs
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
 from exegete.explainers.base import describe_explainer
 from exegete.models import Capture
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 from exegete.objectives.base import Objective, TrainingStep
 
 

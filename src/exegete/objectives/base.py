@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from exegete.data.specs import read_fields
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 
 
 @dataclass(frozen=True, slots=True)

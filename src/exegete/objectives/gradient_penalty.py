@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.explainers.base import compute_gradient, embed_with_gradient
 from exegete.models import Capture
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 from exegete.objectives.base import LabelledObjective, TrainingStep, task_losses
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 from exegete.objectives.base import Objective, TrainingStep
 
 CAPTURE = Capture(distribution=True)

@@ -15,7 +15,7 @@ from exegete.explainers.gradients.deep_lift import DeepLift
 from exegete.explainers.gradients.input_x_gradient import InputXGradient
 from exegete.explainers.gradients.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, ExplainedModel
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 
 Aggregation = Literal["l2", "mean"]
 MIN_PROBABILITY = 1e-8

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from exegete.explainers import Explainer
 from exegete.recipes.base import Recipe
-from exegete.recipes.er_joint import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
+from exegete.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
 
 EQUATION = "d(e(x), t)"
 USE = "To find the bounds that `er_constrained` needs."

@@ -8,8 +8,8 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.objectives import Constraint, CrossEntropy
 from exegete.recipes.base import Effect, Recipe
-from exegete.recipes.er_joint import DEPARTURES as SHARED
-from exegete.recipes.er_joint import SHARED_FIELDS, make_explanation_loss, trainer_arguments
+from exegete.recipes.guidance import DEPARTURES as SHARED
+from exegete.recipes.guidance import SHARED_FIELDS, make_explanation_loss, trainer_arguments
 from exegete.training import ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")

@@ -13,7 +13,7 @@ from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 from exegete.models.rank_correlation import compute_pearson
 
 

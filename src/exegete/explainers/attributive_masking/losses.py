@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError, check_choice
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 
 Inverse = Literal["log", "probability", "negative_entropy"]
 Sparsity = Literal["bce", "l1"]

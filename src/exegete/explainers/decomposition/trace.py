@@ -11,9 +11,9 @@ from torch import Tensor
 
 from exegete.explainers.base import TargetSelector
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.batch import to_float32
 from exegete.models.layers.architecture import get_architecture, get_base_model, get_layers, get_module
 from exegete.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_norm
+from exegete.models.outputs import to_float32
 from exegete.models.passes.capture import intercept_inputs
 
 CAPTURE = Capture(attentions=True, heads=True)

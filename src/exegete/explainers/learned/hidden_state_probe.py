@@ -13,7 +13,7 @@ from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.units import unit_membership
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 
 
 class HiddenStateProbe(FittedExplainer):

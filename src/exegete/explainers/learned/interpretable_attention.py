@@ -23,7 +23,7 @@ from exegete.explainers.learned.learned_attention import (
     softmax_over,
 )
 from exegete.models import Batch, ExplainedModel, Outputs
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 
 Mix = Literal["literal", "coefs"]
 

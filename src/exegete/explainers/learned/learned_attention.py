@@ -13,7 +13,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.base import LearnedExplainer
 from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 
 Norm = Literal["sparsemax", "softmax", "entmax15"]
 NORMS: dict[str, Callable[[Tensor, int], Tensor]] = {

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, StoppingCriteria
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture, Outputs, require_response
+from exegete.models.batch import Batch, require_response
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.generation.server import CompletionsServer, RequestRefusedError, WrongAnswerError
+from exegete.models.outputs import Capture, Outputs
 from exegete.models.perturbation.prefix_tree import PerturbedText
 from exegete.models.perturbation.run import run_perturbed
 from exegete.models.tasks import Generation, OutputKind

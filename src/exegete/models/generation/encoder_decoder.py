@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture, Outputs, require_decoder_mask
+from exegete.models.batch import Batch, require_decoder_mask
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.architecture import encoder_decoder_error, unwrap_adapter
+from exegete.models.outputs import Capture, Outputs
 
 
 class EncoderDecoderModel(GeneratingModel):

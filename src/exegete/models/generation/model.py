@@ -12,17 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import (
-    Batch,
-    Capture,
-    Outputs,
-    find_predicting_columns,
-    find_response_positions,
-    require_response,
-)
+from exegete.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation import examples as generation_examples
 from exegete.models.layers.architecture import unwrap_adapter
+from exegete.models.outputs import Capture, Outputs
 from exegete.models.state import with_lock
 from exegete.models.tasks import Generation
 

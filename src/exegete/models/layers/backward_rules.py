@@ -22,6 +22,7 @@ from exegete.models.layers.architecture import (
     get_layers,
     get_module,
 )
+from exegete.models.layers.head_activation import get_head_activation
 from exegete.models.layers.layer_parts import is_norm_layer, to_norm
 from exegete.models.layers.similarity import InnerProduct
 
@@ -258,7 +259,7 @@ def _hold_head_activation(model: PreTrainedModel, factors: HeldFactors, scope: E
     head = get_architecture(model).head
     if head.dense is None:
         return
-    slope = activations.get_slope(activations.get_head_activation(model))
+    slope = activations.get_slope(get_head_activation(model))
     heights: list[Tensor] = []
 
     def record_height(module: nn.Module, inputs: Any, output: Tensor) -> None:

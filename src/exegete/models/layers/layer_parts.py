@@ -11,10 +11,11 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import to_float32
 from exegete.models.families import Attention
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import get_architecture, get_head_module, get_module
+from exegete.models.layers.head_activation import get_head_activation
+from exegete.models.outputs import to_float32
 
 NORMS_FROM_ZERO = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")
 """Norms that store their weight less 1."""
@@ -267,7 +268,7 @@ def get_head_parts(model: PreTrainedModel) -> HeadParts:
     head = get_architecture(model).head
     output, dense, activation, norm = to_affine(get_head_module(model, head.output)), None, "", None
     if head.dense:
-        dense, activation = to_affine(get_head_module(model, head.dense)), activations.get_head_activation(model)
+        dense, activation = to_affine(get_head_module(model, head.dense)), get_head_activation(model)
     if head.norm:
         norm = to_norm(get_head_module(model, head.norm))
     return HeadParts(output, dense, activation, norm)

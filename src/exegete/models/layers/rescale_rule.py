@@ -15,10 +15,10 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import to_float32
 from exegete.models.families import FAMILIES
 from exegete.models.layers.backward_rules import HeldFactors
 from exegete.models.layers.layer_parts import Norm, is_norm_layer, to_norm
+from exegete.models.outputs import to_float32
 
 ELEMENTWISE = frozenset(
     [

@@ -33,8 +33,8 @@ from exegete.models.choices import ChoosingModel
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.layers.activations import restore_head_activation
 from exegete.models.layers.architecture import get_embedding, unwrap_adapter
+from exegete.models.layers.head_activation import restore_head_activation
 from exegete.models.loading.adapters import find_adapter_base, has_own_config, load_adapter
 from exegete.models.loading.checkpoint import (
     check_config,

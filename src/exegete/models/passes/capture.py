@@ -22,9 +22,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Capture
 from exegete.models.families import FAMILIES, Hooks
 from exegete.models.layers.architecture import get_part_config
+from exegete.models.outputs import Capture
 from exegete.models.state import PROCESS_LOCK
 
 ATTENTION_IMPLEMENTATION = "exegete"

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
-from exegete.models.batch import Batch, Capture
+from exegete.models.batch import Batch
 from exegete.models.hugging_face import HuggingFaceModel
+from exegete.models.outputs import Capture
 from exegete.models.passes.last_layer import skip_unread_positions
 
 TOKENS_PER_CHUNK = 4096

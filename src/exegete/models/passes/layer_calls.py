@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from exegete.errors import ExegeteError
-from exegete.models.batch import Batch, Capture
+from exegete.models.batch import Batch
 from exegete.models.hugging_face import HuggingFaceModel
 from exegete.models.layers.architecture import encoder_decoder_error, get_layers
+from exegete.models.outputs import Capture
 from exegete.models.passes.capture import intercept_inputs, record_attention
 
 

@@ -17,7 +17,7 @@ from exegete.metrics import Metric
 from exegete.metrics.cost import measure_cost
 from exegete.metrics.plausibility import Auc
 from exegete.models import Batch, ExplainedModel
-from exegete.models.batch import require_finite_logits
+from exegete.models.outputs import require_finite_logits
 from exegete.reports.explanations import Explanation
 
 BY_LAYER = "AUC by layer"

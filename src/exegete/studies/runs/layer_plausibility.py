@@ -13,9 +13,9 @@ from exegete.explainers import Explainer
 from exegete.explainers.registry import make_seeded
 from exegete.metrics import metric
 from exegete.models import ExplainedModel
-from exegete.models.batch import require_finite_logits
 from exegete.models.encoding.encode import make_batches, select_targets
 from exegete.models.encoding.labels import renumber_labels
+from exegete.models.outputs import require_finite_logits
 from exegete.studies.compare.judge import include_special_tokens
 
 

@@ -18,7 +18,7 @@ from exegete.explainers.learned.learned_attention import LearnedAttention, softm
 from exegete.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Capture, ExplainedModel
-from exegete.models.batch import to_float32
+from exegete.models.outputs import to_float32
 from exegete.objectives import Objective, TrainingStep
 from exegete.training.bilevel.lookahead import clip_factor
 from exegete.training.bilevel.meta_gradient import explanation_divergence

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from exegete.metrics.simulatability import pearson
 from exegete.models import Batch, ExplainedModel
-from exegete.models.batch import require_finite_logits
 from exegete.models.encoding.encode import make_batches
 from exegete.models.generation.model import GeneratingModel
+from exegete.models.outputs import require_finite_logits
 from exegete.objectives import task_losses
 
 Array = NDArray[Any]

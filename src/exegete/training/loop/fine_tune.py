@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, TrainingArguments
 from exegete.data.provenance import summarize_data
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
-from exegete.models.layers.activations import HEAD_KEY, set_head_activation, shares_encoder_activation
 from exegete.models.layers.architecture import unwrap_adapter
+from exegete.models.layers.head_activation import HEAD_KEY, set_head_activation, shares_encoder_activation
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.data import tokenize_responses

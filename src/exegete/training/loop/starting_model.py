@@ -28,7 +28,7 @@ from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import match_labels
-from exegete.models.layers.activations import restore_head_activation
+from exegete.models.layers.head_activation import restore_head_activation
 from exegete.models.loading.checkpoint import check_config, check_files, describe_load_errors
 from exegete.models.loading.load import HEADS, load
 from exegete.training.loop.data import is_generation_data

@@ -15,7 +15,7 @@ from exegete.explainers.base import embed_with_gradient
 from exegete.explainers.learned.base import LearnedExplainer
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.batch import require_finite_logits
+from exegete.models.outputs import require_finite_logits
 from exegete.objectives import Constraint, CrossEntropy, Objective, StepContext, TrainingStep
 
 

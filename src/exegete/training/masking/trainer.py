@@ -17,7 +17,7 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.learned.base import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
-from exegete.models.batch import require_finite_logits
+from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import Objective, StepContext
 from exegete.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
