@@ -105,7 +105,8 @@ def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Itera
         flag = f"--{name}"
         if kind in (bool, bool | None) and parameter.default is not False:
             flag += f"/--no-{name}"
-        option = typer.Option(flag, help=text, **dict(*limits))
+        settings = limits[0] if limits else {}
+        option = typer.Option(flag, help=text, **settings)
         # an option is text, where Python also takes an object: a model, an explainer, a tokenizer
         if kind is Any or str in get_args(kind):
             kind = str | None

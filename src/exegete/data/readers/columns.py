@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from exegete.data.alignment import split_words
@@ -147,7 +147,9 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
 def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Columns:
     kept = list(filter(None, map(str.strip, options.keep_columns.split(","))))
     asked = [(option, name) for option, name in vars(options).items() if option.endswith("_column")]
-    for option, name in (*asked, *zip(repeat("keep_columns"), kept, strict=False)):
+    for name in kept:
+        asked.append(("keep_columns", name))
+    for option, name in asked:
         if name and name not in names:
             raise ExegeteError(f"{where} has no column {name!r} ({option}); it has: {', '.join(names)}")
     if ID in names:
@@ -307,7 +309,11 @@ def _parse_answers(value: Any, text: str, where: str) -> list[list[int]]:
             raise ExegeteError(f"{where}: expected a start for each answer, got {len(starts)} for {len(texts)}")
         value = [require_answer(answer, start, text, where) for answer, start in zip(texts, starts, strict=True)]
     # SQuAD has one answer per annotator, many of them equal
-    return list(map(list, dict.fromkeys(map(tuple, require_spans(value or [], text, where)))))
+    answers = list[list[int]]()
+    for span in require_spans(value or [], text, where):
+        if span not in answers:
+            answers.append(span)
+    return answers
 
 
 def _parse_json_cell(value: Any, where: str) -> Any:

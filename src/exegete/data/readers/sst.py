@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
 
@@ -109,7 +108,8 @@ def iterate_strengths(root: Phrase) -> Iterator[tuple[str, float]]:
         if inherited is None and phrase.explains:
             strength = phrase.strength
         if phrase.children:
-            todo += zip(reversed(phrase.children), repeat(strength), strict=False)
+            for child in reversed(phrase.children):
+                todo.append((child, strength))
         else:
             yield phrase.word, strength or 0.0
 

@@ -19,10 +19,6 @@ from exegete.reports.text import escape_latex, format_latex_table
 if TYPE_CHECKING:
     from exegete.reports.explanations import Explanation
 
-if TYPE_CHECKING:
-    from exegete.reports.explanations import Explanation
-
-
 TOGETHER = "all parts"
 
 

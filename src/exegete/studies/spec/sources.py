@@ -143,7 +143,7 @@ def _digest_rows(part: Mapping[str, Any]) -> dict[str, Any]:
 def _list_paths(part: Mapping[str, Any]) -> list[Path]:
     """Return the files and folders that a resolved dataset is read from, including those of datasets it excludes."""
     paths = [open_reader(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
-    files = list(map(Path, filter(None, paths)))
+    files = [Path(path) for path in paths if path]
     for excluded in part.get("exclude", ()):
         files += _list_paths(excluded)
     return files

@@ -53,7 +53,8 @@ def make_strips(results: Results, part: FigurePart) -> list[Panel]:
             runs = group[group["recipe"] == recipe].drop_duplicates(list(RUN))
             if len(runs):
                 by_recipe[recipe] = runs["value"].to_numpy(dtype=np.float64)
-        panels.append(Panel(" / ".join(filter(None, map(str, (metric, dataset, explainer)))), by_recipe))
+        title = " / ".join(str(name) for name in (metric, dataset, explainer) if name)
+        panels.append(Panel(title, by_recipe))
     return panels
 
 

@@ -301,7 +301,7 @@ def make_word_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> P
         counts.update([word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))])
     letters = sorted(set("".join(counts)))
     words = sorted(counts, key=lambda word: (-counts[word], word))
-    pieces = dict.fromkeys([*SPECIAL_TOKENS.values(), *letters, *map("##{}".format, letters), *words])
+    pieces = dict.fromkeys([*SPECIAL_TOKENS.values(), *letters, *[f"##{letter}" for letter in letters], *words])
     ids = {piece: index for index, piece in enumerate(list(pieces)[:vocabulary])}
     raw = Tokenizer(models.WordPiece(ids, unk_token=SPECIAL_TOKENS["unk_token"]))
     raw.normalizer, raw.pre_tokenizer = normalizer, splitter
