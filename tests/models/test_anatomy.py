@@ -5,9 +5,10 @@ from torch import nn
 
 import decomposable
 from exegete.errors import ExegeteError
+from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import get_architecture, get_layers, get_module
-from exegete.models.layers.layer_parts import get_layer_parts, to_affine
+from exegete.models.layers.layer_parts import get_layer_parts, is_norm_layer, to_affine, to_norm
 
 
 def test_shared_layers_come_as_often_as_they_run():
@@ -58,3 +59,17 @@ def test_slopes_have_derivatives_near_zero():
 def test_an_activation_without_a_slope_is_named():
     with pytest.raises(ExegeteError, match="Sigmoid"):
         activations.get_activation_name(nn.Sigmoid())
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@torch.no_grad()
+def test_norms_read_from_their_weights_are_those_of_transformers(family):
+    """Other tests replace RMSNorms by torch's with the weights that are read here, so these are compared themselves."""
+    config = hf.AutoConfig.for_model(family, **FAMILIES[family].small_config)
+    torch.manual_seed(0)
+    found = [module for module in hf.AutoModel.from_config(config).modules() if is_norm_layer(module)]
+    assert found
+    for module in found:
+        module.weight.add_(0.1 * torch.randn_like(module.weight))
+        x = 3 * torch.randn(5, len(module.weight)) + 1
+        torch.testing.assert_close(to_norm(module)(x), module(x), rtol=1e-5, atol=1e-5)
