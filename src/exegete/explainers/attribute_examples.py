@@ -102,10 +102,10 @@ def attribute(
     methods = chosen if isinstance(chosen, list) else [chosen]
     if not methods:
         raise ExegeteError("there is nothing to explain by: no method was given")
+    explainers = [resolve_unit(spec, unit, dict(params), is_generating=is_generating) for spec in methods]
     names = [spec if isinstance(spec, str) else spec.name for spec in methods]
     if len(set(names)) < len(names):
         raise ExegeteError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
-    explainers = [resolve_unit(spec, unit, dict(params), is_generating=is_generating) for spec in methods]
     # Methods without passes count as one, so that the bar moves.
     costs = [sum(single.passes(AVERAGE_LENGTH)) or 1.0 for single, _ in explainers]
     total = sum(costs) * len(examples)
