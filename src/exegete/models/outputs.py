@@ -23,8 +23,8 @@ class Capture:
         last_only: only the last layer's attentions are needed, so that fused kernels can compute the others.
         heads_only: the pass may end without logits once all `heads` are recorded.
         distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].
-        query_gradient: with `differentiable_twice`: only first derivatives are needed, in which queries and keys get
-            this factor of their gradient, so that fused kernels can compute attention after all.
+        query_gradient: the factor by which gradients are multiplied on their way to queries and keys. It says that only
+            first derivatives are needed, so that a fused kernel computes attention in spite of `differentiable_twice`.
     """
 
     attentions: bool = False

@@ -28,7 +28,10 @@ from exegete.models.state import choose_attention_type
 
 CAPTURE = Capture(differentiable_twice=True)
 MOST_WEIGHTS = 1 << 28
-"""Attention weights of one example, about 6 bytes each; with more, the values of one layer at a time are kept."""
+"""Attention weights (layers × heads × L²) of one example, from which on the values of one layer at a time are kept.
+
+An explicit softmax stores about 6 bytes for each. A fused kernel stores none, but what else a layer keeps grows with L.
+"""
 
 
 class BackwardRules(DimensionwiseExplainer):

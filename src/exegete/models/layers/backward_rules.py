@@ -61,9 +61,9 @@ class DerivativeRules:
 
     @property
     def query_gradient(self) -> float | None:
-        """The factor that attention's rule puts on the gradients of queries and keys, apart from half a product's.
+        """The factor by which attention's rule multiplies the gradients of queries and keys; None if it is no factor.
 
-        None if the rule is more than a factor.
+        `shared` gives them a quarter: attention's output passes half of its gradient on, and this factor is the rest.
         """
         if self.temperature != 1:
             return None

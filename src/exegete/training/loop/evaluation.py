@@ -42,7 +42,7 @@ def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> 
 
 @torch.no_grad()
 def predict_rows(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> Array:
-    """Return the model's predictions for rows in their order, see `compute_predictions`; computed by length."""
+    """Return the model's predictions for rows, in their order; see `compute_predictions`."""
     rows, predicted = list(rows), dict[int, Any]()
     with model.evaluation_mode():
         for indices in make_batches(model, rows):
