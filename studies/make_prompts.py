@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 import exegete
-from exegete.data.sentences import split_sentences
+from exegete.data.alignment import split_sentences
 
 SEED = 0
 WORDS = 25

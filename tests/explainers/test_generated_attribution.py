@@ -12,13 +12,12 @@ import exegete
 from chats import CHAT, SOURCES, chatting
 from exegete import ExegeteError, Explanation, Explanations, explainer
 from exegete.cli import main
-from exegete.data.exchange import Exchange
 from exegete.explainers.plan import plan_work
 from exegete.explainers.registry import resolve_unit
 from exegete.reports.highlighted.highlight import highlight_explanation
 from exegete.reports.highlighted.pieces import Piece, cut_text, find_prompt_extents, scores_to_levels
 from exegete.reports.merging import make_response_target
-from exegete.reports.records import Unit
+from exegete.reports.records import Exchange, Unit
 from exegete.reports.terminal import render_explanation
 from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import NATIVE

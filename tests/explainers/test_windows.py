@@ -9,7 +9,7 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.data.sentences import find_paragraph_ends
+from exegete.data.alignment import find_paragraph_ends
 from exegete.explainers.units import number_units
 from exegete.models import Batch
 from exegete.models.windowed import WindowedModel

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from exegete.data.exchange import Exchange
 from exegete.errors import ExegeteError
 from exegete.reports.explanations import Explanation, Explanations
-from exegete.reports.records import Target, Unit
+from exegete.reports.records import Exchange, Target, Unit
 
 WORDS = (Unit("a", 0, 0, 1), Unit("warmly", 0, 2, 8), Unit("film", 0, 9, 13))
 TOKENS = tuple(Unit(text) for text in ("[CLS]", "a", "warm", "##ly", "film", "[SEP]"))

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from exegete.data.readers.registry import READERS
-from exegete.data.specs import parse_params, parse_spec
+from exegete.data.registry import parse_params, parse_spec
 from exegete.data.splits import find_split
 from exegete.errors import ExegeteError, shorten, unknown
 

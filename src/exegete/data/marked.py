@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from exegete.data.alignment import Word, split_words
+from exegete.data.alignment import Word, split_sentences, split_words
 from exegete.data.readers.base import Table, is_blank, make_row, make_text_features
 from exegete.data.readers.columns import Labels
-from exegete.data.sentences import split_sentences
 from exegete.errors import ExegeteError
 
 Mark = tuple[int, int, int]

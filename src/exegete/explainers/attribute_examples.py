@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from exegete.data.alignment import pool
-from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers.assumptions import require_assumptions, require_finite, require_token_scores
@@ -31,7 +30,7 @@ from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.windowed import WindowedModel
 from exegete.reports.explanations import Explanation, Explanations
 from exegete.reports.progress import progress_bar
-from exegete.reports.records import Target, Unit
+from exegete.reports.records import Target, Unit, find_target_spans
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.data.specs import read_fields
+from exegete.data.registry import read_fields
 from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.assumptions import require_assumptions, require_finite
 from exegete.models import Batch, Capture, ExplainedModel, Outputs

@@ -11,19 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exegete.data.exchange import find_target_spans
 from exegete.data.granularity import Granularity
 from exegete.explainers.assumptions import require_removal, require_token_scores
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, count_targets_per_pass
-from exegete.explainers.gradients.forward_sums import is_forward_cheaper
 from exegete.explainers.registry import is_removal_method, resolve_unit
-from exegete.explainers.units import list_units
+from exegete.explainers.units import is_forward_cheaper, list_units
 from exegete.models import ExplainedModel
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.passes.forward_mode import PASSES_PER_PART
+from exegete.reports.records import find_target_spans
 
 AVERAGE_LENGTH, MEASURED_PASSES = 32, 100
 """Content positions of an example, to compare the costs of methods; passes from which on the time is estimated."""

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MethodCard
-from exegete.data.registry import Registry
-from exegete.data.specs import BOOLEANS, parse_params, parse_spec
+from exegete.data.registry import BOOLEANS, Registry, parse_params, parse_spec
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:

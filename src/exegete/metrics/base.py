@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.data.specs import read_fields
+from exegete.data.registry import read_fields
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from exegete.data.alignment import Alignment
-from exegete.data.exchange import Exchange
 from exegete.errors import ExegeteError
+from exegete.reports.records import Exchange
 
 PER_POSITION = frozenset(
     {"attended", "content", "word_of", "rationale_mask", "answerable", "response", "unit_of", "readout_mask"}

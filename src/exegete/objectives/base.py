@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from exegete.data.specs import read_fields
+from exegete.data.registry import read_fields
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.outputs import to_float32

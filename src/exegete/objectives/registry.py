@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from exegete.data.registry import Registry
-from exegete.data.specs import parse_spec, split_ids
+from exegete.data.registry import Registry, parse_spec, split_ids
 from exegete.errors import ExegeteError
 from exegete.explainers.registry import explainer
 

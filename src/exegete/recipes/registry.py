@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from exegete.data.registry import Registry
-from exegete.data.specs import parse_spec
+from exegete.data.registry import Registry, parse_spec
 from exegete.errors import ExegeteError, unknown
 
 if TYPE_CHECKING:

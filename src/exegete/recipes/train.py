@@ -14,7 +14,7 @@ from transformers import Pipeline, TrainingArguments
 from exegete.data import load_data
 from exegete.data.in_memory import read_in_memory
 from exegete.data.readers.columns import ColumnOptions
-from exegete.data.specs import parse_spec
+from exegete.data.registry import parse_spec
 from exegete.errors import ExegeteError, unknown
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe

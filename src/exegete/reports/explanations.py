@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.data.exchange import Exchange
-from exegete.data.specs import read_fields
+from exegete.data.registry import read_fields
 from exegete.errors import ExegeteError, unknown
 from exegete.reports import frames, records, storage
 from exegete.reports.highlighted import highlight
 from exegete.reports.merging import find_groups, group_targets
-from exegete.reports.records import Citation, Target, Unit
+from exegete.reports.records import Citation, Exchange, Target, Unit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,7 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Literal, cast
 
-from exegete.data.alignment import split_words
-from exegete.data.sentences import find_paragraph_ends, find_sentence_ends
+from exegete.data.alignment import find_paragraph_ends, find_sentence_ends, split_words
 from exegete.errors import ExegeteError
 from exegete.reports.records import Target, Unit
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exegete.data.atomic_files import remove_abandoned, temporary_path
-from exegete.data.exchange import Exchange
 from exegete.data.provenance import get_versions
 from exegete.errors import ExegeteError
+from exegete.reports.records import Exchange
 
 FORMAT, FORMAT_VERSION = "exegete-explanations", 2
 DATA, CONFIG = "explanations.parquet", "config.json"

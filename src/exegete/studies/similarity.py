@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.data.specs import parse_spec
+from exegete.data.registry import parse_spec
 from exegete.errors import ExegeteError, check_choice
 from exegete.metrics.agreement import jaccard, kendall_tau
 

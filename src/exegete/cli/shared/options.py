@@ -145,10 +145,10 @@ def _read_template(template: str) -> str:
 
 
 def split_ids(names: str | None) -> list[str] | None:
-    """Return the comma-separated specs, see `exegete.data.specs.split_ids`; None if no specs were given."""
-    from exegete.data import specs
+    """Return the comma-separated specs, see `exegete.data.registry.split_ids`; None if no specs were given."""
+    from exegete.data import registry
 
-    return None if names is None else specs.split_ids(names)
+    return None if names is None else registry.split_ids(names)
 
 
 def parse_target(text: str, labels: Sequence[str]) -> str | int | tuple[str | int, ...]:

@@ -10,12 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from exegete.data.alignment import find_sentence_ends
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Row, get_field, get_list, read_json_lines, require_text
 from exegete.data.readers.exchanges import exchange_features
 from exegete.data.readers.hotpotqa import COLUMNS
 from exegete.data.readers.layouts import DividedFile
-from exegete.data.sentences import find_sentence_ends
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:

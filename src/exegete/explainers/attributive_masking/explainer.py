@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 from exegete.data.cards import MethodCard
 from exegete.data.hub import find_folder
 from exegete.data.provenance import to_json_value
-from exegete.data.specs import parse_params
+from exegete.data.registry import parse_params
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.explainers.attributive_masking.network import MaskingNetwork

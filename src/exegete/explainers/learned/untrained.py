@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.data.specs import BOOLEANS
+from exegete.data.registry import BOOLEANS
 from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.base import Explainer, SinglePass
 from exegete.explainers.learned.base import LearnedExplainer

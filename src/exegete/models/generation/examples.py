@@ -14,15 +14,14 @@ from tokenizers import Encoding
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from exegete.data.alignment import Alignment, align, trim_span
-from exegete.data.exchange import Exchange
-from exegete.data.sentences import find_text_of_tokens
+from exegete.data.alignment import Alignment, align, find_text_of_tokens, trim_span
 from exegete.errors import ExegeteError, check_choice
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template, tokenize_text
 from exegete.models.generation.prompt import Prompt, parse_prompt
 from exegete.models.state import preserve_random_state
+from exegete.reports.records import Exchange
 
 if TYPE_CHECKING:
     from exegete.models.generation.model import GeneratingModel

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.data.exchange import Extent
 from exegete.reports.highlighted import colors
+from exegete.reports.records import Extent
 
 if TYPE_CHECKING:
     from exegete.reports.explanations import Explanation

@@ -16,7 +16,7 @@ import torch
 
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
-from exegete.data.specs import parse_spec
+from exegete.data.registry import parse_spec
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
 from exegete.explainers.base import describe_explainer

@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from exegete.data.exchange import Exchange, Extent, find_target_spans
+from exegete.data.alignment import find_text_of_tokens
 from exegete.data.granularity import Granularity
-from exegete.data.sentences import find_text_of_tokens
 from exegete.errors import ExegeteError
 from exegete.explainers import number_units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.generation.examples import prompt_to_row
 from exegete.reports.highlighted.pieces import Piece, cut_text
+from exegete.reports.records import Exchange, Extent, find_target_spans
 from exegete.web.explore.question import PREDICTED, Question
 
 EXAMPLE_PREFIX = "example-"

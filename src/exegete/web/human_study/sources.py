@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from exegete.data.exchange import Exchange
 from exegete.reports.explanations import Explanation
 from exegete.reports.highlighted.highlight import highlight_explanation
 from exegete.reports.highlighted.pieces import scores_to_levels
+from exegete.reports.records import Exchange
 from exegete.web.explore.view import cut_prompt
 
 

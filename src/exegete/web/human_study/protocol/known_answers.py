@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from exegete.data.alignment import split_words
-from exegete.data.exchange import Exchange
 from exegete.data.marked import find_marked_units, split_units
 from exegete.reports.explanations import Explanation
-from exegete.reports.records import Target, Unit
+from exegete.reports.records import Exchange, Target, Unit
 from exegete.web.human_study.items import ChangedVersion, StudyItem
 from exegete.web.human_study.kinds import KINDS
 from exegete.web.human_study.protocol.file import KnownPart, Protocol
