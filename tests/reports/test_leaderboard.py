@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import bootstrap
 
 from exegete.errors import ExegeteError
-from exegete.reports.tables.cells import choose_decimals, make_cells
+from exegete.reports.tables.board_table import choose_decimals, make_board_table
 from exegete.reports.tables.leaderboard import bootstrap_intervals, draw_resamples, make_leaderboard
 from exegete.reports.tables.significance import adjust_p_values, metric_summands, paired_test
 from reports.boards import CARDS, results
@@ -166,7 +166,7 @@ def test_cells_say_enough_digits():
     assert choose_decimals(np.array([0.0051, np.nan])) == [5, 5]
     assert choose_decimals(np.array([1089.0, 1.02, 0.0])) == [0, 2, 3]
     board = make_leaderboard(_frame({"a": [1089.4], "b": [1.024], "c": [np.nan]}), [CARDS[1]])
-    assert [cell.mean for (cell,) in make_cells(board)] == ["1.02", "1089", "–"]
+    assert [cell.text for _, cell in make_board_table(board).cells] == ["1.02", "1089", "–"]
     assert choose_decimals(np.array([])) == []
 
 
@@ -178,8 +178,8 @@ def test_costs_have_neither_an_interval_nor_a_best_and_significant_digits():
     assert np.isnan(board.low[:, 2]).all()
     assert np.isnan(board.high[:, 2]).all()
     assert not board.best[:, 2].any()
-    by_method = {name: row[2] for name, row in zip(board.rows, make_cells(board), strict=True)}
-    assert {name: cell.mean for name, cell in by_method.items()} == {
+    by_method = {name: row[3] for name, row in zip(board.rows, make_board_table(board).cells, strict=True)}
+    assert {name: cell.text for name, cell in by_method.items()} == {
         "random": "0.000090", "attention": "0.012", "occlusion": "1.5",
     }  # fmt: skip
     assert {cell.interval for cell in by_method.values()} == {""}

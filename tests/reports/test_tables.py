@@ -7,8 +7,8 @@ import re
 import numpy as np
 
 from exegete.data.cards import MetricCard
+from exegete.reports.tables.board_table import render_board_csv, render_board_latex
 from exegete.reports.tables.leaderboard import make_leaderboard
-from exegete.reports.tables.renderers import render_board_csv, render_board_latex
 from exegete.reports.text import escape_latex
 from reports.boards import CARDS, results
 

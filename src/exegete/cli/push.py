@@ -31,7 +31,7 @@ def push(
     check(files=[folder, result])
     from exegete.data import hub
     from exegete.reports.hub_card import format_hub_card
-    from exegete.reports.tables.renderers import render_board_markdown
+    from exegete.reports.tables.board_table import render_board_markdown
 
     table = ""
     if result is not None:

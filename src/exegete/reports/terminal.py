@@ -12,7 +12,7 @@ from exegete.reports.explanations import Explanation
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.highlight import format_best_units, format_bound_legend
 from exegete.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_texts
-from exegete.reports.tables.terminal_table import has_no_colors
+from exegete.reports.table import has_no_colors
 from exegete.reports.text import replace_control_characters
 
 

@@ -203,7 +203,7 @@ def _print_results(
 ) -> None:
     from exegete.explainers.registry import describe_score
     from exegete.reports.highlighted.colors import LEVELS
-    from exegete.reports.tables.terminal_table import has_no_colors
+    from exegete.reports.table import has_no_colors
     from exegete.reports.terminal import render_explanation
 
     if output_dir is not None:

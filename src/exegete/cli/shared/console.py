@@ -30,11 +30,11 @@ def say(text: str) -> None:
 
 def show_leaderboard(board: Leaderboard, folder: Path) -> None:
     """Print a comparison's table, then its verdict, disagreements between metrics, and the path of the report."""
-    from exegete.reports.tables.terminal_table import fit_table
+    from exegete.reports.tables.board_table import make_board_table
     from exegete.reports.tables.verdict import format_disagreements, format_verdict
     from exegete.reports.text import replace_control_characters
 
-    console().print(fit_table(board))
+    console().print(make_board_table(board))
     for line in (format_verdict(board), *format_disagreements(board)):
         console().print(replace_control_characters(line), markup=False, highlight=False)
     say(f"report: {folder / 'report.html'}")

@@ -272,8 +272,7 @@ def leaderboard(
 
     Example: exegete study leaderboard --output-dir runs
     """
-    from exegete.reports.tables.renderers import render_board_csv, render_board_latex
-    from exegete.reports.tables.terminal_table import fit_table
+    from exegete.reports.tables.board_table import make_board_table, render_board_csv, render_board_latex
     from exegete.studies.runs.store import Store
     from exegete.studies.tables.leaderboards import make_leaderboards
 
@@ -284,7 +283,7 @@ def leaderboard(
     for dataset, board in boards.items():
         typer.echo(dataset)
         if form == "text":
-            console().print(fit_table(board))
+            console().print(make_board_table(board))
         elif form == "csv":
             typer.echo(render_board_csv(board))
         else:

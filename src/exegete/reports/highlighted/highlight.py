@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_text, cut_texts, scores_to_levels
-from exegete.reports.text import escape_latex, format_latex_table
+from exegete.reports.table import format_latex_table
+from exegete.reports.text import escape_latex
 
 if TYPE_CHECKING:
     from exegete.reports.explanations import Explanation

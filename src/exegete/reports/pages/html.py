@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from exegete.reports.figures.curves import HEIGHT, WIDTH, Curve, make_charts
 from exegete.reports.highlighted.colors import LIGHT
 from exegete.reports.highlighted.highlight import format_number, template_environment
 from exegete.reports.highlighted.pieces import Spans
-from exegete.reports.tables.cells import BEST, CHANCE, make_cells
+from exegete.reports.table import Table
+from exegete.reports.tables.board_table import make_board_table
 from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
-from exegete.reports.tables.paper_table import PaperTable, format_caption, format_cells
+from exegete.reports.tables.paper_table import PaperTable, format_caption, make_table
 from exegete.reports.tables.verdict import find_leaders, format_verdict
 
 FEW = 5
@@ -63,23 +64,21 @@ def render_report(
     titles = _method_titles(leaderboard, curves, examples)
     shown = _choose_shown_methods(leaderboard, titles)
     # Neighbouring columns of one family share a heading.
-    families = groupby(card.family for card in leaderboard.cards)
+    families = groupby(card.family.capitalize() for card in leaderboard.cards)
+    groups = [(family, len(list(columns))) for family, columns in families]
     template = template_environment().get_template("report.html.j2")
     return template.render(
         title=title,
         subject=subject or {},
         board=leaderboard,
-        groups=[(family, len(list(group))) for family, group in families],
-        cells=make_cells(leaderboard),
+        table=replace(make_board_table(leaderboard, "Method"), groups=groups),
         verdict=format_verdict(leaderboard),
-        BEST=BEST,
-        CHANCE=CHANCE,
         examples=examples,
         titles=titles,
         charts=make_charts(curves, titles, len(LIGHT.series), shown),
         width=WIDTH,
         height=HEIGHT,
-        meta=list(flatten(meta or {})),
+        meta=_make_meta_table(meta or {}),
         bounds=format_bounds,
         script=Markup(script),  # noqa: S704  # our own file, the only unescaped value
         # The content policy of the page allows this script alone.
@@ -89,14 +88,13 @@ def render_report(
 
 def render_leaderboard_html(board: Leaderboard) -> str:
     """Return the verdict and the table as an HTML fragment with its own style sheet, for a notebook."""
-    shown = {
-        "board": board,
-        "cells": make_cells(board),
-        "verdict": format_verdict(board),
-        "BEST": BEST,
-        "CHANCE": CHANCE,
-    }
-    return template_environment().get_template("board.html.j2").render(shown)
+    table = make_board_table(board, "Method")
+    return template_environment().get_template("board.html.j2").render(table=table, verdict=format_verdict(board))
+
+
+def _make_meta_table(values: Mapping[str, Any]) -> Table:
+    """Return the table of nested values by their dotted names, without a head."""
+    return Table((), list(flatten(values)))
 
 
 def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -147,5 +145,5 @@ def render_study_page(
 ) -> str:
     """Return the page; `pictures` are (caption, PNG image in base64) pairs. All values are escaped."""
     template = template_environment().get_template("study.html.j2")
-    rendered = [(table, format_cells(table), format_caption(table)) for table in tables]
-    return template.render(title=title, notes=notes, tables=rendered, pictures=pictures, meta=list(flatten(meta)))
+    rendered = [(make_table(table), format_caption(table)) for table in tables]
+    return template.render(title=title, notes=notes, tables=rendered, pictures=pictures, meta=_make_meta_table(meta))

@@ -25,6 +25,7 @@ Flags = NDArray[np.bool_]
 CONFIDENCE = 95.0
 LEVEL, POWER = 0.05, 0.8
 CONTROL = "random"
+CHANCE = "no better than random"
 _CHUNK = 100
 
 

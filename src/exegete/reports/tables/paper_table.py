@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exegete.reports.highlighted.highlight import template_environment
-from exegete.reports.tables.cells import ABSENT, choose_decimals
+from exegete.reports.table import Cell, Table, format_csv
+from exegete.reports.tables.board_table import ABSENT, choose_decimals
 from exegete.reports.tables.leaderboard import Counts, Floats
-from exegete.reports.text import escape_symbols, format_csv, format_latex_table, format_markdown_lines
 
 EXAMPLES: Final = "mean [95 %]"
 Form = Literal["mean ± sd", "mean ± se", "median [25–75]", "mean", "mean [95 %]"]
@@ -70,12 +70,22 @@ def format_cells(table: PaperTable) -> list[list[str]]:
     return rows
 
 
+def make_table(paper: PaperTable) -> Table:
+    """Return the table with its numbers as text: best bold, second underlined, daggers."""
+    rows = []
+    for row, (name, texts) in enumerate(zip(paper.rows, format_cells(paper), strict=True)):
+        cells = [Cell(name)]
+        for column, text in enumerate(texts):
+            mark = "†" if paper.marked[row, column] else ""
+            cells.append(Cell(text, int(paper.rank[row, column]), mark, tip=f"{paper.count[row, column]} runs"))
+        rows.append(cells)
+    return Table([paper.head, *paper.columns], rows, paper.title)
+
+
 def render_markdown(table: PaperTable) -> str:
     """Return a pipe table with its title above and its caption below."""
-    lines = format_markdown_lines([table.head, *table.columns], _list_rows(table, "**{}**", "<u>{}</u>", "†", str))
-    if table.title:
-        lines = [f"**{table.title}**", "", *lines]
-    return "\n".join([*lines, "", format_caption(table), ""])
+    title = f"**{table.title}**\n\n" if table.title else ""
+    return f"{title}{make_table(table).to_markdown()}\n\n{format_caption(table)}\n"
 
 
 def render_latex(table: PaperTable, label: str = "") -> str:
@@ -83,30 +93,20 @@ def render_latex(table: PaperTable, label: str = "") -> str:
     caption = format_caption(table)
     if table.title:
         caption = f"{table.title}. {caption}"
-    rows = _list_rows(table, r"\textbf{{{}}}", r"\underline{{{}}}", r"$^\dagger$", escape_symbols)
-    return format_latex_table([table.head, *table.columns], rows, caption, label)
+    return make_table(table).to_latex(caption, label)
 
 
 def render_csv(table: PaperTable) -> str:
     """Return all digits: the row's name, then per column center, low, high, runs, rank, significant; NaN is empty."""
-    head = [table.head]
-    for name in table.columns:
-        head += [f"{name} {end}" for end in ("center", "low", "high", "runs", "rank", "significant")]
-    rows = []
-    for row, name in enumerate(table.rows):
-        fields: list[str | float | int] = [name]
-        for column in range(len(table.columns)):
-            fields += [float(array[row, column]) for array in (table.center, table.low, table.high)]
-            fields += [int(table.count[row, column]), int(table.rank[row, column])]
-            fields.append("yes" if table.marked[row, column] else "no")
-        rows.append(fields)
-    return format_csv(head, rows)
+    significant = np.where(table.marked, "yes", "no")
+    ends = {" center": table.center, " low": table.low, " high": table.high, " runs": table.count, " rank": table.rank}
+    return format_csv(table.head, table.rows, table.columns, ends | {" significant": significant})
 
 
 def render_html(table: PaperTable) -> str:
-    """Return a `<table>` with its caption, to be placed in a page."""
-    macros = template_environment().get_template("paper_table.html.j2").module
-    return str(macros.paper_table(table, format_cells(table), format_caption(table)))  # type: ignore[attr-defined]
+    """Return a `<figure>` of the table with its caption, to be placed in a page."""
+    template = template_environment().get_template("paper_table.html.j2")
+    return template.render(table=make_table(table), caption=format_caption(table))
 
 
 def format_caption(table: PaperTable) -> str:
@@ -142,18 +142,3 @@ def _format_number(form: Form, center: float, low: float, high: float, digits: i
     if form == "median [25–75]":
         return f"{center:.{digits}f} [{low:.{digits}f}–{high:.{digits}f}]"
     return f"{center:.{digits}f} ± {high - center:.{digits}f}"
-
-
-def _list_rows(
-    table: PaperTable, bold: str, underlined: str, dagger: str, escape: Callable[[str], str]
-) -> list[list[str]]:
-    """Return the rows with their names, as texts in which the best, the second and marked numbers are emphasized."""
-    rows = []
-    for row, (name, texts) in enumerate(zip(table.rows, format_cells(table), strict=True)):
-        cells = [escape(name)]
-        for column, text in enumerate(texts):
-            form = {1: bold, 2: underlined}.get(int(table.rank[row, column]), "{}")
-            mark = dagger if table.marked[row, column] else ""
-            cells.append(form.format(escape(text)) + mark)
-        rows.append(cells)
-    return rows

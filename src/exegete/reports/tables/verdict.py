@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exegete.reports.tables.cells import CHANCE
-from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
+from exegete.reports.tables.leaderboard import CHANCE, CONTROL, Leaderboard
 
 NAMED, MOST_EXAMPLES = 4, 100_000
 SHARES = ("", "", "half", "a third", "a quarter", "a fifth", "a sixth", "a seventh", "an eighth", "a ninth", "a tenth")

@@ -23,9 +23,13 @@ from exegete.reports.figures.figure import plot_curves
 from exegete.reports.highlighted.picture import encode_data_url
 from exegete.reports.highlighted.pieces import Spans
 from exegete.reports.pages.html import ExampleView, render_leaderboard_html, render_report
+from exegete.reports.tables.board_table import (
+    make_board_table,
+    render_board_csv,
+    render_board_latex,
+    render_board_markdown,
+)
 from exegete.reports.tables.leaderboard import Leaderboard, bootstrap_intervals, draw_resamples, make_leaderboard
-from exegete.reports.tables.renderers import render_board_csv, render_board_latex, render_board_markdown
-from exegete.reports.tables.terminal_table import render_plain_table
 from exegete.reports.tables.verdict import format_verdict
 from exegete.reports.text import replace_control_characters
 from exegete.studies.compare.difference import compute_difference
@@ -88,7 +92,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         board = self.leaderboard
-        return f"{replace_control_characters(format_verdict(board))}\n{render_plain_table(board)}"
+        return f"{replace_control_characters(format_verdict(board))}\n{make_board_table(board).to_text()}"
 
     def _repr_html_(self) -> str:
         return render_leaderboard_html(self.leaderboard)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from exegete.errors import check_choice, unknown
-from exegete.reports.tables.cells import choose_decimals
+from exegete.reports.tables.board_table import choose_decimals
 from exegete.reports.tables.leaderboard import Floats
 from exegete.reports.tables.paper_table import PaperTable, format_cells
 from exegete.reports.tables.significance import PREDICTION_FIGURES

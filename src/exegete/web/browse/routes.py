@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from exegete.errors import check_choice
 from exegete.reports.highlighted import colors
-from exegete.reports.tables.cells import make_cells
+from exegete.reports.tables.board_table import make_board_table
 from exegete.web.browse.corpus import render_corpus
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, get_example_values, list_examples, parse_view
 from exegete.web.browse.stored import Result
@@ -48,7 +48,8 @@ def show_result(request: Request, name: str) -> Response:
         "browse_result",
         result=result,
         board=board,
-        cells=make_cells(board),
+        table=make_board_table(board, "Method"),
+        links={name: f"{view.build_link(method=name)}#examples" for name in board.rows},
         agreement=result.agreement if result.has_attributions and len(result.methods) > 1 else None,
         shade=lambda tau: colors.level_to_css_class(colors.score_to_level(tau, 1.0), signed=True),
         view=view,
