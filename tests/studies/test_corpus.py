@@ -21,7 +21,7 @@ import exegete
 import families
 from exegete import CorpusJob, ExegeteError, Explanation, explain_corpus, summarise
 from exegete.cli import main
-from exegete.cli.summary import _tables
+from exegete.cli.summary import _list_tables
 from exegete.data.load import Stream
 from exegete.studies.corpus.parts import COLUMNS, CORPUS_SCHEMA, EXAMPLE_COLUMNS, CorpusParts, make_explained_row
 from exegete.studies.corpus.summary import CorpusSummary, rationale_auc
@@ -268,10 +268,10 @@ def test_only_what_changed_is_listed_the_surest_first_and_an_unsigned_method_is_
         {"label": ["yes"], "word": ["same"], "share": [0.3], "low": [0.2], "high": [0.4], "examples": [9]}
     )
     found = CorpusSummary(30, {"yes": 30}, empty, [], float("nan"), 0, [], drifted, 0.2, {"yes": 30}, signed=False)
-    head, _, changes = _tables(found, 10)
-    assert "unsigned: important words, not words that support the class" in head.title
-    assert "whose 95 % interval is above the share of an average word" in head.title
-    shown = [str(cell) for cell in changes.columns[1].cells]
+    (head, _), _, (_, changes) = _list_tables(found, 10)
+    assert "unsigned: important words, not words that support the class" in head
+    assert "whose 95 % interval is above the share of an average word" in head
+    shown = [row[1].text for row in changes.cells]
     assert shown == drifted[drifted["p"] < 0.05]["word"].tolist()
     assert len(shown) > 0
     assert drifted["p"].is_monotonic_increasing

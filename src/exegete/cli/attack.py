@@ -7,8 +7,6 @@ from json import dumps
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from exegete.cli.shared import options, reading
 from exegete.cli.shared.checks import check
@@ -65,6 +63,7 @@ def attack(
     from exegete.data.provenance import to_json_value
     from exegete.metrics.attack import attack as attack_model
     from exegete.models.encoding.labels import renumber_labels
+    from exegete.reports.table import Table
 
     silence_libraries()
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
@@ -84,14 +83,14 @@ def attack(
         content = to_json_value({"figures": report.figures, "examples": report.to_pandas().to_dict("records")})
         typer.echo(dumps(content, indent=2, ensure_ascii=False))
         return
-    table = Table("attack", "", box=SIMPLE_HEAD)
+    rows = []
     for name, value in report.figures.items():
         shown = f"{100 * value:.1f} %"
         if math.isnan(value):
             shown = "–"
         elif name in COUNTS:
             shown = f"{value:.4g}"
-        table.add_row(name.replace("_", " "), shown)
+        rows.append((name.replace("_", " "), shown))
     for status, count in sorted(report.counts.items()):
-        table.add_row(f"examples: {status}", str(count))
-    console().print(table)
+        rows.append((f"examples: {status}", str(count)))
+    console().print(Table(("attack", ""), rows))

@@ -10,9 +10,6 @@ from typing import Annotated
 
 import typer
 from packaging.requirements import Requirement
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from exegete.cli.shared.console import console, say
 
@@ -31,12 +28,12 @@ def doctor(model: Model = None, task: Task = None) -> None:
     if model is not None:
         _show_model(model, task)
         return
-    table = Table("part", "", "state", box=SIMPLE_HEAD)
-    table.add_row("exegete", version("exegete"), "")
-    table.add_row("Python", platform.python_version(), platform.platform())
+    from exegete.reports.table import Table
+
+    rows = [("exegete", version("exegete"), ""), ("Python", platform.python_version(), platform.platform())]
     needed = list(_requirements(""))
     for requirement in needed:
-        table.add_row(requirement.name, _installed(requirement.name), _state(requirement))
+        rows.append((requirement.name, _installed(requirement.name), _state(requirement)))
     for extra in (
         "web",
         "postgres",
@@ -50,14 +47,11 @@ def doctor(model: Model = None, task: Task = None) -> None:
         "docs",
     ):
         wrong = [f"{each.name}: {_state(each)}" for each in _requirements(extra) if _state(each) != "ok"]
-        table.add_row(f"extra {extra}", "", "; ".join(wrong) or "ok")
+        rows.append((f"extra {extra}", "", "; ".join(wrong) or "ok"))
     for name, use in PROGRAMS.items():
-        table.add_row(name, shutil.which(name) or "", use)
-    for name, state in _broken():
-        table.add_row(name, "", Text(state))
-    for name, state in _devices():
-        table.add_row(name, "", state)
-    console().print(table)
+        rows.append((name, shutil.which(name) or "", use))
+    rows += [(name, "", state) for name, state in (*_broken(), *_devices())]
+    console().print(Table(("part", "", "state"), rows, texts=3))
     wrong = [each.name for each in needed if _state(each) != "ok"]
     if wrong:
         say(f"exegete: missing or too old: {', '.join(wrong)}; install the newest exegete with pip")
@@ -67,12 +61,11 @@ def doctor(model: Model = None, task: Task = None) -> None:
 def _show_model(model: str, task: str | None) -> None:
     """Print which methods are exact, approximate or refused for the model."""
     import exegete
+    from exegete.reports.table import Table
 
     report = exegete.check(exegete.load(model, task=task))
-    table = Table("method", report.model_type, "", box=SIMPLE_HEAD)
-    for each in report.methods:
-        table.add_row(each.method, each.state, Text(each.reason))
-    console().print(table)
+    rows = [(each.method, each.state, each.reason) for each in report.methods]
+    console().print(Table(("method", report.model_type, ""), rows, texts=3))
 
 
 def _broken() -> Iterator[tuple[str, str]]:

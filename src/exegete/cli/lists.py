@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
 from exegete.cli.shared.console import console
-
-GAP = 3
-"""Spaces between two columns."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,28 +59,12 @@ def datasets() -> None:
 
 
 def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type = object) -> None:
-    """Print as many columns of the table as fit without breaking a word, and name the others below it.
+    """Print the table, and below it the parts of installed packages that cannot be loaded."""
+    from exegete.reports.table import Table
 
-    Parts of installed packages that cannot be loaded are also named below it.
-    """
-    out = console()
-    texts, words = dict[str, list[str]](), dict[str, int]()
-    for name in map(str, frame.columns):
-        texts[name] = [{True: "yes", False: "no"}.get(value, str(value)) for value in frame[name]]
-        # A column can be as narrow as its longest word.
-        words[name] = max(map(len, " ".join([name, *texts[name]]).split()))
-    shown, room = list(texts), out.width + GAP - sum(words.values()) - GAP * len(words)
-    while len(shown) > 2 and room < 0:
-        room += GAP + words[shown.pop()]
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in shown:
-        extra = min(room, max(map(len, [name, *texts[name]])) - words[name])
-        room -= extra
-        table.add_column(name, width=words[name] + extra, overflow="fold")
-    for row in zip(*[texts[name] for name in shown], strict=True):
-        table.add_row(*map(Text, row))
-    out.print(table)
-    if len(shown) < len(texts):
-        out.print(f"Too narrow for {', '.join(list(texts)[len(shown) :])}: widen the terminal.", markup=False)
+    out, rows = console(), []
+    for values in frame.itertuples(index=False):
+        rows.append([{True: "yes", False: "no"}.get(value, str(value)) for value in values])
+    out.print(Table(list(map(str, frame.columns)), rows, texts=len(frame.columns)))
     if registry is not None and (broken := registry.find_broken(kind)):
         out.print(f"Cannot be loaded: {', '.join(broken)}; `exegete doctor` shows why.", markup=False)

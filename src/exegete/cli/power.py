@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from exegete.cli.shared import options
 from exegete.cli.shared.console import console
@@ -42,6 +40,7 @@ def power(
 
     Example: exegete power --effect 0.65 --methods 3 --items 10 --people 20,40,60
     """
+    from exegete.reports.table import Table
     from exegete.web.human_study.analysis.power import StudyDesign
     from exegete.web.human_study.analysis.power import simulate_power as estimate_power
 
@@ -52,8 +51,8 @@ def power(
     if kind == "rank" and methods < 2:
         raise ExegeteError("a ranking needs at least 2 methods")
     design = StudyDesign(effect, kind, methods, items, screen, baseline, person, item)
-    table = Table("people", "power", "width", box=SIMPLE_HEAD)
+    rows = []
     for count in counts:
         estimate = estimate_power(design, int(count), runs, seed)
-        table.add_row(count, f"{100 * estimate.power:.0f} %", f"{estimate.width:.3f}")
-    console().print(table)
+        rows.append((count, f"{100 * estimate.power:.0f} %", f"{estimate.width:.3f}"))
+    console().print(Table(("people", "power", "width"), rows))

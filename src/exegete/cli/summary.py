@@ -6,21 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from exegete.cli.shared import options
 from exegete.cli.shared.console import console
 
-LEVEL = 0.05
+LEVEL, LONGEST = 0.05, 60
+"""Level of changes that are shown, and characters of a text."""
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
+    from collections.abc import Iterator
 
-    import pandas as pd
-    from rich.table import Table
-
-    from exegete.studies.corpus.summary import Cluster, CorpusSummary
+    from exegete.reports.table import Table
+    from exegete.studies.corpus.summary import CorpusSummary
 
 
 def summary(
@@ -50,78 +47,40 @@ def summary(
         return
     counts = ", ".join(f"{label} {count}" for label, count in sorted(corpus.labels.items()))
     console().print(f"{corpus.rows} rows: {counts}", markup=False, highlight=False)
-    for table in _tables(corpus, top):
-        console().print(table)
+    for title, table in _list_tables(corpus, top):
+        console().print(title, markup=False, highlight=False, style="italic" if table else None)
+        if table is not None:
+            console().print(table)
 
 
-def _tables(corpus: CorpusSummary, top: int) -> Iterator[Table | Text]:
+def _list_tables(corpus: CorpusSummary, top: int) -> Iterator[tuple[str, Table | None]]:
+    """Yield tables with their titles, and sentences without a table."""
+    from exegete.studies.corpus import tables
+
     signed = "" if corpus.signed else "; unsigned: important words, not words that support the class"
-    for label, words in corpus.words.groupby("label", sort=False):
-        rows = []
-        for row in _first(words, top):
-            rows.append((row["word"], f"{row['share']:+.3f}", _interval(row), str(row["examples"])))
-        yield _table(
+    for label, table in tables.make_word_tables(corpus, top).items():
+        yield (
             f"Most important words for {label}: mean share of the explanation{signed}; "
             "those whose 95 % interval is above the share of an average word, surest first",
-            ("word", "share", "interval", "examples"),
-            rows,
+            table,
         )
     missing = sorted(set(corpus.labels) - set(corpus.words["label"]))
     if missing:
-        yield Text(
-            f"No word is surely above an average word for {', '.join(missing)}: explain more texts or lower --least."
-        )
-    yield _table("Groups of explanations", ("size", "classes", "words", "typical"), map(_cluster, corpus.clusters))
+        names = ", ".join(missing)
+        yield f"No word is surely above an average word for {names}: explain more texts or lower --least.", None
+    yield "Groups of explanations", tables.make_cluster_table(corpus, LONGEST)
     if corpus.judged:
         title = f"Explanation and rationale disagree most (AUC; mean {corpus.agreement:.3f} over {corpus.judged})"
-        worst = [(f"{auc:.2f}", str(index), text) for auc, index, text in corpus.disagreeing[:top]]
-        yield _table(title, ("AUC", "row", "text"), worst)
-    if corpus.drift is not None:
-        changed = corpus.drift[corpus.drift["p"] < LEVEL]
-        if not len(changed):
-            yield Text(f"No word's share changed ({len(corpus.drift)} tested). {_distance(corpus)}")
-            return
-        yield _table(
-            f"Changes ({len(changed)} of {len(corpus.drift)} words; smallest p first). {_distance(corpus)}",
-            ("class", "word", "before", "after", "interval of the change", "p, adjusted"),
-            map(_change, _first(changed, top)),
-        )
-
-
-def _distance(corpus: CorpusSummary) -> str:
-    """Describe the distance between the important words of the two corpora."""
-    return (
+        yield title, tables.make_disagreement_table(corpus, top, LONGEST)
+    if corpus.drift is None:
+        return
+    distance = (
         f"Distance between the important words: {corpus.distance:.3f} (Jensen–Shannon; 0: the same words, "
         "1: no word in common)"
     )
-
-
-def _first(frame: pd.DataFrame, top: int) -> list[Any]:
-    rows: list[Any] = frame.head(top).to_dict("records")
-    return rows
-
-
-def _change(row: Mapping[str, Any]) -> tuple[str, ...]:
-    shares = f"{row['before']:+.3f}", f"{row['after']:+.3f}"
-    return (row["label"], row["word"], *shares, _interval(row), f"{row['p']:.2g}")
-
-
-def _cluster(row: Cluster) -> tuple[str, ...]:
-    classes = ", ".join(f"{label} {count}" for label, count in row.labels.most_common())
-    words = ", ".join(f"{word} {share:+.2f}" for word, share in row.words[:5])
-    return str(row.size), classes, words, max(row.nearest)[2]
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    return f"{row['low']:+.3f} to {row['high']:+.3f}"
-
-
-def _table(title: str, head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=None, min_width=100, header_style="bold")
-    for name in head:
-        table.add_column(name, overflow="ellipsis" if name in ("text", "typical") else "fold", max_width=60)
-    for row in rows:
-        table.add_row(*[Text(" ".join(cell.split())) for cell in row])
-    return table
+    tested, changed = len(corpus.drift), int((corpus.drift["p"] < LEVEL).sum())
+    if not changed:
+        yield f"No word's share changed ({tested} tested). {distance}", None
+        return
+    title = f"Changes ({changed} of {tested} words; smallest p first). {distance}"
+    yield title, tables.make_change_table(corpus, top, LEVEL)

@@ -61,7 +61,7 @@ class Table:
         head: one text per column, empty for a table without a head; a text ends with ↑ or ↓ if that is better.
         rows: cells, or plain texts.
         title: the caption's first words.
-        has_numbers: whether all columns but the first are numbers, aligned to the right.
+        texts: how many columns at the left are texts; the others are numbers, aligned to the right.
         groups: a heading above several columns, with their number.
         keys: an id per row, by which scripts find it.
         important: the columns that a narrow terminal keeps, in this order; default: the first ones.
@@ -71,7 +71,7 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     title: str = ""
-    has_numbers: bool = True
+    texts: int = 1
     groups: Sequence[tuple[str, int]] = ()
     keys: Sequence[str] = ()
     important: Sequence[int] = ()
@@ -143,7 +143,7 @@ class Table:
         attempts += [(order[:count], False) for count in range(len(order), 1, -1)]
         for columns, intervals in attempts:
             least, _ = self._measure(0, intervals, plain)
-            if self.has_numbers:
+            if self.texts < len(self.head):
                 longest = max(len(name) for name in (self.head[0], *(row[0].text for row in self.cells)))
                 least = max(least, min(MAY_WRAP, longest))
             if least + sum(GAP + self._measure(column, intervals, plain)[0] for column in columns) <= width:
@@ -157,8 +157,11 @@ class Table:
             lines += _list_lines(row[column], intervals, plain)
         words = re.findall(r"\S+(?: [↑↓]$)?", "\n".join(lines), re.MULTILINE)
         least = max(map(len, words), default=1)
-        if column and self.has_numbers:
+        if column >= self.texts:
             return least, least
+        if column:
+            # A path or a version would leave no room for the other columns.
+            least = min(least, MAY_WRAP)
         return least, max(least, *(len(line) for text in lines for line in text.split("\n")))
 
     def _make_rich_table(self, width: int, shown: Sequence[int], intervals: bool, plain: bool) -> RichTable:
@@ -173,7 +176,7 @@ class Table:
         for column, (least, most) in sizes.items():
             extra = max(0, min(room, most - least))
             room -= extra
-            justify: Literal["left", "right"] = "right" if column and self.has_numbers else "left"
+            justify: Literal["left", "right"] = "left" if column < self.texts else "right"
             head = Text(replace_control_characters(self.head[column]))
             table.add_column(head, justify=justify, width=least + extra, overflow="fold")
         for row in self.cells:

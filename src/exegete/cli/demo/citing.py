@@ -9,9 +9,8 @@ from exegete.cli.shared.console import console, say, show_leaderboard
 from exegete.cli.train.options import require_finished
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from exegete.models.generation.model import GeneratingModel
+    from exegete.reports.table import Table
     from exegete.studies.compare.comparison import Comparison
 
 ASKED, CITED = 300, 3
@@ -53,11 +52,10 @@ def run(
 
 def _by_kind(comparison: Comparison) -> Table:
     """Return the recall of the needed notes among the top-ranked ones, for each kind of question."""
-    from rich.table import Table
-
     from exegete.data.generated.retrieval import KINDS
+    from exegete.reports.table import Table
 
-    table = Table("method", *KINDS, title="Recall of the needed notes, 95 % interval", box=None)
+    rows = []
     boards = [comparison.leaderboard_of("kind", kind) for kind in KINDS]
     column = [card.name for card in boards[0].cards].index("recall_at_k")
     for method in comparison.leaderboard.rows:
@@ -65,8 +63,8 @@ def _by_kind(comparison: Comparison) -> Table:
         for board in boards:
             at = board.rows.index(method), column
             cells.append(f"{board.mean[at]:.2f}  {board.low[at]:.2f}…{board.high[at]:.2f}")
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    return Table(("method", *KINDS), rows, "Recall of the needed notes, 95 % interval")
 
 
 def _show_citations(model: GeneratingModel, comparison: Comparison) -> None:

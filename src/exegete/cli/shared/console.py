@@ -42,18 +42,18 @@ def show_leaderboard(board: Leaderboard, folder: Path) -> None:
 
 def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str) -> None:
     """Print the differences between two named comparisons, and write them to difference.csv in the folder."""
-    from rich.table import Table
-
     from exegete.data.atomic_files import atomic_file
+    from exegete.reports.table import Table
     from exegete.studies.compare.difference import summarize_difference
 
-    table = Table("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm", box=None)
+    rows = []
     for row in changes.to_dict("records"):
         interval = f"{row['low']:+.3f}…{row['high']:+.3f}"
         figures = (f"{row['before']:.3f}", f"{row['after']:.3f}", f"{row['difference']:+.3f}", interval)
-        table.add_row(row["method"], row["metric"], *figures, f"{row['p']:.2g}")
+        rows.append((row["method"], row["metric"], *figures, f"{row['p']:.2g}"))
     console().print(f"before: {before}; after: {after}", markup=False, highlight=False)
-    console().print(table)
+    head = ("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm")
+    console().print(Table(head, rows, texts=2))
     console().print(summarize_difference(changes), markup=False, highlight=False)
     with atomic_file(folder / "difference.csv") as fresh:
         changes.to_csv(fresh, index=False)

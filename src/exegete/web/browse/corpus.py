@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -14,6 +13,12 @@ from exegete.errors import unknown
 from exegete.reports.explanations import Explanation
 from exegete.studies.corpus.parts import CorpusParts
 from exegete.studies.corpus.summary import CorpusSummary, summarise
+from exegete.studies.corpus.tables import (
+    make_change_table,
+    make_cluster_table,
+    make_disagreement_table,
+    make_word_tables,
+)
 from exegete.web.browse.listing import parse_page
 from exegete.web.browse.stored import Result
 from exegete.web.pages import render_page
@@ -42,14 +47,15 @@ def render_corpus(request: Request, result: Result) -> Response:
         "browse_corpus",
         result=result,
         summary=summary,
-        words=[(label, _list_top(rows)) for label, rows in summary.words.groupby("label", sort=False)],
-        drift=None if summary.drift is None else _list_top(summary.drift),
+        words=make_word_tables(summary, N_TOP),
+        clusters=make_cluster_table(summary),
+        disagreeing=make_disagreement_table(summary, N_TOP),
+        changes=None if summary.drift is None else make_change_table(summary, N_TOP),
         lines=[(Explanation.from_row(row), row["label"]) for row in rows],
         others=others,
         chosen=chosen,
         number=number,
         pages=pages,
-        top=N_TOP,
     )
 
 
@@ -66,8 +72,3 @@ def _summarise(folder: Path, against: Path | None, times: tuple[int, ...]) -> Co
     # The times are only part of the cache's key.
     del times
     return summarise(folder, against, top=N_TOP)
-
-
-def _list_top(frame: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = frame.head(N_TOP).to_dict("records")
-    return rows
