@@ -7,11 +7,17 @@ import transformers as hf
 import exegete
 from exegete import Batch
 from exegete.errors import ExegeteError
-from exegete.models.prompted import PromptedModel, make_few_shot_template
+from exegete.models.prompted import PromptedModel
 from families import SENTENCES, TEXT, processor, tokenizer
 
+
+def make_template(shots):
+    blocks = [f"Text:{text}\nLabel:{label}" for text, label in shots]
+    return "\n\n".join(["Is the review good ?", *blocks, "Text:{text}\nLabel:"])
+
+
 SHOTS = [("a joy {really}", "P"), ("two dull hours", "N")]
-TEMPLATE = make_few_shot_template("Is the review good ?", SHOTS)
+TEMPLATE = make_template(SHOTS)
 LABELS = {"negative": "N", "positive": "P"}
 FAMILIES = ("llama", "mistral", "gpt2", "qwen2")
 LENGTH = 130
@@ -116,7 +122,7 @@ def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):
     prompts = [batch.inputs["input_ids"][r, batch.attended[r] & ~batch.content[r]].tolist() for r in (0, 1)]
     assert prompts[0] == prompts[1]
     assert batch.alignments[0].truncated
-    many = make_few_shot_template("Is the review good ?", SHOTS * 12)
+    many = make_template(SHOTS * 12)
     crowded = exegete.load(model.model, processor("gpt2"), task="prompt", template=many, labels=LABELS)
     with pytest.raises(ExegeteError, match="use a shorter template or fewer shots"):
         crowded.encode(["short"])

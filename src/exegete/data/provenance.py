@@ -62,7 +62,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def to_json_value(value: Any) -> Any:
-    """Return the value as JSON types: keys become strings, NaN and infinity null, unknown types their text."""
+    """Return the value as JSON types: keys become strings, arrays lists, NaN and infinity null, other types text."""
     if isinstance(value, Mapping):
         return {str(name): to_json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -71,4 +71,6 @@ def to_json_value(value: Any) -> Any:
         return None
     if value is None or isinstance(value, str | int | float | bool):
         return value
+    if hasattr(value, "tolist"):
+        return to_json_value(value.tolist())
     return str(value)

@@ -23,15 +23,6 @@ from exegete.models.tasks import Classification
 logger = logging.getLogger(__name__)
 
 
-def make_few_shot_template(instruction: str, shots: Sequence[tuple[str, str]]) -> str:
-    """Return a template: the instruction, shots as `Text:…` and `Label:…`, then the text to classify.
-
-    The labels of the shots are written like the labels that `load` takes.
-    """
-    blocks = [instruction, *(f"Text:{text}\nLabel:{label}" for text, label in shots), "Text:{text}\nLabel:"]
-    return "\n\n".join(block for block in blocks if block)
-
-
 class LabelTokens(Classification):
     """Classification by the softmax over the labels' tokens at the last position."""
 

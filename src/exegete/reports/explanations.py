@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from exegete.data.provenance import to_json_value
 from exegete.data.registry import read_fields
 from exegete.errors import ExegeteError, unknown
 from exegete.reports import frames, records, storage
 from exegete.reports.highlighted import highlight
 from exegete.reports.merging import find_groups, group_targets
 from exegete.reports.records import Citation, Exchange, Target, Unit
+from exegete.reports.text import shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,7 +288,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold; NaN and infinity become None. `from_row` reads them again."""
-        values: dict[str, Any] = records.replace_non_finite(storage.to_records(read_fields(self)))
+        values: dict[str, Any] = to_json_value(storage.to_records(read_fields(self)))
         return values
 
 
@@ -391,8 +393,3 @@ class Explanations(Sequence[Explanation]):
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page
-
-
-def shorten(text: str, length: int) -> str:
-    """Return the text, cut with an ellipsis if it is longer."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -280,16 +280,3 @@ def is_equal(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(is_equal, one, other))
     # Without the type check, class 1 would equal the regression value 1.0 and True.
     return type(one) is type(other) and bool(one == other)
-
-
-def replace_non_finite(value: Any) -> Any:
-    """Return the value with arrays as lists, and NaN and infinity, which JSON lacks, as None."""
-    if isinstance(value, np.ndarray):
-        return replace_non_finite(value.tolist())
-    if isinstance(value, list | tuple):
-        return [replace_non_finite(item) for item in value]
-    if isinstance(value, dict):
-        return {name: replace_non_finite(item) for name, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -34,3 +34,8 @@ def replace_control_characters(text: str) -> str:
 def escape_latex(text: str) -> str:
     """Return LaTeX that typesets the text literally, on one line."""
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+
+
+def shorten(text: str, length: int) -> str:
+    """Return the text, cut with an ellipsis if it is longer."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_text, cut_texts, scores_to_levels
 from exegete.reports.table import format_latex_table
-from exegete.reports.text import escape_latex
+from exegete.reports.text import escape_latex, shorten
 
 if TYPE_CHECKING:
     from exegete.reports.explanations import Explanation
@@ -96,9 +96,8 @@ def format_best_units(item: Explanation, row: int | None) -> str:
     bounds = {} if row is None else item.lower_bounds(row)
     parts = []
     for unit, score in item.top(3, row):
-        short = unit if len(unit) <= 60 else unit[:59] + "…"
         bound = f" [≥ {bounds[unit]:.3g}]" if unit in bounds else ""
-        parts.append(f"{short} {score:+.3g}{bound}")
+        parts.append(f"{shorten(unit, 60)} {score:+.3g}{bound}")
     return ", ".join(parts)
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from exegete.errors import ExegeteError, check_choice
 from exegete.reports.highlighted.colors import LIGHT
+from exegete.reports.text import shorten
 
 if TYPE_CHECKING:
     from exegete.reports.explanations import Explanation
@@ -91,5 +92,4 @@ def _name_rows(axes: Axes, names: list[str], item: Explanation) -> None:
 
 def _shorten(text: str) -> str:
     # matplotlib reads a pair of dollar signs as a formula.
-    short = text if len(text) <= 40 else f"{text[:39]}…"
-    return short.replace("$", r"\$")
+    return shorten(text, 40).replace("$", r"\$")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exegete.reports.table import Table
+from exegete.reports.text import shorten
 from exegete.studies.corpus.summary import Cluster, CorpusSummary
 
 LONGEST = 200
@@ -31,7 +32,9 @@ def make_cluster_table(corpus: CorpusSummary, longest: int = LONGEST) -> Table:
 
 def make_disagreement_table(corpus: CorpusSummary, top: int, longest: int = LONGEST) -> Table:
     """Return the table of the explanations that disagree most with rationales."""
-    rows = [(f"{auc:.2f}", str(index), _cut(text, longest)) for auc, index, text in corpus.disagreeing[:top]]
+    rows = []
+    for auc, index, text in corpus.disagreeing[:top]:
+        rows.append((f"{auc:.2f}", str(index), shorten(" ".join(text.split()), longest)))
     return Table(("AUC", "Row", "Text"), rows, texts=3)
 
 
@@ -48,13 +51,8 @@ def make_change_table(corpus: CorpusSummary, top: int, level: float = 1.0) -> Ta
 def _make_cluster_row(row: Cluster, longest: int) -> tuple[str, ...]:
     classes = ", ".join(f"{label} {count}" for label, count in row.labels.most_common())
     words = ", ".join(f"{word} {share:+.2f}" for word, share in row.words[:5])
-    return str(row.size), classes, words, _cut(max(row.nearest)[2], longest)
+    return str(row.size), classes, words, shorten(" ".join(max(row.nearest)[2].split()), longest)
 
 
 def _format_interval(row: Mapping[Any, Any]) -> str:
     return f"{row['low']:+.3f} to {row['high']:+.3f}"
-
-
-def _cut(text: str, longest: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"

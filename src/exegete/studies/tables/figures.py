@@ -81,24 +81,26 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
 def make_budget_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Return metrics over budgets by explainer (by recipe if there are several): mean and deviation over seeds."""
     frames = []
-    for run in _select_runs(results, part):
-        path = results.store.cell_folder(run.cell.key) / CURVES
-        if path.exists():
-            frame = results.name_explainers(run, pd.read_parquet(path))
-            means = frame.groupby(["explainer", "metric", "x"], as_index=False)["value"].mean()
-            frames.append(means.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
+    for frame in _read_run_frames(results, part, CURVES):
+        keys = ["recipe", "dataset", "seed", "explainer", "metric", "x"]
+        frames.append(frame.groupby(keys)["value"].mean().reset_index())
     return _make_curves(results, part, frames, "x", lambda x: x * 100, "% of the input")
 
 
 def make_layer_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Return plausibility by layer: mean and standard deviation over seeds."""
+    return _make_curves(results, part, _read_run_frames(results, part, LAYERS), "layer", lambda x: x, "layer")
+
+
+def _read_run_frames(results: Results, part: FigurePart, name: str) -> list[pd.DataFrame]:
+    """Return a file of each run that has it, with the run's recipe, dataset and seed."""
     frames = []
     for run in _select_runs(results, part):
-        path = results.store.cell_folder(run.cell.key) / LAYERS
+        path = results.store.cell_folder(run.cell.key) / name
         if path.exists():
             frame = results.name_explainers(run, pd.read_parquet(path))
             frames.append(frame.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
-    return _make_curves(results, part, frames, "layer", lambda x: x, "layer")
+    return frames
 
 
 def make_agreement_matrices(results: Results, part: FigurePart) -> list[Matrix]:

@@ -6,11 +6,12 @@ import json
 import math
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from sqlalchemy.orm import Session
 
+from exegete.data.provenance import to_json_value
 from exegete.errors import ExegeteError
 from exegete.web.human_study.analysis.mixed_model import MixedModel, Observation, fit_mixed_model
 from exegete.web.human_study.kinds import AFTER, KINDS
@@ -75,7 +76,7 @@ def to_results_json(session: Session, project: Project) -> bytes:
         "plausibility": [row._asdict() for row in findings.plausibility],
         "mixed_model": mixed_model,
     }
-    return json.dumps(_replace_non_finite(content), ensure_ascii=False, indent=1).encode()
+    return json.dumps(to_json_value(content), ensure_ascii=False, indent=1).encode()
 
 
 def to_methods_paragraph(session: Session, project: Project) -> bytes:
@@ -132,17 +133,6 @@ def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Obs
     if answer.phase == AFTER:
         return [Observation(person, item, content["method"], float(content["guess"] == answer.item.model_answer))]
     return []
-
-
-def _replace_non_finite(value: Any) -> Any:
-    # json.dumps would write NaN, which is not JSON.
-    if isinstance(value, dict):
-        return {key: _replace_non_finite(element) for key, element in value.items()}
-    if isinstance(value, list):
-        return [_replace_non_finite(element) for element in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _describe_people(people: Sequence[Participation], plan: Protocol | None, project: Project) -> list[str]:

@@ -16,11 +16,13 @@ LANGUAGES = ("en", "de")
 
 
 @cache
-def load_catalogue() -> Mapping[str, Mapping[str, Any]]:
-    """Load all texts of annotators' pages by key and language: strings with {placeholders}, or lists of paragraphs."""
-    content: dict[str, dict[str, Any]] = yaml.safe_load(
-        (files("exegete.web.human_study") / "texts.yaml").read_text(encoding="utf-8")
-    )
+def load_catalogue(name: str = "texts") -> Mapping[str, Any]:
+    """Load the texts of pages: of annotators' pages by key and language, strings with {placeholders} or paragraphs.
+
+    "admin_de" names the German texts of the admin's pages, by their English texts.
+    """
+    path = files("exegete.web.human_study") / f"{name}.yaml"
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content
 
 
@@ -34,20 +36,11 @@ def make_translator(language: str = "en") -> Callable[..., Any]:
     return text
 
 
-@cache
-def _load_german() -> Mapping[str, str]:
-    """Load the German texts of the admin's pages, by their English texts."""
-    content: dict[str, str] = yaml.safe_load(
-        (files("exegete.web.human_study") / "admin_de.yaml").read_text(encoding="utf-8")
-    )
-    return content
-
-
 def make_admin_translator(language: str = "en") -> Callable[..., str]:
     """Return a function that translates an English text of the admin's pages, with values for its placeholders."""
 
     def say(text: str, **values: object) -> str:
-        template = _load_german()[text] if language == "de" else text
+        template = load_catalogue("admin_de")[text] if language == "de" else text
         return template.format(**values) if values else template
 
     return say
