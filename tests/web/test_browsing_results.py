@@ -69,14 +69,14 @@ def test_layer_heatmaps_start_with_the_last_layer_and_scale_each_layer(result):
     item = result.attributions[1]["globenc"]
     drawn = make_layer_heatmap(item)
     kept = ~np.asarray(item.special, dtype=bool)
-    assert [name for name, _ in drawn.rows] == [str(n) for n in range(len(item.layers), 0, -1)]
-    assert [cell.value for cell in drawn.rows[0][1]] == pytest.approx(item.layers[-1][kept].tolist())
-    assert all(any(cell.color == "u8" for cell in cells) for _, cells in drawn.rows)
+    assert [row[0].text for row in drawn.rows] == [str(n) for n in range(len(item.layers), 0, -1)]
+    assert [cell.value for cell in drawn.rows[0][1:]] == pytest.approx(item.layers[-1][kept].tolist())
+    assert all(any(cell.shade == "u8" for cell in row) for row in drawn.rows)
 
 
 def test_the_largest_magnitude_has_the_darkest_shade():
     drawn = make_heatmap(["a", "b"], ["x", "y"], [[1.0, -4.0], [float("nan"), 0.0]], signed=True)
-    assert [[cell.color for cell in cells] for _, cells in drawn.rows] == [["p2", "n8"], ["", ""]]
+    assert [[cell.shade for cell in row[1:]] for row in drawn.rows] == [["p2", "n8"], ["", ""]]
 
 
 def test_a_probability_is_shown_with_its_target(tmp_path):

@@ -1,4 +1,4 @@
-"""Names of models that are local paths rather than names on the hub."""
+"""Local files, and names of models that are paths rather than names on the hub."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def require_local_model(name: str) -> None:
     """Raise ExegeteError if the name is a local path that does not exist; addresses of servers are no paths."""
     if "://" not in name and looks_local(name) and not Path(os.path.expanduser(name)).exists():
         raise ExegeteError(f"there is no model at {name}")
+
+
+def read_text(path: Path, option: str = "") -> str:
+    """Return the text of a file; `option` begins the error. Raises ExegeteError if it cannot be read as UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExegeteError(f"{option}{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error

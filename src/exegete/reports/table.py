@@ -42,6 +42,7 @@ class Cell(NamedTuple):
         note: a line below, in a terminal and in HTML.
         value: what the column is sorted by.
         tip: the text that a browser shows beside the pointer.
+        shade: the CSS class of its colour.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Cell(NamedTuple):
     note: str = ""
     value: float | str = ""
     tip: str = ""
+    shade: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class Table:
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
 
     def to_markdown(self) -> str:
-        """Return a pipe table; all columns but the first are aligned to the right."""
-        lines = [list(self.head), ["---", *["---:"] * (len(self.head) - 1)]]
+        """Return a pipe table."""
+        lines = [list(self.head), ["---"] * self.texts + ["---:"] * (len(self.head) - self.texts)]
         for row in self.cells:
             texts = []
             for cell in row:

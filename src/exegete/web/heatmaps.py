@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from exegete.explainers import Explainer
 from exegete.reports.explanations import Explanation
 from exegete.reports.highlighted import colors
+from exegete.reports.highlighted.highlight import format_signed
+from exegete.reports.table import Cell, Table
 from exegete.studies.tables.coefficients import COEFFICIENTS
 
 
-class HeatmapCell(NamedTuple):
-    """A number and the CSS class of its colour."""
-
-    value: float
-    color: str
-
-
-class Heatmap(NamedTuple):
-    """The column names, and each row's name with its cells."""
-
-    columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[HeatmapCell]]]
-
-
-def make_layer_heatmap(item: Explanation) -> Heatmap:
+def make_layer_heatmap(item: Explanation) -> Table:
     """Return the scores of each layer without special tokens, the last layer first."""
     positions = [position for position, is_special in enumerate(item.special) if not is_special]
     layers = item.layers if item.layers is not None else item.token_scores
@@ -40,24 +28,26 @@ def make_layer_heatmap(item: Explanation) -> Heatmap:
 
 
 def make_heatmap(
-    rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False
-) -> Heatmap:
-    """Return a heatmap of values [R, C]. The largest magnitude, of all values or of each row, has the darkest shade."""
+    names: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False,
+    form: str = "",
+) -> Table:  # fmt: skip
+    """Return a table of coloured cells for values [R, C], written as `form` says.
+
+    The largest magnitude, of all values or of each row, has the darkest shade.
+    """
     array = np.asarray(values, dtype=np.float64)
     # NaN and infinity must not decide the scale: every other cell would lose its colour.
     is_finite = np.isfinite(array)
     top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=is_finite)
     tops = np.broadcast_to(top, (len(array), 1))[:, 0]
-    cells = [_color_row(line, float(largest), signed) for line, largest in zip(array, tops, strict=True)]
-    return Heatmap(columns, list(zip(rows, cells, strict=True)))
-
-
-def _color_row(values: NDArray[np.float64], largest: float, signed: bool) -> list[HeatmapCell]:
-    cells = []
-    for value in values.tolist():
-        level = colors.score_to_level(value, largest)
-        cells.append(HeatmapCell(value, colors.level_to_css_class(level, signed=signed)))
-    return cells
+    rows = []
+    for name, line, largest in zip(names, array.tolist(), tops.tolist(), strict=True):
+        row = [Cell(name)]
+        for value in line:
+            shade = colors.level_to_css_class(colors.score_to_level(value, largest), signed=signed)
+            row.append(Cell(form.format(value), value=value, tip=format_signed(value), shade=shade))
+        rows.append(row)
+    return Table(["", *columns], rows)
 
 
 def has_coefficients(method: Explainer) -> bool:
@@ -65,15 +55,16 @@ def has_coefficients(method: Explainer) -> bool:
     return type(method) in COEFFICIENTS
 
 
-def make_coefficient_heatmaps(method: Explainer) -> dict[str, Heatmap]:
+def make_coefficient_heatmaps(method: Explainer) -> dict[str, Table]:
     """Return one heatmap per kind of coefficient, with one row per layer and the last layer first."""
     coefficients = COEFFICIENTS[type(method)](method)
     return {kind: _make_coefficient_heatmap(values.detach().cpu(), method) for kind, values in coefficients.items()}
 
 
-def _make_coefficient_heatmap(values: Any, method: Any) -> Heatmap:
+def _make_coefficient_heatmap(values: Any, method: Any) -> Table:
     # An explainer of the last layers only has fewer rows than the model has layers.
     layers = range(method.n_layers, method.n_layers - len(values), -1)
     columns = [str(number) for number in range(1, values.shape[1] + 1)]
     has_negative = bool((values < 0).any())
-    return make_heatmap([f"layer {n}" for n in layers], columns, values.flip(0).numpy(), signed=has_negative)
+    names = [f"layer {number}" for number in layers]
+    return make_heatmap(names, columns, values.flip(0).numpy(), signed=has_negative, form="{:.2f}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exegete.cli.shared.console import say
+from exegete.data.local import read_text
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ def make_example(
         raise ExegeteError("give one of a text, --prompt FILE and --messages FILE")
     example: dict[str, Any] = {"prompt": text}
     if prompt is not None:
-        example = {"prompt": _read("--prompt", prompt).rstrip("\n")}
+        example = {"prompt": read_text(prompt, "--prompt: ").rstrip("\n")}
     if messages is not None:
         try:
-            content = json.loads(_read("--messages", messages))
+            content = json.loads(read_text(messages, "--messages: "))
         except json.JSONDecodeError as error:
             raise ExegeteError(f"--messages: {messages} is not JSON: {error}") from error
         example = content if isinstance(content, dict) else {"messages": content}
@@ -150,12 +151,5 @@ def _read_sources(options: Sequence[str]) -> dict[str, str]:
         name = given_name or file.stem
         if name in sources:
             raise ExegeteError(f"--source: two sources are called {name!r}: name them with NAME=FILE")
-        sources[name] = _read("--source", file)
+        sources[name] = read_text(file, "--source: ")
     return sources
-
-
-def _read(option: str, file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExegeteError(f"{option}: {file} cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_text, cut_texts, scores_to_levels
-from exegete.reports.table import format_latex_table
+from exegete.reports.table import Table, format_latex_table
 from exegete.reports.text import escape_latex, shorten
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def template_environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(
+        Table=Table,
         themes=colors.THEMES,
         css_class=colors.level_to_css_class,
         draw=highlight_explanation,

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from exegete.data.local import read_text
 from exegete.errors import ExegeteError
 
 LARGEST, DEEPEST, BYTES = 10_000, 50, 256 << 10
@@ -70,13 +71,9 @@ def read_yaml(path: Path) -> YamlDocument:
     Raises:
         ExegeteError: the file does not exist, is too large, or is not YAML; with the line.
     """
-    try:
-        if path.stat().st_size > BYTES:
-            raise ExegeteError(f"{path} has more than {BYTES >> 10} KiB: no study is that long")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return parse_yaml(text, path)
+    if path.is_file() and path.stat().st_size > BYTES:
+        raise ExegeteError(f"{path} has more than {BYTES >> 10} KiB: no study is that long")
+    return parse_yaml(read_text(path), path)
 
 
 def parse_yaml(text: str, path: Path) -> YamlDocument:

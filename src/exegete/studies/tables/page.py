@@ -24,6 +24,7 @@ from pathlib import Path
 import yaml
 
 from exegete.errors import ExegeteError, check_choice, unknown
+from exegete.reports.table import Table
 from exegete.reports.tables.paper_table import render_markdown
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.spec.study_file import SCALES
@@ -221,7 +222,7 @@ def _format_matrices(results: Results, part: FigurePart) -> Iterator[str]:
     from exegete.studies.tables.figures import make_agreement_matrices
 
     for matrix in make_agreement_matrices(results, part):
-        lines = [["", *matrix.columns], ["---", *["---:"] * len(matrix.columns)]]
+        rows = []
         for name, values in zip(matrix.rows, matrix.values, strict=True):
-            lines.append([name, *map("{:.2f}".format, values)])
-        yield f"**{matrix.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            rows.append([name, *map("{:.2f}".format, values)])
+        yield f"**{matrix.title}**\n\n{Table(['', *matrix.columns], rows).to_markdown()}"

@@ -7,6 +7,8 @@ from fastapi.responses import HTMLResponse, Response
 
 from exegete.errors import check_choice
 from exegete.reports.highlighted import colors
+from exegete.reports.highlighted.highlight import format_number
+from exegete.reports.table import Cell, Table
 from exegete.reports.tables.board_table import make_board_table
 from exegete.web.browse.corpus import render_corpus
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, get_example_values, list_examples, parse_view
@@ -50,8 +52,7 @@ def show_result(request: Request, name: str) -> Response:
         board=board,
         table=make_board_table(board, "Method"),
         links={name: f"{view.build_link(method=name)}#examples" for name in board.rows},
-        agreement=result.agreement if result.has_attributions and len(result.methods) > 1 else None,
-        shade=lambda tau: colors.level_to_css_class(colors.score_to_level(tau, 1.0), signed=True),
+        agreement=_make_agreement_table(result) if result.has_attributions and len(result.methods) > 1 else None,
         view=view,
         listing=list_examples(result, view),
         predictions=sorted(set(map(str, result.comparison.results["prediction"]))),
@@ -118,6 +119,19 @@ def serve_report(request: Request, name: str) -> Response:
     return HTMLResponse(path.read_text(encoding="utf-8"), headers={"content-security-policy": REPORT_POLICY})
 
 
+def _make_agreement_table(result: Result) -> Table:
+    """Return the mean τ between each two methods as coloured cells."""
+    titles, rows = [result.titles[name] for name in result.methods], []
+    for title, taus in zip(titles, result.agreement.tolist(), strict=True):
+        row = [Cell(title)]
+        for other, tau in zip(titles, taus, strict=True):
+            shade = colors.level_to_css_class(colors.score_to_level(tau, 1.0), signed=True)
+            row.append(Cell(format_number(tau), tip=f"{title} and {other}", shade=shade))
+        row[len(rows) + 1] = Cell("·")
+        rows.append(row)
+    return Table(["", *titles], rows)
+
+
 def _render_study(request: Request, result: Result) -> Response:
     """Return the page of a study's figures, filtered by the fields in the query."""
     frame = result.figures
@@ -127,9 +141,13 @@ def _render_study(request: Request, result: Result) -> Response:
         if value:
             frame = frame[frame[name].astype(str) == value]
     choices = {name: sorted(set(result.figures[name].astype(str))) for name in fields}
-    shown = frame.head(MAX_ROWS)
+    rows = list[list[Cell]]()
+    for values in frame.head(MAX_ROWS).itertuples(index=False):
+        texts = [format_number(value) if isinstance(value, float) else str(value) for value in values]
+        rows.append([Cell(text, value=value) for text, value in zip(texts, values, strict=True)])
+    table = Table(list(map(str, frame.columns)), rows, texts=len(frame.columns))
     return render_page(
-        request, "browse_study", result=result, shown=shown, count=len(frame), choices=choices, chosen=chosen
+        request, "browse_study", result=result, table=table, count=len(frame), choices=choices, chosen=chosen
     )
 
 

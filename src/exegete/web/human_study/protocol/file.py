@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveInt, ValidationError, model_validator
 
+from exegete.data.local import read_text
 from exegete.errors import ExegeteError
 from exegete.studies.spec.schema import Part
 from exegete.studies.spec.study_file import format_first_problem
@@ -267,10 +268,7 @@ def get_main_part(text: str | None) -> MainPart:
 
 def read_protocol(path: Path) -> tuple[Protocol, str]:
     """Read a protocol file; return the protocol and the text. Raises ExegeteError with file and line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    text = read_text(path)
     return parse_protocol(text, path), text
 
 
