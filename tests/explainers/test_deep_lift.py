@@ -56,6 +56,16 @@ def test_scores_sum_to_the_change_of_the_output(family, baselines, output):
     torch.testing.assert_close(explanation.delta, torch.zeros_like(rise), atol=tolerance, rtol=0)
 
 
+def test_captums_rule_explains_what_the_model_predicts():
+    model, texts = small("bert"), uneven("bert", 3)
+    items = exegete.attribute(model, texts, "deep_lift?rule=captum")
+    batch = model.encode(texts)
+    assert [item.target.value for item in items] == model.predict(batch).tolist()
+    expected = exegete.explainer("deep_lift", rule="captum").attribute(model, batch)
+    for item, scores, real in zip(items, expected, batch.attended, strict=True):
+        assert item.token_scores[0] == pytest.approx(scores[real].detach().float().numpy())
+
+
 @pytest.mark.parametrize("family", [*NAMES, "llama"])
 @torch.no_grad()
 def test_scores_for_generated_text_sum_too(family):

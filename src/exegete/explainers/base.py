@@ -296,14 +296,33 @@ class DimensionwiseExplainer(OutputExplainer):
         return norms
 
 
-class SinglePass(Explainer):
+class SharedPasses(Explainer):
+    """Base of methods whose forward passes serve several targets, and the prediction."""
+
+    returns_logits: ClassVar[bool] = True
+
+    @abstractmethod
+    def compute_targets(
+        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    ) -> list[TokenScores]:
+        """Compute the explanation of each target from the same forward passes and, for gradients, a backward pass."""
+
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Compute the explanation of one target."""
+        return self.compute_targets(model, batch, [select_target])[0]
+
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """Compute scores [B, L] for each target."""
+        selectors = [constant_target(target) for target in targets]
+        return [explanation.scores for explanation in self.compute_targets(model, batch, selectors)]
+
+
+class SinglePass(SharedPasses):
     """Base of methods that need one forward pass and the quantities captured in it.
 
     A training step can hand its own pass to `scores_from_outputs`, so that guidance costs no further pass. Methods that
     take gradients use `compute_gradient`, which lets several targets go back through one pass.
     """
-
-    returns_logits: ClassVar[bool] = True
 
     @property
     def capture(self) -> Capture:
@@ -327,18 +346,10 @@ class SinglePass(Explainer):
         """Compute the explanation from one pass, for methods that return more than scores [B, L]."""
         return TokenScores(self.scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
-        """Compute the explanation from one pass, which the prediction is read from too."""
-        return self._compute_explanations(model, batch, [select_target])[0]
-
-    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Compute scores [B, L] for each target from one forward pass and, for gradients, a backward pass for each."""
-        selectors = [constant_target(target) for target in targets]
-        return [explanation.scores for explanation in self._compute_explanations(model, batch, selectors)]
-
-    def _compute_explanations(
+    def compute_targets(
         self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
     ) -> list[TokenScores]:
+        """Compute the explanations from one pass, which the prediction is read from too."""
         keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
         # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
         last_only = self.capture.last_only and (keep_graph or backward)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from exegete.explainers.base import (
     DimensionwiseExplainer,
     Point,
+    SharedPasses,
     TargetSelector,
     TokenScores,
-    constant_target,
     embed_with_gradient,
 )
 from exegete.models import Batch, Capture, ExplainedModel
@@ -34,7 +34,7 @@ An explicit softmax stores about 6 bytes for each. A fused kernel stores none, b
 """
 
 
-class BackwardRules(DimensionwiseExplainer):
+class BackwardRules(SharedPasses, DimensionwiseExplainer):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score z under `rules`.
 
     For any family with a record; in an encoder-decoder both sides are starting points, and `layers` is None.
@@ -47,7 +47,6 @@ class BackwardRules(DimensionwiseExplainer):
     """
 
     assumes: ClassVar = ("answers", "decomposition")
-    returns_logits: ClassVar[bool] = True
     start: Literal["hidden", "embeddings"] = "embeddings"
 
     @property
@@ -80,18 +79,10 @@ class BackwardRules(DimensionwiseExplainer):
         """Return a context of the rules, in which each pass measures its own factors."""
         return apply_backward_rules(model.model, HeldFactors(), self.rules)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
-        """Compute ⟨x_k, ∇̃_k z⟩ at the start and at every layer; the pass's logits are the ordinary ones."""
-        return self._explanations(model, batch, [select_target])[0]
-
-    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Compute scores [B, L] for each target from one forward pass and a backward pass each."""
-        selectors = [constant_target(target) for target in targets]
-        return [explanation.scores for explanation in self._explanations(model, batch, selectors)]
-
-    def _explanations(
-        self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector]
+    def compute_targets(
+        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
     ) -> list[TokenScores]:
+        """Compute ⟨x_k, ∇̃_k z⟩ at the start and at every layer; the pass's logits are the ordinary ones."""
         keep_graph = torch.is_grad_enabled()
         capture = CAPTURE if keep_graph else self._capture
         # All layers but the last, which `skip_unread_positions` changes for the time of the forward pass only.
@@ -100,7 +91,7 @@ class BackwardRules(DimensionwiseExplainer):
         weights = len(layers) * heads * batch.attended.shape[1] ** 2
         can_run_again = not (keep_graph or model.is_encoder_decoder) and len(set(layers)) == len(layers)
         if weights > MOST_WEIGHTS and can_run_again:
-            explanations = self._explain_layer_by_layer(model, batch, targets, layers)
+            explanations = self._explain_layer_by_layer(model, batch, selectors, layers)
             if explanations is not None:
                 return explanations
         # Factors are held constant in the first derivative only. For the second one they come from an ordinary pass,
@@ -117,12 +108,12 @@ class BackwardRules(DimensionwiseExplainer):
             with skip_unread_positions(model):
                 outputs = model(batch, embeddings, capture)
         logits, explanations = outputs.logits.detach(), []
-        for number, select_target in enumerate(targets, 1):
+        for number, select_target in enumerate(selectors, 1):
             with torch.enable_grad():
                 score = self.score(model, outputs, select_target(logits))
                 points = inputs if embeddings is None else [embeddings, *inputs]
                 slopes = torch.autograd.grad(
-                    score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or number < len(targets)
+                    score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or number < len(selectors)
                 )
             with torch.set_grad_enabled(keep_graph):
                 explanations.append(self._make_explanation(model, batch, score, slopes, points, inputs, logits))
@@ -131,7 +122,7 @@ class BackwardRules(DimensionwiseExplainer):
     def _explain_layer_by_layer(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector], layers: Sequence[nn.Module]
     ) -> list[TokenScores] | None:
-        """Return what `_explanations` does, with one layer's values at a time in memory, for one more forward pass.
+        """Return what `compute_targets` does, with one layer's values at a time in memory, for one more forward pass.
 
         None if a layer reads more than the output of the layer before, so that layers cannot run again one by one.
         """

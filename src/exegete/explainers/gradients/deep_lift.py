@@ -13,7 +13,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, check_choice
-from exegete.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, constant_target
+from exegete.explainers.base import DimensionwiseExplainer, SharedPasses, TargetSelector, TokenScores
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.checks import can_be_checked, get_tolerance
@@ -29,7 +29,7 @@ ALLOWED_ROUNDING = 5
 
 
 @dataclass(frozen=True)
-class DeepLift(DimensionwiseExplainer):
+class DeepLift(SharedPasses, DimensionwiseExplainer):
     """The part of the output's change from a baseline that each embedding causes (Shrikumar et al. 2017). Signed.
 
     The Rescale rule at every function between embeddings and output: activations, softmax, products and norms have the
@@ -48,7 +48,6 @@ class DeepLift(DimensionwiseExplainer):
 
     baselines: Baselines = "mask"
     rule: Rule = "rescale"
-    returns_logits: ClassVar[bool] = True
     card: ClassVar = MethodCard(
         name="deep_lift", label="DeepLIFT", family="gradients", signed=True, cost="2 F + B",
         paper="Shrikumar et al. 2017", unit="part of the {output}",
@@ -66,26 +65,21 @@ class DeepLift(DimensionwiseExplainer):
         """Return a forward pass at the baseline, and one at the input with a backward pass; Captum's go back twice."""
         return 2.0, 2.0 if self.rule == "captum" else 1.0
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
-        """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
-        if self.rule == "captum":
-            contributions = self._compute_captum_contributions(model, batch, select_target(None))
-            return TokenScores(self.aggregate_dimensions(contributions))
-        return self._compute_explanations(model, batch, [select_target])[0]
-
-    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Return scores [B, L] for each target, with the rescale rule from two forward passes for all targets."""
-        if self.rule == "captum":
-            return super().compute_each(model, batch, targets)
-        selectors = [constant_target(target) for target in targets]
-        return [explanation.scores for explanation in self._compute_explanations(model, batch, selectors)]
-
-    def _compute_explanations(
+    def compute_targets(
         self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
     ) -> list[TokenScores]:
+        """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
+        explanations = []
+        if self.rule == "captum":
+            with torch.no_grad():
+                logits = model(batch).logits
+            for select_target in selectors:
+                contributions = self._compute_captum_contributions(model, batch, select_target(logits))
+                explanations.append(TokenScores(self.aggregate_dimensions(contributions), logits=logits))
+            return explanations
         embeddings = model.embed(batch).detach().requires_grad_()
         baseline = model.embed_reference(batch, self.baselines).detach()
-        rule, explanations = RescaleRule(model.model), []
+        rule = RescaleRule(model.model)
         with skip_unread_positions(model):
             with rule.record():
                 reference = model(batch, baseline, CAPTURE)

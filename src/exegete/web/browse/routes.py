@@ -121,7 +121,7 @@ def serve_report(request: Request, name: str) -> Response:
 
 def _make_agreement_table(result: Result) -> Table:
     """Return the mean τ between each two methods as coloured cells."""
-    titles, rows = [result.titles[name] for name in result.methods], []
+    titles, rows = [result.titles[name] for name in result.methods], list[list[Cell]]()
     for title, taus in zip(titles, result.agreement.tolist(), strict=True):
         row = [Cell(title)]
         for other, tau in zip(titles, taus, strict=True):
