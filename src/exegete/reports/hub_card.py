@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from exegete.data.hub import make_card
+from exegete.reports.table import Table
 
 RUN, METRICS, CONFIG = "exegete_run.json", "metrics.json", "config.json"
 SHARES = ("accuracy", "exact_match")
@@ -97,13 +98,13 @@ def _format_usage(repo_id: str, explainer: str | None) -> str:
 
 
 def _format_metrics(metrics: Mapping[str, Any], rows: int) -> list[str]:
-    lines = ["| | | 95 % interval |", "| --- | ---: | --- |"]
+    figures = []
     for name, value in metrics.items():
         if isinstance(value, int | float):
-            lines.append(f"| {name} | {value:.4f} | {_format_interval(name, value, rows)} |")
-    if len(lines) == 2:
+            figures.append((name, f"{value:.4f}", _format_interval(name, value, rows)))
+    if not figures:
         return []
-    return ["## Figures on dev", "\n".join(lines)]
+    return ["## Figures on dev", Table(("", "", "95 % interval"), figures).to_markdown()]
 
 
 def _format_interval(name: str, value: float, rows: int) -> str:
