@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from exegete import explainer
-from exegete.explainers.units import sum_scores_forward
+from exegete.explainers.gradients.forward_sums import sum_scores_forward
 from exegete.models import Batch
 from exegete.models.generation.model import GeneratingModel
 from timing import given, keep, memory, seconds

@@ -8,7 +8,7 @@ import exegete
 import families
 from chats import CHAT, TEMPLATE, tokenizer
 from exegete import Batch, ExegeteError, explainer
-from exegete.explainers.units import sum_scores_forward
+from exegete.explainers.gradients.forward_sums import sum_scores_forward
 from exegete.models import Capture
 from exegete.models.families import FAMILIES
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel

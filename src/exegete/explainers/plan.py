@@ -16,8 +16,9 @@ from exegete.explainers.assumptions import require_removal, require_token_scores
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, count_targets_per_pass
+from exegete.explainers.gradients.forward_sums import is_forward_cheaper
 from exegete.explainers.registry import is_removal_method, resolve_unit
-from exegete.explainers.units import is_forward_cheaper, list_units
+from exegete.explainers.units import list_units
 from exegete.models import ExplainedModel
 from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
@@ -14,14 +13,12 @@ from torch import Tensor
 from exegete.data.alignment import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, check_choice
-from exegete.explainers.base import DimensionwiseExplainer, Explainer
+from exegete.explainers.base import Explainer
+from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
 from exegete.models import Batch, ExplainedModel
-from exegete.models.passes.forward_mode import PASSES_PER_PART, compute_directional_derivatives
 from exegete.reports.records import Unit
 
 ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends}
-NO_FORWARD_DERIVATIVE = "forward AD"
-"""Words of torch's error for an operation without a forward-mode derivative."""
 
 
 class Units(NamedTuple):
@@ -117,49 +114,6 @@ def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tu
     values = pairs[first, second]
     order = np.argsort(-np.abs(values), kind="stable")[:most]
     return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
-
-
-def is_forward_cheaper(method: Explainer, targets: int, parts: int) -> bool:
-    """Return whether forward-mode passes, one per part, are fewer than backward passes, one per target.
-
-    Only for methods whose scores are sums of a direction times a gradient, and not of probabilities, which are not
-    linear in the numbers that forward mode carries.
-    """
-    if not isinstance(method, DimensionwiseExplainer) or method.aggregate != "sum" or method.output == "prob":
-        return False
-    return type(method).points is not DimensionwiseExplainer.points and PASSES_PER_PART * parts < targets
-
-
-@torch.no_grad()
-def sum_scores_forward(
-    method: Explainer, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor], parts: Tensor
-) -> Tensor | None:
-    """Return sums [T, B, U] of a method's scores over each part [U, B, L], or None if only backward passes will do.
-
-    Σ_{i in part} ⟨direction_i, ∂f/∂E_i⟩ is the derivative of f along the direction restricted to the part: one
-    forward-mode pass per part serves all targets.
-    """
-    if not isinstance(method, DimensionwiseExplainer):
-        return None
-    with model.evaluation_mode():
-        explained = model.with_output(method.output)
-        points = method.points(explained, batch)
-        if points is None:
-            return None
-        total: Tensor | None = None
-        try:
-            with method.override_derivatives(explained):
-                for at, direction in points:
-                    slopes = compute_directional_derivatives(explained, batch, at, direction, parts & batch.content)
-                    total = slopes if total is None else total + slopes
-        except NotImplementedError as error:
-            # torch raises this for operations without a forward-mode derivative (grouped products of experts), and
-            # offers no other way to ask. The caller then runs backward passes, which give the same scores.
-            if NO_FORWARD_DERIVATIVE not in str(error):
-                raise
-            return None
-    assert total is not None
-    return torch.stack([explained.task.score(total, target).T for target in targets])
 
 
 def score_units(
