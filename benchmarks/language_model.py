@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,19 @@ from timing import given, keep, memory, seconds
 
 ANSWER, TOKENS_PER_SOURCE, SHORT = 24, 128, 270
 CAPTUM_GRADIENT, CAPTUM_ABLATION = "captum: input × gradient", "captum: ablation of sources"
+INSEQ_GRADIENT = "inseq: input × gradient"
 METHODS = {
     "decompx_linear": 4.0, "occlusion?output=log_prob&granularity=source&perturbation=remove": 6.0,
     "context_cite?n_samples=64": 25.0, "attn_lrp": None, "input_x_gradient": None, "flash_trace": None,
-    CAPTUM_GRADIENT: None, CAPTUM_ABLATION: None,
+    CAPTUM_GRADIENT: None, CAPTUM_ABLATION: None, INSEQ_GRADIENT: None,
 }  # fmt: skip
 """Forward passes at most, where there is a bar, for a prompt of SHORT tokens with eight sources."""
 FEW = ("decompx_linear", "attn_lrp", "input_x_gradient", "flash_trace", CAPTUM_GRADIENT)
-"""Methods of a few passes, measured on longer prompts; those that remove sources take a pass per source or sample."""
+"""Methods of a few passes, measured on longer prompts; those that remove sources take a pass per source or sample.
+
+inseq explains each token of the answer with passes of its own. It is not installed with this project:
+`pip install --no-deps inseq typeguard jaxtyping treescope wadler-lindig`; without it, its row is left out.
+"""
 
 
 def main() -> None:
@@ -42,6 +49,8 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     for prompt in options.prompts:
         for spec in METHODS if prompt == SHORT else FEW:
+            if spec == INSEQ_GRADIENT and find_spec("inseq") is None:
+                continue
             # A process of its own: memory that one method has freed would hide what the next one needs.
             command = [sys.executable, __file__, "--one", spec, "--prompts", str(prompt), "--model", options.model]
             result = json.loads(subprocess.check_output([*command, "--dtype", options.dtype]).splitlines()[-1])
@@ -63,9 +72,9 @@ def measure(folder: str, dtype: str, prompt: int, spec: str) -> dict[str, float 
     loaded = memory("VmRSS")
     torch.manual_seed(0)
     # Checks of the model, and the memory that a first pass allocates.
-    make_call(spec, model, make_batch(model, SHORT))()
+    make_call(spec, model, make_batch(model, SHORT), folder)()
     batch = make_batch(model, prompt)
-    explain = make_call(spec, model, batch)
+    explain = make_call(spec, model, batch, folder)
     inputs = batch.inputs["input_ids"]
     forget_peak()
     one = seconds(lambda: model.model(inputs, logits_to_keep=ANSWER + 1))
@@ -81,8 +90,10 @@ def measure(folder: str, dtype: str, prompt: int, spec: str) -> dict[str, float 
     return found | ({"held": ratio <= bar} if bar and prompt == SHORT else {})
 
 
-def make_call(spec: str, model: GeneratingModel, batch: Batch) -> Callable[[], object]:
+def make_call(spec: str, model: GeneratingModel, batch: Batch, folder: str) -> Callable[[], object]:
     """What one method does for a whole answer."""
+    if spec == INSEQ_GRADIENT:
+        return call_inseq(model, batch, folder)
     if not spec.startswith("captum"):
         return lambda: exegete.explainer(spec).attribute(model, batch)
     ids = batch.inputs["input_ids"]
@@ -97,6 +108,14 @@ def make_call(spec: str, model: GeneratingModel, batch: Batch) -> Callable[[], o
     sources = torch.where(batch.unit_of < 0, batch.unit_of.max() + 1, batch.unit_of)
     blank = ids.masked_fill(batch.unit_of >= 0, model.pad_id)
     return lambda: captum.FeatureAblation(answer).attribute(ids, blank, feature_mask=sources)
+
+
+def call_inseq(model: GeneratingModel, batch: Batch, folder: str) -> Callable[[], object]:
+    """What inseq does for a whole answer; it takes texts, which have about as many tokens."""
+    peer = import_module("inseq").load_model(model.model, "input_x_gradient", tokenizer=folder)
+    ids = batch.inputs["input_ids"][0]
+    prompt, whole = model.tokenizer.decode(ids[:-ANSWER]), model.tokenizer.decode(ids)
+    return torch.enable_grad()(lambda: peer.attribute(prompt, whole, show_progress=False))
 
 
 def make_batch(model: GeneratingModel, prompt: int) -> Batch:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import exegete
+from exegete.models.state import avoid_cudnn_attention
 from exegete.recipes import RECIPES
 from small import NATIVE, made, small, uneven
 
@@ -58,3 +59,24 @@ def test_every_recipe_trains_in_mixed_precision(name, tmp_path):
     result = RECIPES[name]().train("tiny", train, dev, tmp_path / "run", arguments=settings)
     assert next(result.model.parameters()).device.type == "cuda"
     assert result.metrics["loss"] == result.metrics["loss"]
+
+
+def test_no_pass_uses_the_attention_of_cudnn():
+    # With a mask, the gradient of cuDNN's kernel is NaN at 64 modulo 128 tokens if all logits are low (torch 2.11).
+    model, seen = small("llama", dtype=torch.bfloat16).to("cuda"), []
+    batch = model.encode(uneven("llama", 3))
+    handle = model.embedding.register_forward_hook(lambda *given: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    made("input_x_gradient").attribute(model, batch)
+    handle.remove()
+    assert not any(seen)
+    assert seen
+    assert torch.backends.cuda.cudnn_sdp_enabled() == was_enabled
+    query, key, value = (torch.randn(1, 1, 192, 64, device="cuda", dtype=torch.bfloat16) * 0.1 for _ in range(3))
+    query[..., 0], key[..., 0] = 1.0, -960.0
+    query.requires_grad_()
+    mask = torch.ones(192, 192, dtype=torch.bool, device="cuda").tril()[None, None]
+    with avoid_cudnn_attention(query.device):
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    mixed.sum().backward()
+    assert query.grad.isfinite().all()

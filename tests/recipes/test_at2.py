@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -85,6 +86,13 @@ def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
     assert found[0].scores.shape == (1, 2)
     made = explainer(f"attention_to_source:{tmp_path / 'chat'}")
     assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6
+    citation = explainer(f"citation:{tmp_path / 'chat'}")
+    assert citation.unit == "source"
+    sparse = exegete.attribute(model, [CHAT], method=citation, unit="source")[0].scores
+    expected = found[0].scores
+    if citation.threshold is not None:
+        expected = np.where(expected < max(citation.threshold * expected.max(), 0), 0, expected)
+    np.testing.assert_allclose(sparse, expected)
 
 
 def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):

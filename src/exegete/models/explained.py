@@ -20,6 +20,7 @@ from exegete.models.passes.capture import PassEnded, record_attention
 from exegete.models.passes.replace_inputs import mark_last_token, replace_embeddings
 from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
 from exegete.models.state import (
+    avoid_cudnn_attention,
     choose_attention_type,
     enable_checkpointing,
     is_checkpointed,
@@ -110,6 +111,7 @@ class ExplainedModel(HuggingFaceModel):
         arguments = self._forward_arguments(self.add_position_ids(batch), capture)
         with ExitStack() as scope:
             scope.enter_context(choose_attention_type(self.model, batch.length))
+            scope.enter_context(avoid_cudnn_attention(batch.device))
             if capture.hidden_states:
                 scope.enter_context(remove_added_hooks(self.model))
             if self.is_decoder and not self.task.is_read_at_positions:

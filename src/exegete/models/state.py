@@ -179,6 +179,26 @@ def isolate_random_state() -> Iterator[None]:
 
 
 @contextmanager
+def avoid_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """Compute the attention of passes on a GPU without cuDNN's kernel, whose gradients can be NaN.
+
+    Since torch 2.11, its backward pass on H100 and H200 gives NaN for masked inputs with a length of 64 modulo 128
+    (pytorch/pytorch#196678).
+    """
+    if device.type != "cuda":
+        yield
+        return
+    # The choice of kernel holds for the whole process.
+    with PROCESS_LOCK:
+        was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        try:
+            yield
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+
+
+@contextmanager
 def remove_added_hooks(model: nn.Module) -> Iterator[None]:
     """Remove the hooks that transformers adds permanently at the first request for hidden states."""
     before = [(module, set(module._forward_hooks), _INSTALLED in module.__dict__) for module in model.modules()]

@@ -14,11 +14,15 @@ from exegete.errors import ExegeteError, check_choice
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
-from exegete.explainers.perturbation.context_cite import ContextCite
+from exegete.explainers.learned.trained_citation import TrainedCitation
+from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
+from exegete.models import ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 from exegete.recipes.base import Effect, Recipe, load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.ablation_effects import FitOptions, train_source_attention
+from exegete.training.citations import THRESHOLD_ROWS, choose_threshold
+from exegete.training.loop.data import is_generation_data
 from exegete.training.loop.starting_model import Source
 
 Learner = Literal["attention_to_source", "hidden_state_probe"]
@@ -62,7 +66,19 @@ class At2Recipe(Recipe):
         fit = FitOptions(arguments["max_steps"], arguments["learning_rate"], arguments["per_device_train_batch_size"])
         explained = load_explained_model(self.name, model, options, self.task)
         learner = LEARNERS[self.learner].for_model(explained)
-        return train_source_attention(explained, train, dev, folder, self.ablated, fit, options, learner)
+        result = train_source_attention(explained, train, dev, folder, self.ablated, fit, options, learner)
+        is_saved = result.reused and (folder / TrainedCitation.card.name).is_dir()
+        if is_generation_data(train) and result.finished and not is_saved:
+            self._save_citation(explained, train, folder)
+        return result
+
+    def _save_citation(self, model: ExplainedModel, train: Dataset, folder: Path) -> None:
+        """Save the fitted method as a citation, whose small scores are 0, beside it."""
+        unit = self.ablated.granularity or default_granularity(model.encode([train[0]]))
+        rows = list(train.take(min(THRESHOLD_ROWS, len(train))))
+        method = LEARNERS[self.learner].from_pretrained(folder).to(model.device)
+        threshold = choose_threshold(model, method, rows, unit, self.ablated.perturbation)
+        TrainedCitation(method, unit, threshold).save_pretrained(folder, self.learner)
 
 
 def at2(
@@ -81,7 +97,7 @@ def at2(
 
     --model is the model that is explained; it is not changed. --set max_steps=1000, --learning-rate and --batch-size
     are those of the fit. The result is an explainer: exegete explain --methods attention_to_source:OUTPUT,
-    or hidden_state_probe:OUTPUT.
+    or hidden_state_probe:OUTPUT. For generated responses, citation:OUTPUT is the same with small scores set to 0.
 
     Example: exegete train at2 --model runs/sst --data sst:data/sst --limit 500 --output-dir runs/at2
     """

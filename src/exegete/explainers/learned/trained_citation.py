@@ -20,7 +20,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, TargetSelector, TokenScores
 from exegete.explainers.learned.base import CONFIG, load_config
 from exegete.explainers.learned.conformal import ConformalLowerBound
-from exegete.explainers.registry import explainer
+from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.explainers.units import number_units, sum_by_unit
 from exegete.models import Batch, ExplainedModel
 
@@ -101,8 +101,8 @@ class TrainedCitation(Explainer):
         facts = load_config(cls.card.name, root / cls.card.name)
         try:
             spec, saved_bound = str(facts["method"]), facts["lower_bound"]
-            # A learned method is saved beside the citation, under its id.
-            is_learned = "?" not in spec and (root / spec / CONFIG).is_file()
+            # A learned method is saved in the folder, too: `cite` writes it into a folder of its own, `at2` does not.
+            is_learned = EXPLAINERS[spec.partition("?")[0]].card.learned
             lower_bound = None
             if saved_bound:
                 # JSON has no NaN; it is written as null.

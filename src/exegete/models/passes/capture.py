@@ -25,7 +25,7 @@ from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES, Hooks
 from exegete.models.layers.architecture import get_part_config
 from exegete.models.outputs import Capture
-from exegete.models.state import PROCESS_LOCK
+from exegete.models.state import PROCESS_LOCK, avoid_cudnn_attention
 
 ATTENTION_IMPLEMENTATION = "exegete"
 
@@ -166,7 +166,8 @@ def _attend(
     if is_plain and not needs_weights and capture.allows_fused_kernel:
         query, key = (_scale_gradient(heads, capture.query_gradient) for heads in (query, key))
         kwargs["position_bias"] = position_bias
-        mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+        with avoid_cudnn_attention(query.device):
+            mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         return mixed, None
     if kwargs.get("sinks") is not None:
         raise ExegeteError(f"{type(module).__name__} attends by 'sinks' too: its weights cannot be captured")
