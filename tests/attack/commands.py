@@ -12,6 +12,7 @@ COMPARE = ["--data", "generated?size=40", "--split", "dev", "--methods", "salien
 COMPARE += ["--metrics", "auc,aopc_comprehensiveness", "--batch-size", "4"]
 WEIGHTS = ["--preservation-weight", "1", "--sparsity-weight", "1", "--inverse-weight", "1", "--max-length", "24"]
 SEARCH = "aml, with a search"
+OVER_VALUES = "er_joint, over values"
 
 
 def saved(folder):
@@ -22,7 +23,7 @@ def saved(folder):
 
 
 def words(name, model, folder):
-    """A command's words: compare, study, a recipe, or the search for aml's weights."""
+    """A command's words: compare, study, a recipe, the search for aml's weights, or one over er_joint's."""
     out = ["--output-dir", folder]
     if name == "compare":
         return ["compare", "--model", model, *COMPARE, *out]
@@ -51,5 +52,7 @@ def words(name, model, folder):
     if name in ("aml", SEARCH):
         given = ["--trials", "2", "--max-length", "24"] if name == SEARCH else WEIGHTS
         return ["train", "aml", "--model", model, *given, *TRAIN, *out]
+    if name == OVER_VALUES:
+        return ["train", "er_joint", "--search", "weight=0,1,30", "--config", "tiny", *TRAIN, *out]
     start = ["--model", model] if name == "lora" else ["--config", "tiny"]
     return ["train", name, *start, *TRAIN, *out]

@@ -11,7 +11,7 @@ import pytest
 
 import stored
 from attacked import LONG, noted, times
-from commands import SEARCH, STUDY, saved, words
+from commands import OVER_VALUES, SEARCH, STUDY, saved, words
 from exegete.recipes import RECIPES
 from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import remove_leftovers, run_cell
@@ -19,7 +19,7 @@ from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
 from forks import command, finished, forge, seconds_of
 
-KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, "study": 7} | dict.fromkeys(RECIPES, 7)
+KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)
 """Of the parent, where there are more processes; with those of a study's workers and of servers 200."""
 USUAL = [*KILLS] if LONG else ["compare", "baseline"]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from exegete.objectives.kl_to_original import KlToOriginal
     from exegete.objectives.rank_consistency import RankConsistencyLoss
     from exegete.objectives.registry import OBJECTIVES, list_objectives, objective, parse_objectives
+    from exegete.objectives.right_reasons import RightReasonsLoss
     from exegete.objectives.sufficiency import SufficiencyLoss
     from exegete.objectives.virtual_adversarial import VirtualAdversarialLoss
 else:
@@ -37,7 +38,7 @@ __all__ = [
     "OBJECTIVES", "AblationFidelity", "AdaptiveObjective", "AttributionEntropy", "AttributionObjective",
     "ClusteringConsistencyLoss", "ComprehensivenessLoss", "ConsistencyLoss", "Constraint", "Criterion",
     "CrossEntropy", "ErasureCriterion", "ExplanationGuidedLoss", "ExplanationLoss", "GradientPenalty",
-    "KlToOriginal", "LabelledObjective", "Objective", "PairCriterion", "RankConsistencyLoss", "StepContext",
-    "SufficiencyLoss", "TrainingStep", "VirtualAdversarialLoss", "list_objectives", "objective", "parse_objectives",
-    "task_losses"
+    "KlToOriginal", "LabelledObjective", "Objective", "PairCriterion", "RankConsistencyLoss",
+    "RightReasonsLoss", "StepContext", "SufficiencyLoss", "TrainingStep", "VirtualAdversarialLoss", "list_objectives",
+    "objective", "parse_objectives", "task_losses"
 ]  # fmt: skip

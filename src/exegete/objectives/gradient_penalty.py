@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,10 +44,11 @@ class GradientPenalty(LabelledObjective):
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean gradient norm over the labelled examples, a scalar."""
-        if step.context.training and torch.is_grad_enabled():
-            gradient = compute_gradient(step.task_losses, step.require_embeddings(self.name), keep_graph=True)
-        else:
-            gradient = _separate_loss_gradient(step)
+
+        def compute_losses(logits: Tensor) -> Tensor:
+            return task_losses(step.model, step.batch, logits)[0]
+
+        gradient = differentiate_at_embeddings(step, self.name, compute_losses)
         gradient = gradient.masked_fill(~step.batch.attended[..., None], 0.0)
         # squares of half-precision gradients underflow
         gradient = to_float32(gradient)
@@ -54,10 +56,20 @@ class GradientPenalty(LabelledObjective):
         return self.mean_over_labelled(step, norms)
 
 
-def _separate_loss_gradient(step: TrainingStep) -> Tensor:
-    """Return ∂ℓ_b/∂E_b [B, L, d] without a graph."""
+def differentiate_at_embeddings(step: TrainingStep, name: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the gradient [B, L, d] at the input embeddings of a function of the logits: of a value per example [B].
+
+    In training the gradient is taken of the step's own pass, with a graph; in evaluation of a separate one, without.
+
+    Args:
+        step: the step.
+        name: the objective, for errors.
+        function: it gets the logits of the batch and returns [B].
+    """
+    if step.context.training and torch.is_grad_enabled():
+        return compute_gradient(function(step.outputs.logits), step.require_embeddings(name), keep_graph=True)
     # a separate pass: a backward pass here would free the graph of the shared one, which other terms may need
     with torch.enable_grad():
         embeddings = embed_with_gradient(step.model, step.batch, keep_graph=False)
-        losses, _ = task_losses(step.model, step.batch, step.model(step.batch, embeddings).logits)
-        return compute_gradient(losses, embeddings, keep_graph=False)
+        logits = step.model(step.batch, embeddings).logits
+        return compute_gradient(function(logits), embeddings, keep_graph=False)

@@ -26,7 +26,7 @@ def er_joint(
 
     The epoch with the lowest sum on dev is kept; five epochs without improvement end the run. Compare with --weight 0:
     the same steps, seed and rule for the best epoch, without the term (--control does it). The term is often small
-    beside cross-entropy (attention: .06 beside .39): try the weights 1, 10 and 30.
+    beside cross-entropy (attention: .06 beside .39): --search weight=1,10,30 trains three runs and keeps the best.
 
     Example: exegete train er_joint --guide attention_last --control --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er

@@ -24,6 +24,7 @@ RECIPES: Registry[RecipeFactory] = Registry(
         "er_joint": "er_joint:er_joint",
         "er_constrained": "er_constrained:er_constrained",
         "er_bound": "er_bound:er_bound",
+        "rrr": "rrr:rrr",
         "fresh": "fresh:fresh",
         "roar": "roar:roar",
         "random_labels": "random_labels:random_labels",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.registry import RECIPES
 from exegete.recipes.registry import recipe as make_recipe
+from exegete.recipes.search import Search
 from exegete.training import RunOptions, TrainResult
 
 DEV_NAMES = ("dev", "validation", "val", "valid")
@@ -35,6 +36,7 @@ def train(
     args: TrainingArguments | None = None,
     preset: str | None = None,
     options: RunOptions | None = None,
+    search: Mapping[str, Iterable[Any]] | None = None,
     **params: Any,
 ) -> TrainResult:
     """Train a model by a recipe, keep the best checkpoint on the dev split, and return it with its metrics.
@@ -66,6 +68,9 @@ def train(
             value that equals such a default by name, such as `per_device_train_batch_size=8`.
         preset: `paper`: the values of the recipe's paper for whatever is not given, see `exegete.recipe`.
         options: options of the run, see `RunOptions`.
+        search: values of parameters of the recipe, such as `{"weight": [0.1, 1, 10]}`. Each combination is trained in
+            `output_dir`/search, and the best is copied to `output_dir`: by the metric that the recipe exists for, on
+            dev, with accuracy at most .01 below the best. The record there, `exegete_run.json`, has all figures.
         params: single options by name: parameters of the recipe (`guide`, `weight`), of `RunOptions` (`seed`,
             `max_length`, `callbacks`, `compute_metrics`), of transformers' `TrainingArguments` (`num_train_epochs`,
             `learning_rate`), or columns of the data: `text_column`, `text_pair_column`, `label_column`,
@@ -76,10 +81,18 @@ def train(
         `output_dir`, from which `exegete.load` reads the model again.
 
     Raises:
-        ExegeteError: an unknown recipe or parameter, or a model or data that the recipe cannot train.
+        ExegeteError: an unknown recipe or parameter, a model or data that the recipe cannot train, or a search in which
+            no run can be chosen.
     """
     for_recipe, for_run, arguments, columns = _sort_params(recipe, params)
-    method = make_recipe(recipe, preset=preset, **for_recipe)
+
+    def change_recipe(**changes: Any) -> Recipe:
+        return make_recipe(recipe, preset=preset, **for_recipe | changes)
+
+    searched = None
+    if search is not None:
+        searched = Search.create(change_recipe, search)
+    method = searched.candidates[0][1] if searched else change_recipe()
     options = options or RunOptions()
     if args is not None:
         arguments = _get_changed(args) | arguments
@@ -94,7 +107,7 @@ def train(
         for_run.setdefault("processing_class", processor)
     if arguments:
         for_run["arguments"] = {**options.arguments, **for_run.get("arguments", {}), **arguments}
-    return method.train(start, train_data, dev_data, output_dir, options, **for_run)
+    return (searched or method).train(start, train_data, dev_data, output_dir, options, **for_run)
 
 
 def _sort_params(recipe: str | Recipe, params: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -12,12 +12,27 @@ from typer.core import TyperGroup
 from exegete.cli.shared.help import GroupedCommand
 from exegete.cli.train.options import check_command, run
 from exegete.data.source import read_source
+from exegete.data.registry import parse_params
+from exegete.errors import ExegeteError
 from exegete.training.loop.options import PYTHON_ONLY, RunOptions
+
+if TYPE_CHECKING:
+    from exegete.recipes import Recipe
 
 PRESET = Annotated[
     str | None,
     typer.Option(
         help="paper: the paper's values for options that are not given. Default: values for short runs on small data."
+    ),
+]
+SEARCH = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--search",
+        metavar="NAME=V,V",
+        help="Train once for each of these values of an option above, in OUTPUT-DIR/search, and copy the best run to "
+        "OUTPUT-DIR: by the metric that the method exists for on dev, with accuracy at most .01 below the best. "
+        "Repeatable: all combinations.",
     ),
 ]
 RENAMED = {"explainer_id": "explainer", "processing_class": "tokenizer", "early_stopping_patience": "early-stopping"}
@@ -71,7 +86,7 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
         from exegete.recipes.registry import RECIPES, paper_parameters, use_preset
 
         parameters = {option.name: values.pop(option.name) for option in own}
-        context, preset = values.pop("context"), values.pop("preset")
+        context, preset, searched = values.pop("context"), values.pop("preset"), values.pop("search")
         run_options = {option.name: values.pop(option.name) for option in options}
         # Mistakes in paths and names are reported before torch is imported.
         check_command(values, run_options["device"])
@@ -79,18 +94,44 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
             for option, value in paper_parameters(name).items():
                 if context.get_parameter_source(option).name == "DEFAULT":
                     parameters[option] = value
-        run(use_preset(RECIPES[name](**parameters), preset), RunOptions(**run_options), **values)
 
-    known = {"Recipe": object, "RunOptions": object}
-    shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[2:]
+        def make_recipe(**changes: Any) -> Recipe:
+            return use_preset(RECIPES[name](**parameters | changes), preset)
+
+        search = None
+        if searched:
+            from exegete.recipes.search import Search
+
+            search = Search.create(make_recipe, parse_search(name, RECIPES[name], searched))
+        recipe = search.candidates[0][1] if search else make_recipe()
+        run(recipe, search, RunOptions(**run_options), **values)
+
+    known = {"Recipe": object, "Search": object, "RunOptions": object}
+    shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[3:]
     keyword = inspect.Parameter.KEYWORD_ONLY
     preset = inspect.Parameter("preset", keyword, default=None, annotation=PRESET)
+    search = inspect.Parameter("search", keyword, default=None, annotation=SEARCH)
     context = inspect.Parameter("context", keyword, annotation=typer.Context)
     train.__doc__, train.__name__ = factory.__doc__, factory.__name__
     train.__annotations__ = {"return": None}
-    signature = inspect.Signature([context, *own, preset, *shared, *options])
+    signature = inspect.Signature([context, *own, preset, search, *shared, *options])
     setattr(train, "__signature__", signature)  # noqa: B010  # functions have no such field
     return train
+
+
+def parse_search(name: str, factory: Callable[..., Any], texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of each searched parameter of a recipe, from texts such as weight=0.1,1,10."""
+    parameters = {option: parameter for parameter, option in RENAMED.items()}
+    values: dict[str, list[Any]] = {}
+    for text in texts:
+        option, equals, choices = text.partition("=")
+        if not equals or not choices:
+            raise ExegeteError(f"expected --search NAME=VALUE,VALUE, got {text!r}")
+        parameter = parameters.get(option, option.replace("-", "_"))
+        values[parameter] = []
+        for choice in choices.split(","):
+            values[parameter].append(parse_params(name, factory, {parameter: choice.strip()})[parameter])
+    return values
 
 
 def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Iterator[inspect.Parameter]:

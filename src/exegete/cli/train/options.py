@@ -21,6 +21,7 @@ from exegete.errors import ExegeteError, check_choice
 
 if TYPE_CHECKING:
     from exegete.recipes import Recipe
+    from exegete.recipes.search import Search
     from exegete.training import RunOptions, TrainResult
 
 Model = Annotated[str | None, typer.Option("--model", "-m", help="Folder or hub name of the model to start from.")]
@@ -72,6 +73,7 @@ Seeds = Annotated[
 
 def run(
     recipe: Recipe,
+    search: Search | None,
     run_options: RunOptions,
     *,
     data: options.Data,
@@ -130,7 +132,7 @@ def run(
     results: dict[int, TrainResult] = {}
     for seed, folder in folders.items():
         seeded = replace(run_options, seed=seed)
-        results[seed] = recipe.train(start, train, dev, folder, seeded, arguments=trainer_args)
+        results[seed] = (search or recipe).train(start, train, dev, folder, seeded, arguments=trainer_args)
         if not results[seed].finished:
             break
     processes = PartialState()
@@ -141,7 +143,9 @@ def run(
         if not processes.is_main_process and result.finished:
             continue
         # A recipe may take a sample of the dev rows that are given.
-        rows = _read_config(result).get("data", {}).get("dev", {}).get("rows", len(dev))
+        rows = _read_record(result)["config"].get("data", {}).get("dev", {}).get("rows", len(dev))
+        if search and result.finished:
+            print_search(result)
         print_report(result, f"{dev_split} ({rows} rows)")
         if recipe.name == "er_bound":
             say_bounds(result)
@@ -207,6 +211,24 @@ def require_finished(result: TrainResult) -> None:
         raise typer.Exit(128 + (result.signal or 0))
 
 
+def print_search(result: TrainResult) -> None:
+    """Print the runs of a search with their figures, and which one was chosen."""
+    from exegete.reports.table import Table
+
+    search = _read_record(result)["search"]
+    rows = []
+    for run in search["runs"]:
+        values = {name: run[name] for name in search["chosen"]}
+        note = ""
+        if values == search["chosen"]:
+            note = "chosen"
+        elif not run["feasible"]:
+            note = "bound not kept"
+        figures = ["–" if run[name] is None else f"{run[name]:.4f}" for name in ("value", "task_value")]
+        rows.append((*map(str, values.values()), *figures, note))
+    console().print(Table((*search["chosen"], search["figure"], search["task_metric"], ""), rows))
+
+
 def say_bounds(result: TrainResult) -> None:
     """Say which bounds of er_constrained follow from a run on the explanation loss alone."""
     name = "explanation"
@@ -220,18 +242,17 @@ def say_bounds(result: TrainResult) -> None:
         say(f"for er_constrained with the same guide: {bounds} (means over several seeds are better)")
 
 
-def _read_config(result: TrainResult) -> dict[str, Any]:
-    """Return the configuration in the run's record."""
+def _read_record(result: TrainResult) -> dict[str, Any]:
+    """Return the run's record."""
     import json
 
-    record = json.loads((Path(result.output_dir) / "exegete_run.json").read_text(encoding="utf-8"))
-    config: dict[str, Any] = record["config"]
-    return config
+    record: dict[str, Any] = json.loads((Path(result.output_dir) / "exegete_run.json").read_text(encoding="utf-8"))
+    return record
 
 
 def _describe_loss(result: TrainResult) -> str:
     """Return the formula of the loss, empty if all weights are 1."""
-    objectives = _read_config(result).get("objectives", {})
+    objectives = _read_record(result)["config"].get("objectives", {})
     terms, is_weighted = [], False
     for name, params in objectives.items():
         weight = params.get("weight", 1)

@@ -1,0 +1,153 @@
+"""A search trains a run per value, resumes after a stop, chooses by its rule, and ends where a plain run would."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+
+import pytest
+from transformers import TrainerCallback
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.cli import main
+from exegete.models.loading.digest import digest_weights
+from exegete.recipes.search import choose_run
+
+DATA = "generated?size=96"
+QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "device": "cpu"}
+
+
+def read_record(folder):
+    return json.loads((folder / "exegete_run.json").read_text())
+
+
+def digest(folder):
+    return digest_weights(exegete.load(folder, device="cpu").model)
+
+
+def test_a_command_keeps_the_best_run_where_a_plain_run_would_be(tmp_path, capsys, caplog):
+    folder = tmp_path / "run"
+    plain = ["--config", "tiny", "--data", DATA, "--device", "cpu", "--epochs", "1", "--batch-size", "16", "--quiet"]
+    plain += ["--output-dir", str(folder)]
+    command = ["train", "er_joint", *plain, "--search", "weight=0,30"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+
+    # the figures again, by `compare` on the dev split
+    dev = exegete.load_data(DATA, "dev")
+    search = read_record(folder)["search"]
+    assert (search["figure"], search["task_metric"]) == ("auc of attention_last", "accuracy")
+    expected = []
+    for run in search["runs"]:
+        own = folder / "search" / f"weight-{run['weight']:g}"
+        model = exegete.load(own, device="cpu")
+        results = exegete.compare(model, dev, ["attention_last"], ["auc"], show_progress=False).results
+        assert run["value"] == pytest.approx(results["auc"].mean(), abs=1e-6)
+        assert run["task_value"] == json.loads((own / "metrics.json").read_text())["accuracy"]
+        assert f"{run['value']:.4f}" in shown
+        expected.append((run["value"], run["weight"], own))
+    best = max(expected)
+    assert search["chosen"] == {"weight": best[1]}
+    assert digest(folder) == digest(best[2])
+    assert (folder / "metrics.json").read_text() == (best[2] / "metrics.json").read_text()
+
+    written = (best[2] / "metrics.json").stat().st_mtime_ns
+    caplog.clear()
+    assert main(command) == 0
+    assert main(["train", "er_joint", *plain, "--weight", str(best[1])]) == 0
+    assert caplog.text.count("nothing to do") >= 3
+    assert (best[2] / "metrics.json").stat().st_mtime_ns == written
+    assert main(["train", "er_joint", *plain, "--weight", "5"]) == 2
+    assert "another configuration" in capsys.readouterr().err
+
+
+class StopAt(TrainerCallback):
+    """Sends SIGTERM in the first step of the second run."""
+
+    def __init__(self):
+        self.runs = 0
+
+    def on_train_begin(self, args, state, control, **_):
+        self.runs += 1
+
+    def on_step_end(self, args, state, control, **_):
+        if self.runs == 2 and state.global_step == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
+    start = families.tiny("bert", num_labels=2)
+    before = digest_weights(start)
+    call = {"data": DATA, "recipe": "rrr", "processing_class": families.tokenizer("bert"), **QUICK}
+    call |= {"search": {"weight": [0.1, 100], "share": [1.0, 0.5]}}
+    stopped = exegete.train(start, output_dir=tmp_path / "run", callbacks=[StopAt()], **call)
+    assert not stopped.finished
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    finished = [path.parent.name for path in (tmp_path / "run" / "search").glob("*/metrics.json")]
+    assert finished == ["weight-0.1,share-1"]
+    resumed = exegete.train(start, output_dir=tmp_path / "run", **call)
+    unbroken = exegete.train(start, output_dir=tmp_path / "whole", **call)
+    assert read_record(tmp_path / "run")["search"] == read_record(tmp_path / "whole")["search"]
+    assert len(read_record(tmp_path / "run")["search"]["runs"]) == 4
+    assert resumed.output_dir == tmp_path / "run"
+    assert digest_weights(resumed.model.model) == digest_weights(unbroken.model.model) == digest(tmp_path / "run")
+    assert digest_weights(start) == before
+
+
+def test_recipes_without_a_metric_are_judged_by_the_figure_of_their_checkpoints(tmp_path):
+    search = {"weight": [0.1, 5]}
+    result = exegete.train("tiny", DATA, "smat", output_dir=tmp_path, search=search, max_steps=2, device="cpu")
+    found = read_record(tmp_path)["search"]
+    assert found["figure"] == "simulatability"
+    values = [run["value"] for run in found["runs"]]
+    assert result.metrics["simulatability"] in values
+    assert all(math.isfinite(value) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("runs", "higher", "expected"),
+    [
+        ([(0.5, 0.90, True), (0.7, 0.89, True), (0.9, 0.88, True)], True, 1),
+        ([(0.5, 0.90, True), (0.7, 0.89, True), (0.9, 0.88, True)], False, 0),
+        ([(0.5, 0.90, True), (0.9, 0.95, False), (None, 0.99, True)], True, 0),
+        ([(0.5, None, True), (0.6, None, True), (0.6, None, True)], True, 1),
+    ],
+)
+def test_which_run_is_chosen_by_hand(runs, higher, expected):
+    named = [dict(zip(("value", "task_value", "feasible"), run, strict=True)) for run in runs]
+    assert choose_run(named, higher) == expected
+    with pytest.raises(ExegeteError, match="no run of the search can be chosen"):
+        choose_run([run | {"feasible": False} for run in named], higher)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "search", "message"),
+    [
+        ("er_joint", "wait=1,2", "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: guide, "),
+        ("er_joint", "weight=1,x", "weight: expected float, got 'x'"),
+        ("er_joint", "weight", "expected --search NAME=VALUE,VALUE"),
+        ("er_joint", "weight=1,-1", "weight of explanation is at least 0, got -1"),
+        ("er_joint", "guide=attention,rollout", "one figure, but these have several: auc of attention_last, auc of"),
+        ("er_bound", "guide=attention,rollout", "er_bound has no figure to choose by"),
+        ("fresh", "explainer=random,occlusion?baseline=dot", "unknown parameter of occlusion 'baseline'"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_training(recipe, search, message, tmp_path, capsys):
+    settings = ["--config", "tiny", "--data", DATA, "--device", "cpu", "--output-dir", str(tmp_path / "run")]
+    assert main(["train", recipe, *settings, "--search", search]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_run_in_the_folder_is_not_replaced(tmp_path):
+    exegete.train("tiny", DATA, "baseline", output_dir=tmp_path, **QUICK)
+    with pytest.raises(ExegeteError, match="holds something else"):
+        exegete.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"weight": [1, 2]}, **QUICK)
+    for search in ({}, {"weight": []}):
+        with pytest.raises(ExegeteError, match="expected a parameter and its values"):
+            exegete.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, **QUICK)
+    with pytest.raises(ExegeteError, match="values of guide to search, got"):
+        exegete.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"guide": [object()]}, **QUICK)
