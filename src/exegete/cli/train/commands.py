@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 
 from exegete.cli.shared.help import GroupedCommand
 from exegete.cli.train.options import check_command, run
-from exegete.data.source import read_source
 from exegete.data.registry import parse_params
+from exegete.data.source import read_source
 from exegete.errors import ExegeteError
 from exegete.training.loop.options import PYTHON_ONLY, RunOptions
 
