@@ -19,6 +19,7 @@ OURS = {
     "aml-weights",
     "cite",
     "cite-classifiers",
+    "cite-language-model",
     "defaults",
     "er-constrained",
     "er-fresh",
