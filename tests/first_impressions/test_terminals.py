@@ -76,7 +76,8 @@ def test_nothing_sticks_out_and_no_word_is_broken(width, shown):
 def test_a_narrow_terminal_says_what_it_leaves_out(shown):
     plain = {width: " ".join(ESCAPES.sub("", text).split()) for width, text in shown.items()}
     assert "Too narrow for intervals" in plain[80]
-    assert "widen the terminal or see the report" in plain[80]
+    # The path of the report, which has all columns, is printed below.
+    assert "widen the terminal." in plain[80].partition("report")[0]
     assert "Too narrow" not in plain[160]
     assert re.search(r"\d…-?\d", plain[160])
     assert not re.search(r"\d…-?\d", plain[80])
