@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.models import Batch, Capture
+from exegete.models import Batch
 from exegete.models.outputs import to_float32
-from exegete.objectives.base import Objective, TrainingStep
+from exegete.objectives.base import TrainingStep
 from exegete.objectives.explanation import get_rationale_mask
-from exegete.objectives.gradient_penalty import differentiate_at_embeddings
+from exegete.objectives.gradient_penalty import EmbeddingGradientObjective
 
 
 @dataclass(frozen=True)
-class RightReasonsLoss(Objective):
+class RightReasonsLoss(EmbeddingGradientObjective):
     """The squared gradient of the log-probabilities at words outside of the rationale (Ross et al. 2017, eq. 2).
 
     Σ_d (A_bd ∂/∂E_bd Σ_k log p_bk)², mean over examples, where the sum is over the dimensions of all input embeddings
@@ -49,23 +49,13 @@ class RightReasonsLoss(Objective):
         """True: A is what the rationale leaves out."""
         return True
 
-    @property
-    def capture(self) -> Capture:
-        """Attention kernels with a second derivative, which fused kernels lack."""
-        return Capture(differentiable_twice=True)
-
-    @property
-    def needs_embeddings(self) -> bool:
-        """True: the gradient is taken at the input embeddings."""
-        return True
-
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the examples, a scalar."""
         if step.model.task.name != "classification":
             raise ExegeteError(
                 f"{self.name} is about the probabilities of classes: it does not apply to {step.model.task.name}"
             )
-        gradient = differentiate_at_embeddings(step, self.name, _sum_log_probabilities)
+        gradient = self.differentiate(step, _sum_log_probabilities)
         # squares of half-precision gradients underflow
         squares = to_float32(gradient).square().sum(2)
         return squares.masked_fill(~select_irrelevant(step.batch), 0.0).sum(1).mean()
