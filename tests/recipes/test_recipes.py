@@ -68,6 +68,26 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
         RECIPES["lora"]().train("tiny", *data(), tmp_path / "new", arguments=arguments)
 
 
+@pytest.mark.parametrize(("recipe", "kind"), [("lora", "gpt2"), ("lora", "distilbert"), ("cite", "bert")])
+def test_adapters_of_a_handed_over_model_are_in_the_result_and_not_in_the_model(recipe, kind, tmp_path):
+    start, untouched = (families.tiny(kind, num_labels=2) for _ in range(2))
+    options = {"processing_class": families.tokenizer(kind), "arguments": QUICK | {"learning_rate": 1e-2}}
+    result = RECIPES[recipe](rank=2).train(start, *data(), tmp_path / "run", **options)
+    start.save_pretrained(tmp_path / "start")
+    assert {name: type(part) for name, part in start.named_modules()} == {
+        name: type(part) for name, part in untouched.named_modules()
+    }
+    assert all(torch.equal(weight, start.state_dict()[name]) for name, weight in untouched.state_dict().items())
+    assert all(weight.requires_grad for weight in start.parameters())
+    batch = result.model.encode(["a moving film"])
+    as_before = untouched.eval()(**{name: batch.inputs[name] for name in ("input_ids", "attention_mask")}).logits
+    assert not torch.allclose(result.model(batch).logits, as_before, atol=1e-3)
+    config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = str(tmp_path / "start")
+    (tmp_path / "run" / "adapter_config.json").write_text(json.dumps(config))
+    torch.testing.assert_close(exegete.load(tmp_path / "run", device="cpu")(batch).logits, result.model(batch).logits)
+
+
 def test_an_adapters_folder_knows_its_labels_and_loads_from_elsewhere(tmp_path, monkeypatch):
     start = families.tiny("bert", num_labels=2)
     start.save_pretrained(tmp_path / "start")

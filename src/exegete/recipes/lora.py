@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 from datasets import Dataset
-from torch import nn
 
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.objectives import Objective
 from exegete.recipes.base import Recipe
 from exegete.training import RunOptions, TrainResult
-from exegete.training.loop.lora import add_lora, temporary_adapters
+from exegete.training.loop.lora import add_lora, copied_modules
 from exegete.training.loop.starting_model import Source, is_from_scratch
 
 EQUATION = r"\text{CE}"
@@ -29,15 +28,15 @@ class LoraRecipe(Recipe):
     rank: int = 8
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Train with adapters; a model passed as an object gets back its requires_grad flags and loses the adapters.
+        """Train with adapters; a model passed as an object stays as it is, and the result shares its weights.
 
         Raises:
             ExegeteError: a model from scratch.
         """
         if is_from_scratch(model):
             raise ExegeteError("adapters need pretrained weights: give lora a model, not a size")
-        with temporary_adapters(model if isinstance(model, nn.Module) else None):
-            return super().run(model, train, dev, folder, options)
+        with copied_modules(model) as start:
+            return super().run(start, train, dev, folder, options)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Return the cross-entropy, and add the adapters to the model."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -44,6 +47,25 @@ def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: flo
     # The adapter's folder names the base model, and is loaded from other working directories, too.
     if base and Path(base).is_dir():
         model.model.peft_config["default"].base_model_name_or_path = str(Path(base).resolve())
+
+
+@contextmanager
+def copied_modules(model: Any) -> Iterator[Any]:
+    """Yield a copy of a handed-over model that has the same weights, so that adapters are added to the copy alone.
+
+    Anything but a module, such as a folder, is yielded as it is. Weights that were trainable before are so again.
+    """
+    if not isinstance(model, nn.Module):
+        yield model
+        return
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    try:
+        # what deepcopy finds in its memo it does not copy
+        yield copy.deepcopy(model, shared)
+    finally:
+        for weight in trainable:
+            weight.requires_grad_(True)
 
 
 @contextmanager
