@@ -53,9 +53,16 @@ FOLDERS = {
     "hidden_state_probe": "fitted",
     "interpretable_attention": "guided/interpretable_attention",
     "parameterised_attention": "scaffolded/teacher_explainer",
+    "rationale_extractor": "extracted",
 }
 """Folders in which training saves learned methods; the names are examples."""
-UNTRAINED = ("attention_to_source", "hidden_state_probe", "interpretable_attention", "parameterised_attention")
+UNTRAINED = (
+    "attention_to_source",
+    "hidden_state_probe",
+    "interpretable_attention",
+    "parameterised_attention",
+    "rationale_extractor",
+)
 """Learned methods that can explain before training; the pictures show this state."""
 NOT_SHOWN = {
     "llm_ranking": "No result is shown here, because the method needs a chat model.",

@@ -36,6 +36,7 @@ FITTED = {"max_steps": 200, "use_cpu": True, "disable_tqdm": True}
 METHODS = {
     **dict.fromkeys(("er_joint", "er_constrained", "er_bound", "regex"), "attention_last"),
     "rrr": "saliency",
+    "extractor": "rationale_extractor:{}",
     "smat": "parameterised_attention:{}/teacher_explainer",
     "ivra": "interpretable_attention:{}/interpretable_attention",
     "aml": "attributive_masking:{}",

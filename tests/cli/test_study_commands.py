@@ -108,7 +108,8 @@ def test_every_study_file_is_valid_and_asks_for_what_it_shows(path, scale, monke
 def test_every_table_and_figure_of_the_paper_has_its_file():
     tables, figures = (2, 3, 4, 5, 7, 9), (2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14)
     names = {f"er-table-{number}" for number in tables} | {f"er-fig-{number}" for number in figures}
-    assert {path.stem for path in STUDIES if path.stem.startswith("er-")} == names | {"er-fresh", "er-constrained"}
+    names |= {"er-fresh", "er-constrained", "er-rrr"}
+    assert {path.stem for path in STUDIES if path.stem.startswith("er-")} == names
     listed = (STUDIES[0].parent / "README.md").read_text()
     assert all(f"`{path.name}`" in listed for path in STUDIES)
 

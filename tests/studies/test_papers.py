@@ -23,6 +23,7 @@ OURS = {
     "defaults",
     "er-constrained",
     "er-fresh",
+    "er-rrr",
     "ivra-sim-headroom",
     "language-models",
     "methods",

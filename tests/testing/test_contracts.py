@@ -17,6 +17,7 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.rationale_extractor import RationaleExtractor
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.metrics import METRICS
 from exegete.metrics.faithfulness.naopc import Naopc
@@ -51,6 +52,7 @@ class TestNativeMetrics(MetricContract):
 LEARNED = {
     "attention_to_source": lambda model: AttentionToSource(*heads(model)).double(),
     "hidden_state_probe": lambda model: HiddenStateProbe.for_model(model).double(),
+    "rationale_extractor": lambda model: RationaleExtractor.for_model(model).double(),
     "parameterised_attention": lambda model: ParameterisedAttention.for_model(model).double(),
     "interpretable_attention": lambda model: InterpretableAttention.for_model(model).double(),
     "attributive_masking": lambda model: AttributiveMasking.for_model(model).double(),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
     from exegete.explainers.learned.interpretable_attention import InterpretableAttention
     from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
+    from exegete.explainers.learned.rationale_extractor import RationaleExtractor
     from exegete.explainers.learned.trained_citation import TrainedCitation
     from exegete.explainers.llm_ranking import LlmRanking
     from exegete.explainers.perturbation.context_cite import ContextCite
@@ -97,6 +98,7 @@ __all__ = [
     "OutputExplainer",
     "ParameterisedAttention",
     "Random",
+    "RationaleExtractor",
     "Reagent",
     "Saliency",
     "ScaledAttention",

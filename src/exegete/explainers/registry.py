@@ -59,6 +59,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "hidden_state_probe": "learned.hidden_state_probe:HiddenStateProbe",
         "citation": "learned.trained_citation:TrainedCitation",
         "parameterised_attention": "learned.parameterised_attention:ParameterisedAttention",
+        "rationale_extractor": "learned.rationale_extractor:RationaleExtractor",
         "interpretable_attention": "learned.interpretable_attention:InterpretableAttention",
         "attributive_masking": "attributive_masking.explainer:AttributiveMasking",
     },

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from exegete.objectives.rank_consistency import RankConsistencyLoss
     from exegete.objectives.registry import OBJECTIVES, list_objectives, objective, parse_objectives
     from exegete.objectives.right_reasons import RightReasonsLoss
+    from exegete.objectives.selected_words import SelectedWordsLoss
     from exegete.objectives.sufficiency import SufficiencyLoss
     from exegete.objectives.virtual_adversarial import VirtualAdversarialLoss
 else:
@@ -39,6 +40,6 @@ __all__ = [
     "ClusteringConsistencyLoss", "ComprehensivenessLoss", "ConsistencyLoss", "Constraint", "Criterion",
     "CrossEntropy", "ErasureCriterion", "ExplanationGuidedLoss", "ExplanationLoss", "GradientPenalty",
     "KlToOriginal", "LabelledObjective", "Objective", "PairCriterion", "RankConsistencyLoss",
-    "RightReasonsLoss", "StepContext", "SufficiencyLoss", "TrainingStep", "VirtualAdversarialLoss", "list_objectives",
-    "objective", "parse_objectives", "task_losses"
+    "RightReasonsLoss", "SelectedWordsLoss", "StepContext", "SufficiencyLoss", "TrainingStep",
+    "VirtualAdversarialLoss", "list_objectives", "objective", "parse_objectives", "task_losses"
 ]  # fmt: skip

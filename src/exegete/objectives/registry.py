@@ -21,6 +21,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     {
         "cross_entropy": "cross_entropy:CrossEntropy",
         "explanation": "explanation:ExplanationLoss",
+        "selected_words": "selected_words:SelectedWordsLoss",
         "right_reasons": "right_reasons:RightReasonsLoss",
         "gradient_penalty": "gradient_penalty:GradientPenalty",
         "virtual_adversarial": "virtual_adversarial:VirtualAdversarialLoss",

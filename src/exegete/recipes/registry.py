@@ -25,6 +25,7 @@ RECIPES: Registry[RecipeFactory] = Registry(
         "er_constrained": "er_constrained:er_constrained",
         "er_bound": "er_bound:er_bound",
         "rrr": "rrr:rrr",
+        "extractor": "extractor:extractor",
         "fresh": "fresh:fresh",
         "roar": "roar:roar",
         "random_labels": "random_labels:random_labels",
