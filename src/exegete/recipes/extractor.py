@@ -16,7 +16,7 @@ DEPARTURES = (
     "One encoder selects and answers; the papers' selector and classifier are two networks, and recurrent ones.",
     "The model also learns from whole texts, which it must read to select; both losses have the same weight.",
     "Gates are of tokens, and the selected embeddings enter an encoder that still sees the positions of the others.",
-    "The expected share of selected tokens is drawn to a ratio by its distance; Bastings et al. have a Lagrangian.",
+    "The distance of the expected share from a ratio is a term of the loss; Bastings et al. have a Lagrangian.",
     "Lei et al. sample once with a running baseline; here two samples are each other's baseline.",
 )
 

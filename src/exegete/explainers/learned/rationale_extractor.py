@@ -14,8 +14,8 @@ from exegete.explainers.learned.gates import SMALLEST, BernoulliGates, HardKumaG
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.outputs import to_float32
 
-Gate = Literal["hardkuma", "bernoulli"]
-GATES = ("hardkuma", "bernoulli")
+Gate = Literal["bernoulli", "hardkuma"]
+GATES = ("bernoulli", "hardkuma")
 LARGEST = 100.0
 
 
@@ -28,7 +28,7 @@ class RationaleExtractor(LearnedExplainer):
 
     Args:
         width: number of dimensions of the model's hidden states.
-        gate: `hardkuma` or `bernoulli`.
+        gate: `bernoulli` or `hardkuma`.
     """
 
     card: ClassVar = MethodCard(
@@ -40,7 +40,7 @@ class RationaleExtractor(LearnedExplainer):
         avoid="Do not use it for a model that must not change: the model is trained with it.",
     )  # fmt: skip
 
-    def __init__(self, width: int, gate: Gate = "hardkuma") -> None:
+    def __init__(self, width: int, gate: Gate = "bernoulli") -> None:
         super().__init__()
         if width < 1:
             raise ExegeteError(f"expected states of at least 1 dimension, got {width}")
