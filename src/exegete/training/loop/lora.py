@@ -70,7 +70,10 @@ def copied_modules(model: Any) -> Iterator[Any]:
 
 @contextmanager
 def temporary_adapters(model: nn.Module | None) -> Iterator[None]:
-    """Remove a model's adapters after the block; weights that were trainable before it are so again."""
+    """Remove a model's adapters after the block; weights that were trainable before it are so again.
+
+    For runs that merge their adapters into the given model when they finish; others use `copied_modules`.
+    """
     # With None there is no handed-over model to restore.
     if model is None:
         yield
