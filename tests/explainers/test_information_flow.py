@@ -170,6 +170,16 @@ def test_routes_are_as_strong_as_their_weakest_link():
     torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), **TIGHT)
 
 
+@torch.no_grad()
+def test_a_trace_can_leave_out_the_attention_of_the_first_positions(model, batch, trace):
+    first = 5
+    short = next(iter(trace_examples(model, batch, first)))
+    for state, whole in zip(short.layers, trace.layers, strict=True):
+        torch.testing.assert_close(state.attention, whole.attention[:, first:], rtol=0, atol=0)
+        # no view of the whole matrix, which would stay in memory
+        assert state.attention.untyped_storage().nbytes() == state.attention.nbytes
+
+
 @pytest.mark.real
 @torch.no_grad()
 def test_hops_lead_through_the_response_before_the_span(model, batch):

@@ -25,6 +25,8 @@ class Capture:
         distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].
         query_gradient: the factor by which gradients are multiplied on their way to queries and keys. It says that only
             first derivatives are needed, so that a fused kernel computes attention in spite of `differentiable_twice`.
+        first_query: the first position that attends in `attentions`, which are [B, H, L − first_query, L]. All weights of
+            a long prompt can exceed the memory.
     """
 
     attentions: bool = False
@@ -35,6 +37,7 @@ class Capture:
     heads_only: bool = False
     distribution: bool = False
     query_gradient: float | None = None
+    first_query: int = 0
 
     def __or__(self, other: Capture) -> Capture:
         """Return a request for everything that at least one of the two asks for."""
@@ -48,6 +51,7 @@ class Capture:
             self.heads_only and other.heads_only,
             self.distribution or other.distribution,
             self.query_gradient if self.query_gradient == other.query_gradient else None,
+            min((request.first_query for request in (self, other) if request.attentions), default=0),
         )
 
     @property

@@ -54,7 +54,7 @@ class FlashTrace(Explainer):
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Compute the scores example by example, without padding."""
-        passed = trace_examples(model, batch)
+        passed = trace_examples(model, batch, _find_first_sink(batch))
         target = select_target(passed.logits)
         readout = model.readout_weights(batch, target)
         reads_own = self.sinks == "own" and batch.response is not None
@@ -85,7 +85,7 @@ def compute_layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:
 
 def _compute_shares(state: LayerState, weights: Tensor) -> tuple[Tensor, Tensor]:
     whole = weights @ state.middle
-    attention = (weights @ state.attention)[None]
+    attention = (weights[-state.attention.shape[1] :] @ state.attention)[None]
     near = HeadVectors(state).compute_nearness(attention, whole[None])[0].clamp(min=0)
     residual = (whole.abs().sum() - (weights @ state.x - whole).abs().sum()).clamp(min=0)
     total = near.sum() + residual + TINY
@@ -112,6 +112,13 @@ def trace_hops(trace: Trace, base: Tensor, reasoning: Tensor, hops: int, back: i
         current = compute_layer_shares(trace, sinks)[0].sum(0)
         total = total + ratio * current
     return total
+
+
+def _find_first_sink(batch: Batch) -> int:
+    """Return the first column whose residual stream may be read: what predicts a response's first token, or any."""
+    if batch.response is None:
+        return 0
+    return max(int(batch.response.any(0).int().argmax()) - 1, 0)
 
 
 def _split_response(batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ class LayerState:
 
     Attributes:
         parts: the layer's weights.
-        attention: [H, L, L], attention probabilities, times the scale of the norm of attention's output, if it has one.
+        attention: [H, Q, L], attention probabilities of the last Q positions (all L, unless a trace was made for fewer),
+            times the scale of the norm of attention's output, if it has one.
         values: [H, L, d_h], the values that attention mixes, with the value bias.
         x: [L, d], the layer's input.
         middle: [L, d], x plus the output of attention, before any norm.
@@ -102,8 +103,14 @@ class Traces:
         return self.examples
 
 
-def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
-    """Run one forward pass over the batch and return the traces of its examples, made one at a time."""
+def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0) -> Traces:
+    """Run one forward pass over the batch and return the traces of its examples, made one at a time.
+
+    Args:
+        model: the explained model.
+        batch: B examples.
+        first_query: the first column of the batch whose attention to others the traces contain.
+    """
     blocks = get_layers(model.model)
     architecture = get_architecture(model.model)
     inputs: list[list[Tensor]] = []
@@ -115,7 +122,7 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
         if architecture.final_norm:
             final = [get_module(get_base_model(model.model), architecture.final_norm)]
         last = scope.enter_context(intercept_inputs(final))
-        outputs = model(batch, capture=CAPTURE)
+        outputs = model(batch, capture=replace(CAPTURE, first_query=first_query))
     first, second, *outputs_of_parts = inputs
     # A pre-norm layer ends where the next one, or the final norm, begins.
     middle, end = (second, [*x[1:], *last]) if architecture.norm_first else (first, second)
@@ -124,15 +131,16 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
         index = index_positions(positions)
+        queries = index_positions(positions[positions >= first_query] - first_query)
         states = []
         for n in range(len(blocks)):
             # In half precision the many small terms of a decomposition would not sum to the hidden state.
-            attention = to_float32(outputs.attentions[n][row][:, index][:, :, index])
+            attention = to_float32(outputs.attentions[n][row][:, queries][:, :, index])
             scales = []
             for norm, before in zip(parts[n].norms_of_outputs, outputs_of_parts, strict=True):
                 scales.append(norm.scale(before[n][row, index]))
             if scales:
-                attention = attention * scales[0]
+                attention = attention * scales[0][-attention.shape[1] :]
             state = LayerState(
                 parts=parts[n],
                 attention=attention,

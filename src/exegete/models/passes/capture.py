@@ -54,6 +54,12 @@ class AttentionRecord:
     values: list[Tensor] = field(default_factory=list)
     scalings: list[float] = field(default_factory=list)
 
+    def keep_weights(self, weights: Tensor) -> None:
+        """Record a layer's attention weights, of the queries that are asked for."""
+        first = self.capture.first_query
+        # A slice alone would keep all weights in memory.
+        self.attentions.append(weights[:, :, first:].clone() if first else weights)
+
     def by_name(self) -> dict[str, tuple[Any, ...]]:
         """Return the recorded quantities under their names in `Outputs`."""
         return {name: tuple(getattr(self, name)) for name in ("attentions", "queries", "keys", "values", "scalings")}
@@ -180,7 +186,7 @@ def _attend(
         logits = (logits / softcap).tanh() * softcap
     weights = _compute_weights(logits, attention_mask, causal, s_aux).to(query.dtype)
     if needs_weights:
-        record.attentions.append(weights)
+        record.keep_weights(weights)
     mixed = nn.functional.dropout(weights, dropout, module.training) @ _repeat_heads(value, query)
     return mixed.transpose(1, 2).contiguous(), None
 
@@ -248,7 +254,7 @@ def _add_hooks(layer: nn.Module, names: Hooks, record: AttentionRecord, scope: E
     if record.capture.attentions:
         # The input of the dropout is the softmax's output.
         dropout = layer.get_submodule(names.dropout)
-        scope.enter_context(dropout.register_forward_pre_hook(lambda _, inputs: record.attentions.append(inputs[0])))
+        scope.enter_context(dropout.register_forward_pre_hook(lambda _, inputs: record.keep_weights(inputs[0])))
     if record.capture.heads:
         # DeBERTa divides q·k by √(d_h·terms), one term for the content and one per kind of relative position.
         terms = 1 + len({"c2p", "p2c"} & set(getattr(layer, "pos_att_type", ())))
