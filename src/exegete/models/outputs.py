@@ -25,8 +25,8 @@ class Capture:
         distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].
         query_gradient: the factor by which gradients are multiplied on their way to queries and keys. It says that only
             first derivatives are needed, so that a fused kernel computes attention in spite of `differentiable_twice`.
-        first_query: the first position that attends in `attentions`, which are [B, H, L − first_query, L]. All weights of
-            a long prompt can exceed the memory.
+        first_query: the first position that attends in `attentions`, which are [B, H, L − first_query, L]. All weights
+            of a long prompt can exceed the memory.
     """
 
     attentions: bool = False

@@ -27,6 +27,8 @@ def er_joint(
     The epoch with the lowest sum on dev is kept; five epochs without improvement end the run. Compare with --weight 0:
     the same steps, seed and rule for the best epoch, without the term (--control does it). The term is often small
     beside cross-entropy (attention: .06 beside .39): --search weight=1,10,30 trains three runs and keeps the best.
+    On 1,000 sentences of SST, the default raises the AUC of attention from .66 to .78; accuracy changed by −2.5, −3.0
+    and +1.3 points with three seeds. er_constrained raises it as much, and accuracy changed by at most 1.6.
 
     Example: exegete train er_joint --guide attention_last --control --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er

@@ -28,6 +28,9 @@ def roar(
     Words are ranked by the size of their scores. The lower the accuracy, the more of the evidence the explanation
     found; compare with --explainer random.
 
+    A thousand examples are few: without half of the words of decompx_linear, models of SST were right on .59 of 250
+    sentences, without random words on .64, and with one of three seeds there was no difference.
+
     Example: exegete train roar --explainer occlusion --ratio 0.5 --support runs/baseline --model bert-base-uncased
     --data sst:data/sst --output-dir runs/roar
     """

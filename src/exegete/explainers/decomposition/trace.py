@@ -25,8 +25,8 @@ class LayerState:
 
     Attributes:
         parts: the layer's weights.
-        attention: [H, Q, L], attention probabilities of the last Q positions (all L, unless a trace was made for fewer),
-            times the scale of the norm of attention's output, if it has one.
+        attention: [H, Q, L], attention probabilities of the last Q positions (usually all L), times the scale of the
+            norm of attention's output, if it has one.
         values: [H, L, d_h], the values that attention mixes, with the value bias.
         x: [L, d], the layer's input.
         middle: [L, d], x plus the output of attention, before any norm.
