@@ -73,14 +73,18 @@ def test_flash_trace_shares_sum_to_one_without_the_future(family):
             assert not compute_layer_shares(trace, torch.eye(length)[length // 2])[0][:, length // 2 + 1 :].any()
 
 
+@pytest.mark.parametrize("span", [(0, 2), (1, 2)])
 @torch.no_grad()
-def test_without_hops_a_trace_is_the_span_s_own():
+def test_without_hops_a_trace_is_the_span_s_own(span):
+    """The explainer traces the attention of the response alone, also in a padded batch."""
     model = generating()
-    batch = model.batch(PROMPTS[1], RESPONSES[1])
-    trace = next(iter(trace_examples(model, batch)))
-    expected = compute_layer_shares(trace, model.readout_weights(batch, torch.tensor([[1, 3]]))[0])[0].sum(0)
-    scores = explainer("flash_trace").attribute(model, batch, (1, 3))[0]
-    torch.testing.assert_close(scores, expected.masked_fill(~batch.content[0], 0), **TIGHT)
+    batch = model.batch(PROMPTS, RESPONSES)
+    scores = explainer("flash_trace").attribute(model, batch, span)
+    readout = model.readout_weights(batch, torch.tensor([span] * len(batch)))
+    for row, trace in enumerate(trace_examples(model, batch)):
+        shares = compute_layer_shares(trace, readout[row, trace.positions])[0].sum(0)
+        expected = trace.spread(shares, batch.length).masked_fill(~batch.content[row], 0)
+        torch.testing.assert_close(scores[row], expected, **TIGHT)
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])

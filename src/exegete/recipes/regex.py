@@ -98,7 +98,7 @@ def regex(
         paper_arguments=ARGUMENTS,
         max_length=256,
         head_rate=10.0,
-        effect=Effect("aopc_sufficiency", "attention_last"),
+        effect=Effect("aopc_comprehensiveness", "attention_last"),
         departures=DEPARTURES,
     )
 
