@@ -1,21 +1,158 @@
-"""Each page of results is what its committed figures say, to the byte, on a machine without data and models."""
+"""Each page of results is what its committed figures say, on a machine without data and models.
 
+A page is rebuilt to the byte. Figures and intervals drawn from it are also computed with pandas alone: the library
+only says which runs a cell is made of.
+"""
+
+import random
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy.stats import norm, t
 
 from exegete.cli import main
+from exegete.cli.study.opening import load_page_parts
+from exegete.studies.tables.layout import format_entry, lay_out_table
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.stem for path in (ROOT / "studies" / "pages").glob("*.parquet"))
+DRAWN = 3
+CLAIM = re.compile(r"\{\{([^|{}]+)\|([^|{}]+) minus ([^|{}]+)\|([^|{}]+)\|\s*[<>w][^|{}]*\}\}")
+RUN = ["training", "model", "recipe", "seed"]
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_made_from_its_committed_figures(page, tmp_path, monkeypatch):
-    for variable in ("EXEGETE_DATA", "EXEGETE_BACKBONE"):
-        monkeypatch.setenv(variable, str(tmp_path / "absent"))
-    pages, store = ROOT / "studies" / "pages", ["--output-dir", str(tmp_path / "runs")]
-    assert main(["study", "import", str(pages / f"{page}.parquet"), *store]) == 0
-    assert main(["study", "page", str(pages / f"{page}.md"), *store, "--output", str(tmp_path)]) == 0
-    assert (tmp_path / f"{page}.md").read_bytes() == (ROOT / "docs" / "results" / f"{page}.md").read_bytes()
+@pytest.fixture(scope="module", params=PAGES)
+def page(request, tmp_path_factory):
+    name, folder = request.param, tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("EXEGETE_DATA", "EXEGETE_BACKBONE"):
+            patch.setenv(variable, str(folder / "absent"))
+        committed, store = ROOT / "studies" / "pages" / f"{name}.parquet", folder / "runs"
+        assert main(["study", "import", str(committed), "--output-dir", str(store)]) == 0
+        text = (ROOT / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8")
+        source = committed.with_suffix(".md")
+        yield SimpleNamespace(name=name, source=source, store=store, text=text, frame=pd.read_parquet(committed))
+
+
+def test_a_page_is_made_from_its_committed_figures(page, tmp_path):
+    assert main(["study", "page", str(page.source), "--output-dir", str(page.store), "--output", str(tmp_path)]) == 0
+    assert (tmp_path / f"{page.name}.md").read_text(encoding="utf-8") == page.text
+
+
+def test_cells_and_an_interval_of_a_page_are_computed_with_pandas(page):
+    ((part, results),) = load_page_parts([page.source], page.store)
+    tables, by_key = {}, dict(list(page.frame.groupby("key")))
+    for study, found in results.items():
+        for title in found.grid.study.file.tables:
+            tables[study, title] = StoredTable(by_key, found, title)
+    cells = [(table, cell) for table in tables.values() if table.is_on(page.text) for cell in table.cells]
+    draw = random.Random(page.name)
+    for table, cell in draw.sample(cells, DRAWN):
+        shown = table.read_shown(page.text, cell)
+        for number, text in zip(summarize(table.by_seed(cell), table.part.show), find_numbers(shown), strict=False):
+            digits = len(text.partition(".")[2])
+            assert float(text) == pytest.approx(number, abs=0.5 * 10**-digits + 1e-9), shown
+
+    claims = []
+    for address, one, other, column in (map(strip_marks, found) for found in CLAIM.findall(part.text)):
+        study, _, title = address.partition(":")
+        table = tables[study, title or next(iter(results[study].grid.study.file.tables))]
+        if {(one, column), (other, column)} <= table.cells.keys():
+            claims.append((table, (one, column), (other, column)))
+    if claims:
+        table, one, other = draw.choice(claims)
+        center, low, high = estimate_difference(table.by_seed(one), table.by_seed(other))
+        texts = [f"{center:+.{n}f} [{low:+.{n}f}, {high:+.{n}f}]".replace("-", "−") for n in range(1, 5)]
+        assert any(text in page.text for text in texts), texts
+
+
+class StoredTable:
+    """A table of a study with the runs of its cells: those whose figures of single examples are stored."""
+
+    def __init__(self, by_key, results, title):
+        layout = lay_out_table(results, title)
+        self.by_key, self.results, self.part = by_key, results, layout.part
+        self.title, self.cells = self.part.caption or title, {}
+        declared, figures = results.grid.study.file.metrics, layout.figures
+        if self.part.over or self.part.gain:
+            return
+        fields = [*self.part.rows, *self.part.columns]
+        for entry, group in figures.groupby(fields, sort=False):
+            lines = group.drop_duplicates(RUN)
+            if lines["metric"].isin(declared).all() and (lines["explainer"] != "").all():
+                row, column = entry[: len(self.part.rows)], entry[len(self.part.rows) :]
+                names = (
+                    format_entry(results, self.part, self.part.rows, row),
+                    format_entry(results, self.part, self.part.columns, column),
+                )
+                self.cells[tuple(map(strip_marks, names))] = lines.to_dict("records")
+
+    def is_on(self, page):
+        return page.count(f"**{self.title}**") == 1
+
+    def by_seed(self, cell):
+        """The stored values of a cell, a row per example and a column per seed."""
+        columns = {}
+        for line in self.cells[cell]:
+            place = {name: line[name] for name in (*RUN, "dataset", "judgement")}
+            (run,) = [run for run in self.results.find_runs(**place) if line["explainer"] in run.explainers]
+            stored = self.by_key[run.cell.key]
+            stored = stored[stored["part"] == "results.parquet"]
+            stored = stored[stored["method"] == run.explainers[line["explainer"]]]
+            stored = stored[stored["name"] == self.results.grid.study.file.metrics[line["metric"]]]
+            columns[line["seed"]] = stored.set_index("example")["value"] * self.part.scale
+        return pd.DataFrame(columns)
+
+    def read_shown(self, page, cell):
+        """The text that a page shows in a cell."""
+        lines = page.split(f"**{self.title}**\n\n", 1)[1].split("\n\n", 1)[0].splitlines()
+        heads, *rows = [[strip_marks(each) for each in line.strip("|").split(" | ")] for line in lines]
+        (row,) = [row for row in rows if row[0] == cell[0]]
+        return row[heads.index(cell[1])]
+
+
+def strip_marks(text):
+    return re.sub(r"\*\*|</?u>|†| [↑↓](?=$| /)", "", text.strip())
+
+
+def find_numbers(text):
+    return re.findall(r"-?\d+(?:\.\d+)?", text.replace("−", "-"))
+
+
+def summarize(values, form):
+    """The numbers that a cell shows, of its values [examples, seeds]; of an interval over examples the centre alone."""
+    if form == "mean [95 %]":
+        return [values.mean(axis=1).mean()]
+    means = values.mean().dropna()
+    if form == "median [25–75]":
+        return means.quantile([0.5, 0.25, 0.75]).tolist()
+    if form == "mean" or len(means) == 1:
+        return [means.mean()]
+    return [means.mean(), means.std() / (len(means) ** 0.5 if form == "mean ± se" else 1)]
+
+
+def estimate_difference(one, other):
+    """The difference of two cells' values [examples, seeds] with its 95 % interval: over seeds, and over examples."""
+    # The only run of a row is compared with each run of the other row.
+    if one.shape[1] != other.shape[1]:
+        many = max(one, other, key=lambda values: values.shape[1]).columns
+        one, other = ({seed: each.get(seed, each.iloc[:, 0]) for seed in many} for each in (one, other))
+        one, other = pd.DataFrame(one), pd.DataFrame(other)
+    shared = one.index.intersection(other.index)
+    one, other = one.loc[shared], other.loc[shared]
+    by_seed, margins = one.mean() - other.mean(), []
+    if len(by_seed) > 1:
+        margins.append(t.ppf(0.975, len(by_seed) - 1) * by_seed.std() / len(by_seed) ** 0.5)
+    by_left_out = []
+    for example in shared:
+        left = one.drop(example).mean() - other.drop(example).mean()
+        by_left_out.append(left.mean())
+    spread = (len(shared) - 1) ** 0.5 * np.std(by_left_out)
+    margin = float(np.linalg.norm([*margins, norm.ppf(0.975) * spread]))
+    return by_seed.mean(), by_seed.mean() - margin, by_seed.mean() + margin

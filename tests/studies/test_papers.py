@@ -24,10 +24,11 @@ OURS = {
     "er-constrained",
     "er-fresh",
     "er-rrr",
+    "ivra-losses",
     "ivra-sim-headroom",
     "language-models",
     "methods",
-}  # no paper's
+}  # no table or figure of a paper
 
 
 @cache

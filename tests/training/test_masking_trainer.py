@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -382,8 +383,13 @@ def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_pa
     assert exegete.explainer(methods[0]).settings.metric == metric
 
 
-@pytest.mark.parametrize(("bias", "kept"), [(-12.0, "nothing"), (12.0, "everything"), (-1.0, None)])
-def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, tmp_path, monkeypatch):
+# A run has 10 steps and is evaluated after every second one.
+@pytest.mark.parametrize(
+    ("bias", "kept", "step"),
+    # Masks may keep everything in the first half, while the weight of sparsity grows.
+    [(-12.0, "nothing", 2), (12.0, "everything", 6), (-1.0, None, None)],
+)
+def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, step, tmp_path, monkeypatch):
     made = MaskingTrainer.make_module
 
     def biased(self, model, objectives):
@@ -395,8 +401,16 @@ def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, tmp_path
     if kept is None:
         assert 0.1 < train(tmp_path, arguments={"learning_rate": 1e-6}).metrics["mean_mask"] < 0.5
         return
-    with pytest.raises(ExegeteError, match=f"collapsed at step 2: they keep {kept}"):
+    with pytest.raises(ExegeteError, match=f"collapsed at step {step}: they keep {kept}"):
         train(tmp_path, arguments={"learning_rate": 1e-6})
+
+
+def test_a_warmup_below_one_is_a_share_of_all_steps(tmp_path, monkeypatch):
+    seen = set()
+    warm = MaskSparsity.__call__
+    monkeypatch.setattr(MaskSparsity, "__call__", lambda self, step: seen.add(self.warmup) or warm(self, step))
+    train(tmp_path, weights=replace(WEIGHTS, sparsity_warmup=0.25))
+    assert seen == {3}, "a quarter of ten steps, rounded up"
 
 
 def test_the_weight_of_sparsity_grows_over_the_first_steps_of_training_only():
@@ -408,5 +422,5 @@ def test_the_weight_of_sparsity_grows_over_the_first_steps_of_training_only():
         step.__dict__.update(scores=scores, own_content=content, context=StepContext(number=number, training=training))
         values.append(MaskSparsity(warmup=60)(step).item())
     assert values == pytest.approx([0, full / 4, full, full], rel=1e-5)
-    assert exegete.recipe("aml").weights.sparsity_warmup > 0
+    assert 0 < exegete.recipe("aml").weights.sparsity_warmup < 1, "a share, so that short runs have it too"
     assert exegete.recipe("aml", preset="paper").weights.sparsity_warmup == 0

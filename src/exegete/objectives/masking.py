@@ -73,12 +73,13 @@ class MaskSparsity(Objective):
     Args:
         weight: λ_a.
         form: `bce` −log(1 − a), `l1` a.
-        warmup: training steps over which the term grows linearly from 0 to its full value.
+        warmup: training steps over which the term grows linearly from 0 to its full value. Below 1: a share of all
+            steps, which a MaskingTrainer replaces by their number.
     """
 
     weight: float = 0.5
     form: Sparsity = "bce"
-    warmup: int = 0
+    warmup: float = 0
     name: ClassVar[str] = "mask_sparsity"
 
     def __post_init__(self) -> None:

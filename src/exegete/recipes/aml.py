@@ -38,7 +38,7 @@ DEPARTURES = (
     "The word embeddings of G are not trained.",
     "Refinement (fAML) may change low-rank parts of the upper layers instead of all weights: rank and refine_layers.",
     "Masked words get no attention (omit), which was best in a trial; the paper's main results have [MASK] embeddings.",
-    "λ_a grows from 0 over the first 60 steps, without which masks could stay near 0.",
+    "λ_a grows from 0 over the first quarter of the steps, without which masks could stay near 0.",
     "Refinement judges the map after its last step too.",
     "Trials are pruned by the median, in the metric's own direction.",
 )
@@ -108,8 +108,10 @@ def aml(
     inverse_form: Annotated[Inverse, "Form of the inverse masking term."] = "log",
     sparsity_form: Annotated[Sparsity, "Form of the sparsity term."] = "bce",
     sparsity_warmup: Annotated[
-        int, "Steps over which λ_a grows from 0; without them masks may collapse.", {"min": 0}
-    ] = 60,
+        float,
+        "Steps over which λ_a grows from 0, or below 1 a share of all steps. Without them masks may collapse.",
+        {"min": 0},
+    ] = 0.25,
     aggregation: Annotated[Aggregation, "Aggregation of scores if the tokenizers differ."] = "max",
     train_rows: Annotated[int, "Number of training examples, in the proportions of the classes."] = 1000,
     dev_rows: Annotated[int, "Number of dev examples that choose weights and epoch."] = 200,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,12 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import Objective, StepContext
-from exegete.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
+from exegete.objectives.masking import MaskingStep, MaskSparsity, concat_inverse, masking_objectives, repeat_batch
 from exegete.training.loop.trainer import ObjectiveTrainer
 from exegete.training.loop.training_module import TrainingModule, stack_terms
 
 MEAN_MASK, COLLAPSE = "mean_mask", 0.02
-"""The dev figure of the share that masks keep; below this value, or above 1 minus it, a run stops."""
+"""The dev figure of the share that masks keep; a run stops if it is below this value, or later above 1 minus it."""
 
 
 class MaskCollapseError(ExegeteError):
@@ -80,9 +82,9 @@ class MaskingModule(TrainingModule):
 class MaskingTrainer(ObjectiveTrainer):
     """Trains a masking model on another model's predictions; labels are not used.
 
-    Evaluation computes `metrics` of the maps on the evaluation data, and `mean_mask`, the share that masks keep; masks
-    that keep nothing or everything stop the run. Checkpoints and the final folder contain the
-    masking model only.
+    Evaluation computes `metrics` of the maps on the evaluation data, and `mean_mask`, the share that masks keep. Masks
+    that keep nothing stop the run, and so do masks that keep everything in its second half. Checkpoints and the final
+    folder contain the masking model only.
 
     Args:
         model: the model to explain, a text classifier. Its weights must not require gradients (see `freeze_weights`),
@@ -113,6 +115,17 @@ class MaskingTrainer(ObjectiveTrainer):
         """Return a `MaskingModule`."""
         return MaskingModule(model, objectives, self.masking)
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Create the Trainer's schedule, and count the steps of a warm-up of sparsity that is a share of all steps."""
+        resolved = list[Objective]()
+        for objective in self.module.objectives:
+            if isinstance(objective, MaskSparsity) and objective.warmup < 1:
+                resolved.append(replace(objective, warmup=math.ceil(objective.warmup * num_training_steps)))
+            else:
+                resolved.append(objective)
+        self.module.objectives = tuple(resolved)
+        return super().create_scheduler(num_training_steps, optimizer)
+
     def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> EvalLoopOutput:
         """Return the terms, and each metric's mean over the examples for which it is defined."""
         self.part = 0
@@ -131,7 +144,9 @@ class MaskingTrainer(ObjectiveTrainer):
 
     def _require_no_collapse(self, mean: float) -> None:
         """Raise MaskCollapseError if the masks keep nothing or everything: a saturated sigmoid cannot learn."""
-        if COLLAPSE < mean < 1 - COLLAPSE:
+        # Many masks keep nearly everything while the weight of sparsity is small; its gradient then brings them down.
+        is_first_half = self.state.global_step <= self.state.max_steps / 2
+        if COLLAPSE < mean < 1 - COLLAPSE or (mean > COLLAPSE and is_first_half):
             return
         kept, weight = ("nothing", "lower") if mean <= COLLAPSE else ("everything", "raise")
         raise MaskCollapseError(
