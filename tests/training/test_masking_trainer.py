@@ -7,7 +7,6 @@ import platform
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -386,7 +385,7 @@ def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_pa
 # A run has 10 steps and is evaluated after every second one.
 @pytest.mark.parametrize(
     ("bias", "kept", "step"),
-    # Masks may keep everything in the first half, while the weight of sparsity grows.
+    # Masks may keep everything in the first half; sparsity then brings them down.
     [(-12.0, "nothing", 2), (12.0, "everything", 6), (-1.0, None, None)],
 )
 def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, step, tmp_path, monkeypatch):
@@ -405,14 +404,6 @@ def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, step, tm
         train(tmp_path, arguments={"learning_rate": 1e-6})
 
 
-def test_a_warmup_below_one_is_a_share_of_all_steps(tmp_path, monkeypatch):
-    seen = set()
-    warm = MaskSparsity.__call__
-    monkeypatch.setattr(MaskSparsity, "__call__", lambda self, step: seen.add(self.warmup) or warm(self, step))
-    train(tmp_path, weights=replace(WEIGHTS, sparsity_warmup=0.25))
-    assert seen == {3}, "a quarter of ten steps, rounded up"
-
-
 def test_the_weight_of_sparsity_grows_over_the_first_steps_of_training_only():
     scores, content = torch.tensor([[0.5, 0.9]]), torch.tensor([[True, True]])
     full = -(0.5 * (np.log(0.5) + np.log(0.1)))
@@ -422,5 +413,3 @@ def test_the_weight_of_sparsity_grows_over_the_first_steps_of_training_only():
         step.__dict__.update(scores=scores, own_content=content, context=StepContext(number=number, training=training))
         values.append(MaskSparsity(warmup=60)(step).item())
     assert values == pytest.approx([0, full / 4, full, full], rel=1e-5)
-    assert 0 < exegete.recipe("aml").weights.sparsity_warmup < 1, "a share, so that short runs have it too"
-    assert exegete.recipe("aml", preset="paper").weights.sparsity_warmup == 0

@@ -73,13 +73,12 @@ class MaskSparsity(Objective):
     Args:
         weight: λ_a.
         form: `bce` −log(1 − a), `l1` a.
-        warmup: training steps over which the term grows linearly from 0 to its full value. Below 1: a share of all
-            steps, which a MaskingTrainer replaces by their number.
+        warmup: training steps over which the term grows linearly from 0 to its full value.
     """
 
     weight: float = 0.5
     form: Sparsity = "bce"
-    warmup: float = 0
+    warmup: int = 0
     name: ClassVar[str] = "mask_sparsity"
 
     def __post_init__(self) -> None:

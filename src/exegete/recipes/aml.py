@@ -25,7 +25,7 @@ from exegete.training.masking.search import WeightSearch
 SEARCH = "search"
 TRIALS = 30
 SPARSITY_WEIGHT = 0.1
-PAPER = {"masking": "mask", "sparsity_warmup": 0}
+PAPER = {"masking": "mask"}
 EQUATION = r"\text{CE}(F(x \odot a), F(x)) + \lambda_{inv} \ldots + \lambda_a \ldots"
 USE = "Many texts, one pass each; any model, prompted ones too."
 AVOID = "A handful of texts."
@@ -38,7 +38,6 @@ DEPARTURES = (
     "The word embeddings of G are not trained.",
     "Refinement (fAML) may change low-rank parts of the upper layers instead of all weights: rank and refine_layers.",
     "Masked words get no attention (omit), which was best in a trial; the paper's main results have [MASK] embeddings.",
-    "λ_a grows from 0 over the first quarter of the steps, without which masks could stay near 0.",
     "Refinement judges the map after its last step too.",
     "Trials are pruned by the median, in the metric's own direction.",
 )
@@ -108,10 +107,8 @@ def aml(
     inverse_form: Annotated[Inverse, "Form of the inverse masking term."] = "log",
     sparsity_form: Annotated[Sparsity, "Form of the sparsity term."] = "bce",
     sparsity_warmup: Annotated[
-        float,
-        "Steps over which λ_a grows from 0, or below 1 a share of all steps. Without them masks may collapse.",
-        {"min": 0},
-    ] = 0.25,
+        int, "Steps over which λ_a grows from 0; for λ_a of .5 or more, with which masks may collapse.", {"min": 0}
+    ] = 0,
     aggregation: Annotated[Aggregation, "Aggregation of scores if the tokenizers differ."] = "max",
     train_rows: Annotated[int, "Number of training examples, in the proportions of the classes."] = 1000,
     dev_rows: Annotated[int, "Number of dev examples that choose weights and epoch."] = 200,

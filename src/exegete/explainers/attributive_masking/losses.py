@@ -42,9 +42,9 @@ def sparsity(scores: Tensor, counted: Tensor, form: Sparsity = "bce") -> Tensor:
 class MaskWeights:
     """The weights λ of the three terms, each at least 0, and the forms of the terms.
 
-    In training the weight of sparsity grows from 0 over the first `sparsity_warmup` steps, or over this share of all
-    steps if it is below 1. Without it, scores may all fall to 0 before the other terms tell the words apart, and stay
-    there.
+    In training the weight of sparsity grows from 0 over the first `sparsity_warmup` steps. If it is large from the
+    start, all scores may fall to 0 before the other terms tell the words apart; if it grows too slowly, all may rise
+    to 1.
     """
 
     preservation: float = 0.5
@@ -52,7 +52,7 @@ class MaskWeights:
     inverse: float = 0.5
     inverse_form: Inverse = "log"
     sparsity_form: Sparsity = "bce"
-    sparsity_warmup: float = 0
+    sparsity_warmup: int = 0
 
     def __post_init__(self) -> None:
         weights = (self.preservation, self.sparsity, self.inverse)

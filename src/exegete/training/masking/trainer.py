@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import Objective, StepContext
-from exegete.objectives.masking import MaskingStep, MaskSparsity, concat_inverse, masking_objectives, repeat_batch
+from exegete.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
 from exegete.training.loop.trainer import ObjectiveTrainer
 from exegete.training.loop.training_module import TrainingModule, stack_terms
 
@@ -115,17 +113,6 @@ class MaskingTrainer(ObjectiveTrainer):
         """Return a `MaskingModule`."""
         return MaskingModule(model, objectives, self.masking)
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the Trainer's schedule, and count the steps of a warm-up of sparsity that is a share of all steps."""
-        resolved = list[Objective]()
-        for objective in self.module.objectives:
-            if isinstance(objective, MaskSparsity) and objective.warmup < 1:
-                resolved.append(replace(objective, warmup=math.ceil(objective.warmup * num_training_steps)))
-            else:
-                resolved.append(objective)
-        self.module.objectives = tuple(resolved)
-        return super().create_scheduler(num_training_steps, optimizer)
-
     def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> EvalLoopOutput:
         """Return the terms, and each metric's mean over the examples for which it is defined."""
         self.part = 0
@@ -144,7 +131,7 @@ class MaskingTrainer(ObjectiveTrainer):
 
     def _require_no_collapse(self, mean: float) -> None:
         """Raise MaskCollapseError if the masks keep nothing or everything: a saturated sigmoid cannot learn."""
-        # Many masks keep nearly everything while the weight of sparsity is small; its gradient then brings them down.
+        # Many masks first keep nearly everything; the gradient of sparsity then brings them down.
         is_first_half = self.state.global_step <= self.state.max_steps / 2
         if COLLAPSE < mean < 1 - COLLAPSE or (mean > COLLAPSE and is_first_half):
             return
