@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -291,6 +292,13 @@ def test_a_run_done_again_takes_the_place_of_its_figures(made):
     cell = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
     assert there.is_done(cell.key)
     assert not there.is_complete(cell.key)
+
+    def fail(*_):
+        raise OSError("cut off")
+
+    with pytest.raises(OSError, match="cut off"):
+        run_cell(replace(cell, run=fail), there.root)
+    assert there.is_done(cell.key), "figures stay until there is a finished run"
     assert run_cell(cell, there.root)
     assert there.is_complete(cell.key)
 

@@ -95,6 +95,7 @@ def merge_stores(other: Store, store: Store) -> int:
         store.clean(key)
         with atomic_folder(store.cell_folder(key)) as fresh:
             _copy_folder(other.cell_folder(key), fresh)
+            store.remove_imported_figures(key)
         copied += 1
     for kind in (SOURCES, DERIVED):
         for path in sorted((other.root / kind).glob("*.json")):

@@ -177,7 +177,7 @@ class Store:
         return names
 
     def clean(self, key: str) -> None:
-        """Remove temporary files of killed attempts and imported figures; move a damaged cell aside.
+        """Remove temporary files of killed attempts; move a damaged cell aside.
 
         Call it only while holding the cell's lock.
         """
@@ -185,13 +185,16 @@ class Store:
             shutil.rmtree(temporary, ignore_errors=True)
         if self.is_complete(key):
             self._remove_temporary(key)
-        if self.is_done(key) and not self.is_complete(key):
-            shutil.rmtree(self.cell_folder(key))
         if self.cell_folder(key).exists() and not self.is_done(key):
             # Kept rather than deleted: the user may want to see what a disk error left of hours of training.
             aside = self.root / ".damaged" / f"{key}.{uuid4().hex[:8]}"
             aside.parent.mkdir(parents=True, exist_ok=True)
             os.rename(self.cell_folder(key), aside)
+
+    def remove_imported_figures(self, key: str) -> None:
+        """Remove a cell that has imported figures alone, to make room for the finished run that replaces it."""
+        if self.is_done(key) and not self.is_complete(key):
+            shutil.rmtree(self.cell_folder(key))
 
     @contextmanager
     def workspace(self, cell: Cell) -> Iterator[Workspace]:
@@ -199,6 +202,7 @@ class Store:
         self.work_folder(cell.key).mkdir(parents=True, exist_ok=True)
         with atomic_folder(self.cell_folder(cell.key)) as output:
             yield Workspace(self.work_folder(cell.key), output, self)
+            self.remove_imported_figures(cell.key)
         # Checkpoints go only after the rename: a kill in between loses nothing and leaves files for `clean`.
         self._remove_temporary(cell.key)
 
