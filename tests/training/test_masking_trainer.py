@@ -225,11 +225,12 @@ def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
     assert best.inverse == 0.0
     assert 0 < best.preservation < 1
     searched(tmp_path / "all", trials=1)
+    searched(tmp_path / "warm", trials=1, weights=MaskWeights(sparsity_warmup=5))
     names = {
         optuna.get_all_study_summaries(f"sqlite:///{tmp_path / name / 'search.db'}")[0].study_name
-        for name in ("without", "all")
+        for name in ("without", "all", "warm")
     }
-    assert len(names) == 2, "another search"
+    assert len(names) == 3, "other searches"
     recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, trials=30)
     assert (recipe.weights, recipe.search.fixed) == (None, {"preservation": 0.5, "sparsity": 0.2})
     assert RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0).weights.inverse == 0
@@ -385,7 +386,7 @@ def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_pa
 # A run has 10 steps and is evaluated after every second one.
 @pytest.mark.parametrize(
     ("bias", "kept", "step"),
-    # Masks may keep everything in the first half; sparsity then brings them down.
+    # In the first half masks may keep everything; sparsity then brings them down.
     [(-12.0, "nothing", 2), (12.0, "everything", 6), (-1.0, None, None)],
 )
 def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, step, tmp_path, monkeypatch):

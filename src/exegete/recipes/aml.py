@@ -107,7 +107,7 @@ def aml(
     inverse_form: Annotated[Inverse, "Form of the inverse masking term."] = "log",
     sparsity_form: Annotated[Sparsity, "Form of the sparsity term."] = "bce",
     sparsity_warmup: Annotated[
-        int, "Steps over which λ_a grows from 0; for λ_a of .5 or more, with which masks may collapse.", {"min": 0}
+        int, "Steps over which λ_a grows from 0, for large λ_a: with .5 masks can drop all words at once.", {"min": 0}
     ] = 0,
     aggregation: Annotated[Aggregation, "Aggregation of scores if the tokenizers differ."] = "max",
     train_rows: Annotated[int, "Number of training examples, in the proportions of the classes."] = 1000,

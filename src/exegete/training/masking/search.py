@@ -168,6 +168,7 @@ class _SearchTrial:
             "arguments": self.options.trainer_arguments,
             "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
             "forms": [self.search.weights.inverse_form, self.search.weights.sparsity_form],
+            "sparsity_warmup": self.search.weights.sparsity_warmup,
         }
         if self.search.fixed:
             facts["fixed"] = self.search.fixed

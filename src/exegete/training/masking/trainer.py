@@ -25,7 +25,7 @@ from exegete.training.loop.trainer import ObjectiveTrainer
 from exegete.training.loop.training_module import TrainingModule, stack_terms
 
 MEAN_MASK, COLLAPSE = "mean_mask", 0.02
-"""The dev figure of the share that masks keep; a run stops if it is below this value, or later above 1 minus it."""
+"""The dev figure of the share that masks keep; a run stops below this value, and later above 1 minus this value."""
 
 
 class MaskCollapseError(ExegeteError):
@@ -130,8 +130,9 @@ class MaskingTrainer(ObjectiveTrainer):
         return EvalLoopOutput(None, None, named, len(dataloader.dataset))
 
     def _require_no_collapse(self, mean: float) -> None:
-        """Raise MaskCollapseError if the masks keep nothing or everything: a saturated sigmoid cannot learn."""
-        # Many masks first keep nearly everything; the gradient of sparsity then brings them down.
+        """Raise MaskCollapseError if the masks keep nothing, or in the second half of the run everything."""
+        # Near 0 the gradients of all terms vanish, and masks stay there. Near 1 that of sparsity (`bce`) does not, and
+        # many masks that keep nearly everything at first keep less later.
         is_first_half = self.state.global_step <= self.state.max_steps / 2
         if COLLAPSE < mean < 1 - COLLAPSE or (mean > COLLAPSE and is_first_half):
             return
