@@ -16,6 +16,7 @@ PAPERS = yaml.safe_load((STUDIES / "papers.yaml").read_text(encoding="utf-8"))
 KEYS = {"paper", "table", "rows", "columns", "seeds", "models", "sizes", "settings"}
 OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
 OURS = {
+    "aml-defaults",
     "aml-weights",
     "cite",
     "cite-classifiers",
