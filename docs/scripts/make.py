@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,22 +25,30 @@ QUICK = ("01_trust_an_explanation", "02_train_with_rationales")
 def main(everything: bool) -> None:
     """Run the examples of the reference, draw the pictures, run the tutorials; stop at the first failure.
 
-    A public name without an example is reported; with `everything` it is an error.
+    Examples and pictures are made in a process beside the tutorials'. A public name without an example is reported;
+    with `everything` it is an error.
     """
     shutil.rmtree(MADE / "work", ignore_errors=True)
     problems = "\n".join(sorted(blocks.find_missing()))
     if problems and everything:
         sys.exit(problems)
     sys.stderr.write(problems and f"{problems}\n")
+    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
+        drawn = beside.submit(draw)
+        for file in notebooks.tutorials():
+            if everything or file.stem in QUICK or file.parent.name == "concepts":
+                sys.stderr.write(f"{file.stem}: {notebooks.execute(file, MADE):.0f} s\n")
+        drawn.result()
+
+
+def draw() -> None:
+    """Run the examples of the reference and draw the pictures."""
     start = time.monotonic()
     blocks.run(MADE / "work" / "reference")
     sys.stderr.write(f"examples of the reference: {time.monotonic() - start:.0f} s\n")
     start = time.monotonic()
     pictures.write(MADE)
     sys.stderr.write(f"pictures: {time.monotonic() - start:.0f} s\n")
-    for file in notebooks.tutorials():
-        if everything or file.stem in QUICK or file.parent.name == "concepts":
-            sys.stderr.write(f"{file.stem}: {notebooks.execute(file, MADE):.0f} s\n")
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ def notebook(file: Path) -> Any:
 
 
 def execute(file: Path, folder: Path) -> float:
-    """Run a tutorial in `folder/work`, write its page to `folder/tutorials`, and return the seconds it took.
+    """Run a tutorial in `folder/work/tutorials`, write its page to `folder/tutorials`, and return the seconds it took.
 
     Raises CellExecutionError if a cell fails.
     """
     start, book = time.monotonic(), notebook(file)
-    work, out = folder / "work", folder / "tutorials"
+    work, out = folder / "work" / "tutorials", folder / "tutorials"
     for each in (work, out):
         each.mkdir(parents=True, exist_ok=True)
     NotebookClient(book, timeout=300, resources={"metadata": {"path": str(work)}}).execute()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Results:
     store: Store
     figures: pd.DataFrame
     left_out: frozenset[str] = frozenset()
+    _examples: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def get_card(self, name: str) -> MetricCard:
         """Return the card of a metric of the study or of a figure of the model; lower is better for unknown figures."""
@@ -70,8 +71,14 @@ class Results:
     def read_examples(self, run: StudyRun) -> pd.DataFrame:
         """Return a judgement's rows per example, with explainers and metrics under this study's names.
 
-        A result that has several names in the study has rows or columns under each of them.
+        A result that has several names in the study has rows or columns under each of them. A run is read once, since
+        several tables and claims of a page need it: the frame is shared and must not be changed.
         """
+        if run.title not in self._examples:
+            self._examples[run.title] = self._read_examples(run)
+        return self._examples[run.title]
+
+    def _read_examples(self, run: StudyRun) -> pd.DataFrame:
         frame = self.name_explainers(run, pd.read_parquet(self.store.cell_folder(run.cell.key) / RESULTS))
         protocol = chain.from_iterable(each.figures for each in PROTOCOLS.values())
         usual = ["example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol]
@@ -83,8 +90,10 @@ class Results:
 
     def name_explainers(self, run: StudyRun, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the stored rows of a judgement with this study's names as `explainer`."""
-        parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in run.explainers.items()]
-        return pd.concat(parts, ignore_index=True)
+        methods = frame["method"].to_numpy()
+        rows = [np.flatnonzero(methods == spec) for spec in run.explainers.values()]
+        names = np.repeat(list(run.explainers), [len(each) for each in rows])
+        return frame.take(np.concatenate(rows)).reset_index(drop=True).assign(explainer=names)
 
     def read_predictions(self, run: StudyRun) -> pd.DataFrame:
         """Return the predictions of a judgement's model, one row per example."""
@@ -107,7 +116,7 @@ def collect_results(grid: RunGrid, store: Store) -> Results:
     for run, *figure in compute_comparisons(grid, store):
         if run.title in titles:
             rows.append((run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, *figure))
-    return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), frozenset(missed))
+    return replace(empty, figures=pd.DataFrame(rows, columns=list(COLUMNS)), left_out=frozenset(missed))
 
 
 def is_infeasible(folder: Path) -> bool:
