@@ -58,14 +58,10 @@ def copied_modules(model: Any) -> Iterator[Any]:
     if not isinstance(model, nn.Module):
         yield model
         return
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
     shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-    try:
+    with _restore_trainable(model):
         # what deepcopy finds in its memo it does not copy
         yield copy.deepcopy(model, shared)
-    finally:
-        for weight in trainable:
-            weight.requires_grad_(True)
 
 
 @contextmanager
@@ -78,11 +74,20 @@ def temporary_adapters(model: nn.Module | None) -> Iterator[None]:
     if model is None:
         yield
         return
+    with _restore_trainable(model):
+        try:
+            yield
+        finally:
+            remove_lora(model)
+
+
+@contextmanager
+def _restore_trainable(model: nn.Module) -> Iterator[None]:
+    """Make weights that are trainable before the block trainable again after it."""
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         yield
     finally:
-        remove_lora(model)
         for weight in trainable:
             weight.requires_grad_(True)
 
