@@ -17,6 +17,7 @@ KEYS = {"paper", "table", "rows", "columns", "seeds", "models", "sizes", "settin
 OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
 OURS = {
     "aml-defaults",
+    "aml-defaults-seeds",
     "aml-weights",
     "cite",
     "cite-classifiers",
@@ -29,6 +30,7 @@ OURS = {
     "ivra-sim-headroom",
     "language-models",
     "methods",
+    "smat-seeds",
 }  # no table or figure of a paper
 
 
