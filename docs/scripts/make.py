@@ -23,25 +23,25 @@ QUICK = ("01_trust_an_explanation", "02_train_with_rationales")
 
 
 def main(everything: bool) -> None:
-    """Run the examples of the reference, draw the pictures, run the tutorials; stop at the first failure.
+    """Run the examples of the reference, draw the pictures, and run the tutorials; a failure of one is an error.
 
-    Examples and pictures are made in a process beside the tutorials'. A public name without an example is reported;
-    with `everything` it is an error.
+    A second process makes examples and pictures while this one runs the tutorials. A public name without an example is
+    reported; with `everything` it is an error.
     """
     shutil.rmtree(MADE / "work", ignore_errors=True)
     problems = "\n".join(sorted(blocks.find_missing()))
     if problems and everything:
         sys.exit(problems)
     sys.stderr.write(problems and f"{problems}\n")
-    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
-        drawn = beside.submit(draw)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pictures_made = pool.submit(make_pictures)
         for file in notebooks.tutorials():
             if everything or file.stem in QUICK or file.parent.name == "concepts":
                 sys.stderr.write(f"{file.stem}: {notebooks.execute(file, MADE):.0f} s\n")
-        drawn.result()
+        pictures_made.result()
 
 
-def draw() -> None:
+def make_pictures() -> None:
     """Run the examples of the reference and draw the pictures."""
     start = time.monotonic()
     blocks.run(MADE / "work" / "reference")

@@ -25,7 +25,7 @@ def notebook(file: Path) -> Any:
 
 
 def execute(file: Path, folder: Path) -> float:
-    """Run a tutorial in `folder/work/tutorials`, write its page to `folder/tutorials`, and return the seconds it took.
+    """Run a tutorial, write its page to `folder/tutorials`, and return the seconds it took.
 
     Raises CellExecutionError if a cell fails.
     """

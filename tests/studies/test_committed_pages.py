@@ -76,6 +76,24 @@ def test_cells_and_an_interval_of_a_page_are_computed_with_pandas(page):
         assert any(form in text for form in forms), forms
 
 
+@pytest.mark.parametrize("page", ["smat"], indirect=True)
+def test_the_interval_over_the_seeds_of_two_studies_is_computed_with_pandas(page):
+    stored = page.frame[(page.frame["part"] == "figures.json") & (page.frame["name"] == "simulatability")]
+    values = stored.set_index("key")["value"] * 100
+    differences = []
+    for study in ("text", "seeds"):
+        by_recipe = []
+        for recipe in ("Attention (SMaT)", "Attention (all layers)"):
+            runs = page.results[study].find_runs(recipe=recipe, judgement="simulatability")
+            by_recipe.append(pd.Series({run.seed: values[run.cell.key] for run in runs}))
+        differences.append(by_recipe[0] - by_recipe[1])
+    both = pd.concat(differences)
+    margin = t.ppf(0.975, len(both) - 1) * both.std() / len(both) ** 0.5
+    interval = f"{both.mean():+.2f} [{both.mean() - margin:+.2f}, {both.mean() + margin:+.2f}]"
+    text = " ".join(page.file.read_text(encoding="utf-8").split())
+    assert f"is {interval}, and SMaT is higher in {(both > 0).sum()} of {len(both)}." in text
+
+
 class StoredTable:
     """A table of a study with the runs of its cells: those whose figures of single examples are stored."""
 
