@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeyp
     assert re.search(rf"er\.yaml:{number}: datasets\.sst-train\.spec: .*sst", shown.err)
 
 
-@pytest.mark.parametrize("path", STUDIES[::10], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_a_file_has_a_trial(path, monkeypatch, tmp_path):
     monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
     study = load_study(path, "trial")
