@@ -1,7 +1,7 @@
 """`compare` with its usual methods and metrics against the distinct passes in it: CPU seconds, one thread, one run.
 
 A pass is told by what enters the first layer: a sentence that goes in twice the same way is counted once, whichever
-methods and metrics ask. Passes back all count. What methods and metrics compute besides is none of the passes.
+methods and metrics ask. Passes back all count. Other computations of methods and metrics are not passes.
 """
 
 from __future__ import annotations

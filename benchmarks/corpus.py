@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def write(path: Path, count: int) -> list[str]:
-    """Writes so many rows, and gives their texts."""
+    """Writes this number of rows, and returns their texts."""
     data = [*exegete.load_data(f"sst:{DATA / 'sst'}", "train"), *exegete.load_data(f"eraser:{DATA / 'movies'}", "dev")]
     words = [(row["text"].split(), row["label"]) for row in data]
     pieces = {" ".join(text[at : at + WORDS]): label for text, label in words for at in range(0, len(text), WORDS)}
@@ -78,7 +78,7 @@ def loaded() -> float:
 
 
 def run(command: list[str], folder: Path, parts: int, model: float, *, kill: bool) -> dict[str, float]:
-    """One run of the command until so many parts are there, or to its end; MiB above the model, at its peak too."""
+    """One run of the command until this number of parts exists, or to its end; MiB above the model, at its peak too."""
     begun, done, held, peak = time.time(), len(list(folder.glob("part-*"))), dict[int, float](), 0.0
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ) as process:
         while process.poll() is None:

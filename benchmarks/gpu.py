@@ -1,7 +1,7 @@
 """Seconds and memory on a GPU: of every method, of compare, and of each recipe's step, beside Captum and plain passes.
 
 Random weights in bfloat16, of BERT-base's shape (texts in batches) and of Llama-7B's (one text). The card is named in
-the figures. `--device cpu --shapes tiny` tries the program where there is none.
+the figures. `--device cpu --shapes tiny` tries the program without one.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Case:
         return found
 
     def refinement(self, repeats: int) -> dict[str, Any]:
-        """Every way's seconds an example, in passes, and against the paper's."""
+        """Seconds per example of every way, in forward passes, and the ratio to the paper's."""
         spent: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
         for _ in range(repeats):
             for name, form in WAYS.items():

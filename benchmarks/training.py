@@ -96,7 +96,7 @@ def regex(steps: int) -> dict[str, dict[str, float]]:
 
 
 def sentences(model: ExplainedModel, size: int, steps: int, words: int = 100) -> list[Batch]:
-    """Batches of real sentences of so many words at most, one more than are counted."""
+    """Batches of real sentences of at most this many words, one more than are counted."""
     rows = exegete.load_data(f"sst:{DATA / 'sst'}", "train").filter(lambda row: len(row["text"].split()) <= words)
     return [model.encode(rows.select(range(i * size, (i + 1) * size))) for i in range(steps + 1)]
 
@@ -131,7 +131,7 @@ def ivra(steps: int) -> dict[str, dict[str, Any]]:
 
 
 def rows_of(length: int, count: int) -> Batch:
-    """Rows of so many tokens each, of sentences one after the other."""
+    """Rows of this many tokens each, of consecutive sentences."""
     words = " ".join(row["text"] for row in exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=800)).split()
     rows = [{"text": " ".join(words[i * length : (i + 1) * length]), "label": i % 2} for i in range(count)]
     return minilm(length).encode(rows)

@@ -3,7 +3,7 @@
 
 Usage: citation_rewards.py MODEL SQUAD.json OUT_DIR warm|necessity|shuffled [STEPS]
 
-Questions of SQuAD with three numbered passages, of which one has the answer. `warm` teaches the form "answer [2]" by a
+Questions of SQuAD with three numbered passages; one of them has the answer. `warm` teaches the form "answer [2]" by a
 few supervised steps and writes the merged model to OUT_DIR/warm. The other two start from it and train STEPS steps of
 GRPO with two rewards: whether the answer is right, and `necessity`, measured on the frozen warm model. `shuffled`
 permutes necessity among the completions of a prompt, which leaves its values and takes its information. Each writes the

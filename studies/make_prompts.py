@@ -3,7 +3,7 @@ r"""Write prompts with sources that a language model answers right, as JSON Line
 
 Usage: make_prompts.py MODEL OUT.jsonl squad|squad-two|squad-yes-no|strategyqa FILE [COUNT]
 
-squad: questions on four passages of one SQuAD article, of which one has the answer. strategyqa: yes or no questions
+squad: questions on four passages of one SQuAD article; one of them has the answer. strategyqa: yes or no questions
 with the facts that their answer needs (two or more) among four facts of other questions. Questions are asked in random
 order until COUNT answers are right (default 150), without sampling; a response ends with the right answer. OUT.json
 says how many were asked.

@@ -65,7 +65,7 @@ class Forge:
         self.pid, self._ended = self._orders.recv(), False
 
     def running(self, seconds=0.0):
-        """Whether it is still at work after so many seconds at most."""
+        """Whether it still works after at most this many seconds."""
         return not self._ended and not self._orders.poll(seconds)
 
     def wait(self):

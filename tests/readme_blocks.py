@@ -1,4 +1,4 @@
-"""Runs the blocks of a page in the order in which they stand, in an empty folder: python tests/readme_blocks.py [PAGE].
+"""Runs the blocks of a page in their order, in an empty folder: python tests/readme_blocks.py [PAGE].
 
 Lines of `exegete` run in this process, which reads the model once for all; `make` and `pip` lines are rehearsed
 (`make -n`, the extras of pyproject.toml). EXEGETE_SCALE makes the demo smaller.
@@ -63,7 +63,7 @@ def run(file: Path, folder: Path, without: str | None = None) -> None:
 
 
 def run_command(words: list[str], place: str) -> None:
-    """One command; raises AssertionError where it fails or is not known here."""
+    """One command; raises AssertionError if it fails or is not known here."""
     from exegete.cli import main
 
     program, *rest = words

@@ -64,7 +64,7 @@ def test_texts_are_found_in_arguments_and_sentences(parameters):
 
     @dataclass(frozen=True)
     class Silent(Base):
-        """Says nothing of `more`, and more."""
+        """Does not describe `more`."""
 
         more: int = 0
 

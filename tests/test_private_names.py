@@ -1,4 +1,4 @@
-"""A name with an underscore belongs to its module: nobody else imports or reads it."""
+"""A name with an underscore belongs to its module: no other module imports or reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block of the README and of the pages for a start runs, in the order in which they stand, in an empty folder."""
+"""Every block of the README and of the pages for a start runs, in their order, in an empty folder."""
 
 from __future__ import annotations
 

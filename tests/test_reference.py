@@ -1,4 +1,4 @@
-"""Every public name stands on a page of the reference, with a text and an example. `make docs` runs the examples."""
+"""Every public name is on a page of the reference, with a text and an example. `make docs` runs the examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the built site: every local link, picture and anchor exists, and nothing is loaded from another host."""
+"""Check the built site: every local link, picture and anchor exists, and no page loads a file from another host."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def times(count):
 
 
 def cases(count, **more):
-    """Hypothesis's settings for so many cases: the short run's are always the same, the long run's are new."""
+    """Hypothesis's settings for a number of cases: the short run's are always the same, the long run's are new."""
     return settings(
         max_examples=times(count),
         deadline=None,
@@ -35,7 +35,7 @@ def cases(count, **more):
 
 @contextmanager
 def noted(attack, what):
-    """Counts what comes out of an attack in the block, by outcome, and writes it down when nothing went wrong."""
+    """Counts the outcomes of an attack in the block, and writes them to a file if none is a failure."""
     seen, began = Counter(), _seconds()
     yield seen
     if FIGURES:

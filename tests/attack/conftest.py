@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def cheap():
-    """Spares what thousands of cases would spend on garbage that is none, and on datasets' names in caches."""
+    """Saves the time of thousands of useless garbage collections and of cache names of datasets."""
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.arrow_dataset, "generate_fingerprint", lambda _: uuid4().hex)

@@ -1,4 +1,4 @@
-"""Strategies for texts, values and files that nobody would write by hand."""
+"""Hypothesis strategies for unusual texts, values and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fifty people at once, and a server that is killed: no answer is lost, none is there twice."""
+"""Fifty people at once, and a server that is killed: no answer is lost or stored twice."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def require_short(message):
 
 
 def load(name, path, split):
-    """The rows, all canonical; or None where they are refused in one short line."""
+    """The rows, all canonical; or None if they are refused in one short line."""
     try:
         data = exegete.load_data(f"{READER.get(name, name)}:{path}", split)
     except ExegeteError as error:

@@ -1,4 +1,4 @@
-"""A disk that is full, or may only be read: one clear line, nothing torn, and the same end once there is room."""
+"""A disk that is full, or may only be read: one clear line, no half-written file, and the same result once there is room."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def runs(tmp_path_factory):
 
 
 class Disk:
-    """A folder with so much room as is said: a file system in memory where one may be mounted, else limits on files.
+    """A folder with so much room as is said: a file system in memory if one can be mounted, otherwise limits on files.
 
-    Limits on files are only like a full disk: each file may have so many bytes, however many there are.
+    Limits on files are only like a full disk: each file has a limit of its own, for any number of files.
     """
 
     def __init__(self, folder):
@@ -69,7 +69,7 @@ class Disk:
         return run.returncode == 0
 
     def room(self, size):
-        """Has so many bytes left from now on; None: enough of them."""
+        """Leaves this number of bytes free; None: enough of them."""
         self.filler.unlink(missing_ok=True)
         self.limit = None if self.mounted else size
         if self.mounted and size is not None:
@@ -202,7 +202,7 @@ def test_what_is_printed_onto_a_full_disk_is_told_in_one_line(name, runs, tmp_pa
 
 
 def onto_a_full_disk(words, said):
-    """A command whose output nobody can take."""
+    """A command whose output cannot be written."""
 
     def full():
         sys.stdout = open("/dev/full", "w")  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""Whatever is killed at whatever moment: the same command again ends where an undisturbed one ends, to the last bit."""
+"""A command killed at any moment and then repeated gives the result of an undisturbed one, bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(tmp_path_factory):
 
 
 def killed(again, found, begin, kills, whole, same, chance):
-    """Kills what `begin` starts at any moment, so often; begins anew where it ended. Returns what ended before."""
+    """Starts `begin` until it was killed `kills` times, at random moments. Returns how often it ended before."""
     ended = 0
     while kills:
         begin()

@@ -32,7 +32,7 @@ def require_short(message):
 
 
 def outcome(folder, seen):
-    """The scores of a text with the folder's model, finite; or None where it is refused by name, in one line."""
+    """The scores of a text with the folder's model, finite; or None if it is refused by name, in one line."""
     seen["cases"] += 1
     try:
         found = exegete.attribute(exegete.load(folder, device="cpu"), TEXT, "saliency")[0]

@@ -82,7 +82,7 @@ def test_slow_clients_keep_nobody_waiting_and_are_let_go(how, tmp_path, monkeypa
 
 
 def received(client):
-    """What comes; nothing once the server has closed the connection, however it did."""
+    """The bytes received; empty once the server has closed or reset the connection."""
     try:
         return client.recv(1 << 16)
     except ConnectionResetError:

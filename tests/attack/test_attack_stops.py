@@ -1,4 +1,4 @@
-"""SIGTERM, one Ctrl-C and two, and a clock that is set back: nothing torn, and the same end."""
+"""SIGTERM, one Ctrl-C and two, and a clock that is set back: no half-written file, and the same result."""
 
 from __future__ import annotations
 

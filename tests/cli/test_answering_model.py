@@ -1,4 +1,4 @@
-"""The small Llama of the demo: what it is taught, and that a stopped training goes on."""
+"""The small Llama of the demo: what it is taught, and that a stopped training resumes."""
 
 from __future__ import annotations
 

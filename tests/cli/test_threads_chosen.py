@@ -12,7 +12,7 @@ from exegete.cli.shared import threads
 
 @pytest.fixture
 def four(monkeypatch):
-    """A machine with four threads, none of them asked for."""
+    """A machine with four threads, and no number of threads requested."""
     chosen = []
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)

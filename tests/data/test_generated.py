@@ -33,7 +33,7 @@ def without_evidence(row, side=""):
 
 
 def from_evidence(row, task, words):
-    """The label by a rule that reads nothing but the words marked."""
+    """The label, by a rule that reads the marked words alone."""
     grades = words.adjectives | words.verbs
     if task == "sentiment":
         found, sign = set(), 1

@@ -32,7 +32,7 @@ def loss_of(scores):
 
 
 def queries(model):
-    """The first layer's query weights; its value weights where they have another name."""
+    """The first layer's query weights; its value weights if they have another name."""
     values = get_module(get_layers(model.model)[0], RECORDS[model.config.model_type].attention.value)
     named = (weight for name, weight in model.model.named_parameters() if name.endswith(QUERIES))
     return next(named, values.weight)

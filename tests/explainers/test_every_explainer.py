@@ -170,7 +170,7 @@ def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
 
 
 def passes_on_the_card(method, length):
-    """A card's formula as forward and backward passes, for an example of so many words of one token each."""
+    """A card's formula as forward and backward passes, for an example of words that have one token each."""
     single = explainer(method)
     formula = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", single.card.cost.replace("^", "**").replace("²", "**2"))
     names = single.params | {"words": length, "tokens": length, "min": min}

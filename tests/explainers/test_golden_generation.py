@@ -163,7 +163,7 @@ def test_context_cite_ablations(golden_generation):
 
 
 def unit_of_sources(model, prompt, sources):
-    """[P] The number of each prompt token's source, -1 for none."""
+    """[P] The number of each prompt token's source, or -1."""
     unit, start = np.full(len(prompt), -1), 0
     for number, source in enumerate(sources):
         ids = model.tokenizer(str(source), add_special_tokens=False)["input_ids"]

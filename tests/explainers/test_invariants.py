@@ -1,4 +1,4 @@
-"""What must hold of methods whatever the model: sums, signs, limits, names, and what they cost."""
+"""What must hold of methods for any model: sums, signs, limits, names, and what they cost."""
 
 from inspect import signature
 

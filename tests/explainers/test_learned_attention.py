@@ -32,7 +32,7 @@ COEFFICIENTS = {
 
 
 def drawn(single, seed=0):
-    """The explainer in float64 with coefficients that all differ, near where they start."""
+    """The explainer in float64, with coefficients that all differ and are near the initial ones."""
     generator = torch.Generator().manual_seed(seed)
     single.double()
     with torch.no_grad():
@@ -53,7 +53,7 @@ def seen(model, batch, row):
 
 
 def mean_by_matrix(matrix, pairs):
-    """Column means over the pairs, 0 for keys that nobody sees."""
+    """Column means over the pairs, 0 for keys that no query sees."""
     return torch.where(pairs, matrix, 0.0).sum(0) / pairs.sum(0).clamp(min=1)
 
 

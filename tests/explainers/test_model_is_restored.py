@@ -1,4 +1,4 @@
-"""Whatever an explainer does, and whatever goes wrong, the model and the process are as they were."""
+"""After any explainer, also one that raises, the model and the process are unchanged."""
 
 from contextlib import suppress
 

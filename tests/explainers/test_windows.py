@@ -32,7 +32,7 @@ def parting(request):
 
 
 def windows_of(model, example, stride):
-    """Transformers' windows of one example: a batch for each, and where its tokens stand in the whole."""
+    """Transformers' windows of one example: a batch for each, and the positions of its tokens in the whole text."""
     texts = example if isinstance(example, tuple) else (example,)
     longer = int(len(texts) == 2 and len(texts[1]) > len(texts[0]))
     how = ("only_first", "only_second")[longer] if len(texts) == 2 else True

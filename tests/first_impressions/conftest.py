@@ -45,7 +45,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def result(tmp_path_factory, model_folder, data):
-    """Twelve methods compared on the sentences: the folder that `exegete compare` goes on with."""
+    """Twelve methods compared on the sentences: the folder with which `exegete compare` resumes."""
     folder = tmp_path_factory.mktemp("results") / "films"
     rows = exegete.load_data(str(data), None, seed=0)
     exegete.compare(exegete.load(model_folder, device="cpu"), rows, METHODS, output_dir=folder)

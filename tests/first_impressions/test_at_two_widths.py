@@ -1,4 +1,4 @@
-"""What a person sees on a desktop and on a phone: nothing cut off, no word broken, colours that say what they mean."""
+"""What a person sees on a desktop and on a phone: no text cut off, no word broken, and a legend for the colours."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_by_hand():
 
 @pytest.fixture(scope="module")
 def marked():
-    """Rows with rationales of one and two words, of none, of everything, and one that nobody looked at."""
+    """Rows with rationales of one and two words, of no word, of every word, and a row that was not annotated."""
     rows = [{"text": text, "rationale": None} for text in families.SENTENCES[:5]]
     rows[0]["rationale"] = [[2, 8], [23, 27]]
     rows[1]["rationale"] = [[12, 16]]

@@ -17,7 +17,7 @@ UNKNOWN = {"ernie": {}, "helium": {"head_dim": 8, "num_key_value_heads": 2, "bos
 
 @pytest.fixture(params=[name for name in UNKNOWN if name not in FAMILIES])
 def model(request):
-    """A tiny random model that nothing is known of."""
+    """A tiny random model of an architecture that exegete does not know."""
     torch.manual_seed(0)
     config = hf.AutoConfig.for_model(request.param, **families.SIZE, **UNKNOWN[request.param], num_labels=3)
     made = hf.AutoModelForSequenceClassification.from_config(config).double().eval()

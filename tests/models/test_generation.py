@@ -1,4 +1,4 @@
-"""A response in a batch: where it is read, what a target is, and that nothing depends on padding or on one pass."""
+"""A response in a batch: its positions, its targets, and that padding and the number of passes do not matter."""
 
 import pytest
 import torch

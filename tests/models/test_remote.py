@@ -1,4 +1,4 @@
-"""A model behind a server: the same explanations as from its weights, whatever goes wrong on the way."""
+"""A model behind a server: the same explanations as from its weights, also after errors of the network."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_only_the_context_of_a_question_can_be_taken_away():
 
 
 def answering(log_probability):
-    """Logits [B, 3] whose first class has this log-probability [B], whatever is added to them."""
+    """Logits [B, 3] whose first class has this log-probability [B], for any constant added to them."""
     rest = torch.log1p(-log_probability.exp()) - math.log(2)
     return torch.stack([log_probability, rest, rest], 1) + 5.0
 

@@ -75,7 +75,7 @@ def test_both_tokens_marked_share_the_goal():
 
 
 def gradient_outputs(rows=1) -> Outputs:
-    """The gold logit is 1·1 + 2·2 + 2·(−2) + 5·0, the others are nothing: scores 1, 4, −4, 0 of norm √33."""
+    """The gold logit is 1·1 + 2·2 + 2·(−2) + 5·0, the others are zero: scores 1, 4, −4, 0 of norm √33."""
     embeddings = torch.tensor([1.0, 2.0, -2.0, 0.0]).view(1, 4, 1).repeat(rows, 1, 1).requires_grad_()
     gold = (embeddings * torch.tensor([1.0, 2.0, 2.0, 5.0]).view(1, 4, 1)).sum((1, 2))
     return Outputs(torch.stack([gold * 0, gold, gold * 0], 1), embeddings)

@@ -1,4 +1,4 @@
-"""The page: nothing given to it becomes markup, it needs nothing from outside, and it shows what it was given."""
+"""The page shows what it was given, escapes all of it, and loads no other file."""
 
 import re
 from base64 import b64decode

@@ -1,4 +1,4 @@
-"""Texts are cut at words and rationales, and nothing of them is lost."""
+"""Texts are cut at words and rationales, and all of the text is kept."""
 
 import numpy as np
 import pytest

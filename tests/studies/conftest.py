@@ -52,7 +52,7 @@ def ray_nodes():
 
 
 def joined(count, node, port):
-    """Waits until the cluster has so many nodes."""
+    """Waits until the cluster has this many nodes."""
     look = f"import ray; ray.init('127.0.0.1:{port}', log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
     end = time.monotonic() + 120
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""The comparison as a whole: what it stores, and that stopping it loses nothing."""
+"""The comparison as a whole: what it stores, and that no result is lost when it is stopped."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_killed_half_way_it_goes_on_where_it_stopped(saved, data, tmp_path):
 
 
 def stopped(model, data, folder, after, **options):
-    """A comparison that ends after so many batches."""
+    """A comparison that stops after this many batches."""
     left = iter(range(after))
     encode = model.encode
     model.encode = lambda rows: (next(left), encode(rows))[1]

@@ -1,4 +1,4 @@
-"""Judgements with limits, explanations that nothing was trained for, and students of a model's explanations."""
+"""Judgements with limits, explanations of untrained models, and students of a model's explanations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A corpus explained part by part is what explaining all of it at once is, whoever does it and whatever gets killed."""
+"""A corpus explained in parts has the explanations of one pass over it, with any number of workers and after kills."""
 
 from __future__ import annotations
 

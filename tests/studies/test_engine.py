@@ -146,7 +146,7 @@ def test_workers_end_with_the_command(tmp_path, number):
 
 
 def alive(process):
-    """Whether it runs; one that nobody has read the end of yet does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

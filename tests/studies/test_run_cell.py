@@ -1,4 +1,4 @@
-"""A run is done once, whatever is killed or torn, and by however many at once."""
+"""A run is done once, also after kills and torn files, and with several workers at once."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_needs_come_first_and_are_part_of_the_address(results):
 
 
 def test_training_goes_on_from_another_runs_model(results):
-    """With a learning rate of 0 the model stays what it was; a run that trains nothing is that model itself."""
+    """With a learning rate of 0 the model stays what it was; a run without training is that model itself."""
     own = results.read_predictions(results.find_runs(recipe="Teacher")[0])["predicted"].tolist()
     for recipe in ("Continued", "Taken"):
         np.testing.assert_allclose(

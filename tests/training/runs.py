@@ -38,7 +38,7 @@ def pairs(count=96):
 
 
 def answers(count=48):
-    """Questions on a context; the answer follows the word that the question asks for, every fourth has none."""
+    """Questions on a context; the answer follows the word that the question asks for, every fourth has no answer."""
     rows = {"text": [], "text_pair": [], "answer": []}
     colours = ["red", "blue", "green", "grey"]
     for i in range(count):

@@ -1,4 +1,4 @@
-"""Evaluations of terms on a share of the dev data, runs whose terms do nothing, and what is not evaluated twice."""
+"""Evaluations of terms on a share of the dev data, runs whose terms do not move the weights, and what is not evaluated twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masking models are trained on a model that stays as it is, chosen by a metric, and lose nothing when killed."""
+"""Masking models are trained on a model that stays as it is, chosen by a metric, and resume after a kill."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_recorded_outputs_are_reused_and_other_maps_are_computed():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_repeats_its_noise_and_later_draws_are_unchanged(training):
-    """Noise drawn between two dropouts, of which the second meets columns first."""
+    """Noise is drawn between two dropouts, and the second one gets the transpose."""
     drop = nn.Dropout(0.3).train(training)
 
     def run(inputs):

@@ -142,7 +142,7 @@ def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(t
 def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients(remembered, tmp_path, monkeypatch):
     """Every outer gradient is that of a lookahead from where the student is before its step, drawn alike.
 
-    Dropout is drawn again where it is not remembered, as on devices whose kernels draw it.
+    Dropout is drawn again if it is not stored, as on devices whose kernels draw it.
     """
     if not remembered:
         monkeypatch.setattr("exegete.training.bilevel.replayed_pass._dropout_rate", lambda *_, **__: 0.0)
@@ -417,7 +417,7 @@ def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_
 
 @pytest.mark.parametrize("special_tokens", [True, False])
 def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_tokens, tmp_path):
-    """Special tokens have a score in the student's where they have one in the teacher's."""
+    """Special tokens have a score in the student's explanation if they have one in the teacher's."""
     teacher = teacher_of()
     method = InterpretableAttention.for_model(teacher, normaliser="softmax", special_tokens=special_tokens)
     method.save_pretrained(tmp_path)

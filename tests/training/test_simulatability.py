@@ -125,7 +125,7 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
 
 @pytest.mark.parametrize("share", [0.2, 0.5])
 def test_a_student_never_learns_from_held_out_examples(share):
-    """An example is on one side, whatever stands beside it; of many examples the share judges."""
+    """An example's side does not depend on the other examples; of many examples the share judges."""
     draw = torch.Generator().manual_seed(0)
     texts = [" ".join("abcdefghij"[i] for i in torch.randint(10, (6,), generator=draw)) for _ in range(2000)]
     model = small("bert")

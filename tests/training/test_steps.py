@@ -88,7 +88,7 @@ def test_accumulated_parts_are_the_whole_batch(tmp_path):
 
 
 def test_accumulated_parts_and_small_batches_of_dev_are_the_whole_also_where_answers_are_cut_off(tmp_path):
-    """Five of eight contexts are so long that nothing of the answer is left: parts hold two usable labels or none."""
+    """Five of eight contexts are so long that their answer is cut off: parts hold two usable labels or none."""
     rows = [dict(row) for row in answers(8)]
     before = " ".join(["the house is big and"] * 9) + " "
     for row in rows[:5]:

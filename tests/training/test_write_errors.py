@@ -1,4 +1,4 @@
-"""Training where the disk is full, or into a folder that another process writes: one clear line, and nothing torn."""
+"""Training where the disk is full, or into a folder that another process writes: one clear line, and no half-written file."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ def train(folder):
 
 @contextmanager
 def room_for(size):
-    """Inside the block a file takes so many bytes, as on a disk that gets full."""
+    """Inside the block a file can have at most this many bytes, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

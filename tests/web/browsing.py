@@ -50,7 +50,7 @@ def served(made):
 
 @contextmanager
 def visitor(browser, address):
-    """Makes pages of people who know nothing of each other, at `address`; the admin's is signed in."""
+    """Makes pages of people with separate cookies, at `address`; the admin's is signed in."""
     troubles, contexts = [], []
 
     def opened(path="/", *, admin=False, size=DESKTOP, **options):
@@ -73,7 +73,7 @@ def visitor(browser, address):
 
 
 def fits(page):
-    """Whether nothing sticks out of the window sideways, once the page is there with its style."""
+    """Whether the page is no wider than the window, once the page is there with its style."""
     page.wait_for_load_state()
     return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

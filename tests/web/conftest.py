@@ -35,7 +35,7 @@ def chief(whole):
 
 @pytest.fixture
 def started(tmp_path, monkeypatch):
-    """Starts `exegete serve` up to the point where it would wait; the address it listens at, and what it printed."""
+    """Starts `exegete serve` without waiting for requests; returns the address and what it printed."""
 
     def start(*options):
         begun = {}

@@ -61,7 +61,7 @@ def protocol(kind="rank", language="en", **replaced):
 
 
 def planned(made, text, name="films", examples=6):
-    """A study of made-up examples, each explained by three methods, of which better ones show more of the evidence."""
+    """A study of made-up examples, each explained by three methods, and better methods show more of the evidence."""
     found = []
     for number in range(examples):
         words = f"example {number} is one two three four five six"

@@ -40,7 +40,7 @@ class Scripted:
         expect(self.page.locator("h1")).to_be_visible()
 
     def at(self):
-        """Where the form of the page goes; nothing where there is none."""
+        """The address of the page's form; empty if there is no form."""
         form = self.page.locator("form#answer")
         return form.get_attribute("action").removeprefix("/annotate/") if form.count() else ""
 

@@ -54,7 +54,7 @@ def storage(folder):
 
 
 def site(folder, *, results=(), with_model=True, **changes):
-    """A site with every room; a room for results only where there are some."""
+    """A site with every room; a room for results only if there are some."""
     limits = changes.pop("limits", Limits())
     explorer = Explorer({"tiny": model()}, examples=[{"text": text} for text in TEXTS], limits=limits)
     rooms = {"explorer": explorer if with_model else None, "storage": storage(folder)}
@@ -62,7 +62,7 @@ def site(folder, *, results=(), with_model=True, **changes):
 
 
 def stranger(made):
-    """A browser that nobody has signed in."""
+    """A browser without a signed-in user."""
     return TestClient(create_app(made), base_url=HERE, headers={"accept": "text/html"}, raise_server_exceptions=False)
 
 

@@ -55,7 +55,7 @@ SIZE = 24
 
 @pytest.fixture(scope="module")
 def model():
-    """A tiny model that answers in short words and several lines, each of which is a sentence."""
+    """A tiny model that answers in short words, with one sentence per line."""
     made = tiny()
     words, weight = made.tokenizer.convert_ids_to_tokens(range(len(made.tokenizer))), made.model.lm_head.weight.data
     weight[[not (word[0] == "Ġ" and word[1:].isalpha()) for word in words]] = 0

@@ -1,4 +1,4 @@
-"""What pages say to people stands in the catalogue: every text in every language, with the same places."""
+"""The texts that pages show to people are in the catalogue: every text in every language, with the same places."""
 
 from __future__ import annotations
 
