@@ -92,7 +92,7 @@ class Written:
         return self.linear((weights @ v).transpose(0, 1).flatten(1), output)
 
     def bart(self, run: Run, rule: Rule) -> None:
-        """BART and Marian: norms behind residuals, positions learned or of sines, with or without a norm at the start."""
+        """BART and Marian: norms after residuals, learned or sine positions, with or without a norm at the start."""
         c = self.config
         scale = math.sqrt(c.d_model) if c.scale_embedding else 1.0
         states = []

@@ -1,4 +1,4 @@
-"""A disk that is full, or may only be read: one clear line, no half-written file, and the same result once there is room."""
+"""A full or read-only disk: one clear line, no half-written file, and the same result once there is room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations of terms on a share of the dev data, runs whose terms do not move the weights, and what is not evaluated twice."""
+"""Terms evaluated on a share of the dev data, terms that do not move the weights, and evaluations done only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training where the disk is full, or into a folder that another process writes: one clear line, and no half-written file."""
+"""Training on a full disk, or into a folder that another process writes: one clear line, no half-written file."""
 
 import os
 import resource
