@@ -17,7 +17,7 @@ ALL = pytest.mark.parametrize("family", FAMILIES)
 
 
 def brute_force(texts, encoding):
-    """Character by character: which tokens lie on it, and which word a token shares the most characters with."""
+    """Return the tokens of each character, the words, and the word with most characters of each token."""
     on = {(side, i): [] for side, text in enumerate(texts) for i in range(len(text))}
     rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
     for token, ((start, end), side, special) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What a killed process left goes, what a living one writes stays; a folder has one writer at a time."""
+"""Files that a killed process left are removed, those of a living one stay; a folder has one writer at a time."""
 
 import json
 import os
@@ -25,8 +25,8 @@ from exegete.data.provenance import write_json
 SRC = Path(__file__).parents[2] / "src"
 
 
-def elsewhere(code, folder):
-    """Starts a Python that ends with `wait`, and waits until it prints a line."""
+def start_process(code, folder):
+    """Start a Python process with this code; return it and the first line that it prints."""
     script = (
         f"import sys; sys.path.insert(0, {str(SRC)!r}); folder = __import__('pathlib').Path({str(folder)!r}); {code}"
     )
@@ -34,8 +34,8 @@ def elsewhere(code, folder):
     return process, process.stdout.readline().strip()
 
 
-def killed(code, folder):
-    process, said = elsewhere(code, folder)
+def run_and_kill(code, folder):
+    process, said = start_process(code, folder)
     process.send_signal(signal.SIGKILL)
     process.wait()
     return said
@@ -48,7 +48,7 @@ HALF = (
 
 
 def test_what_a_killed_process_left_goes_with_the_next_whole_file(tmp_path):
-    left = killed(HALF, tmp_path)
+    left = run_and_kill(HALF, tmp_path)
     assert (tmp_path / left).exists()
     write_json(tmp_path / "b.json", {})
     assert (tmp_path / left).exists()
@@ -57,7 +57,7 @@ def test_what_a_killed_process_left_goes_with_the_next_whole_file(tmp_path):
 
 
 def test_folders_too(tmp_path):
-    left = killed(HALF.replace("path.write_text('{')", "(path / 'in').mkdir(parents=True)"), tmp_path)
+    left = run_and_kill(HALF.replace("path.write_text('{')", "(path / 'in').mkdir(parents=True)"), tmp_path)
     assert (tmp_path / left / "in").is_dir()
     with atomic_folder(tmp_path / "a.json"):
         pass
@@ -65,7 +65,7 @@ def test_folders_too(tmp_path):
 
 
 def test_what_a_living_process_writes_stays(tmp_path):
-    process, theirs = elsewhere(HALF, tmp_path)
+    process, theirs = start_process(HALF, tmp_path)
     ours = temporary_path(tmp_path / "a.json")
     ours.touch()
     other_machine = tmp_path / f".a.json.00000000-1-1.{'0' * 32}"
@@ -106,7 +106,7 @@ def test_a_second_writer_is_told_who_writes_and_leaves_nothing(tmp_path):
 def test_a_killed_writer_is_not_in_the_way(tmp_path):
     code = "from exegete.data.atomic_files import only_writer; ours = only_writer(folder); ours.__enter__(); "
     code += "print('in', flush=True); input()"
-    process, _ = elsewhere(code, tmp_path)
+    process, _ = start_process(code, tmp_path)
     with pytest.raises(ExegeteError, match=f"process {process.pid} "), only_writer(tmp_path):
         pass
     process.kill()

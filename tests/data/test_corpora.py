@@ -20,25 +20,25 @@ def leaves(tree):
     return [tree[1]] if isinstance(tree[1], str) else [word for child in tree[1:] for word in leaves(child)]
 
 
-def below(tree):
+def labels_below(tree):
     if isinstance(tree[1], str):
         return []
-    return [label for child in tree[1:] for label in [child[0], *below(child)]]
+    return [label for child in tree[1:] for label in [child[0], *labels_below(child)]]
 
 
 def word_scores(tree):
-    norm = [abs(label - 2) / 2 for label in (tree[0], *below(tree))]
+    norm = [abs(label - 2) / 2 for label in (tree[0], *labels_below(tree))]
     if isinstance(tree[1], str) or (
-        norm[0] > abs(max(below(tree)) - 2) / 2 and norm[0] > abs(min(below(tree)) - 2) / 2
+        norm[0] > abs(max(labels_below(tree)) - 2) / 2 and norm[0] > abs(min(labels_below(tree)) - 2) / 2
     ):
         return [norm[0]] * len(leaves(tree))
     return [score for child in tree[1:] for score in word_scores(child)]
 
 
-def bracketed(tree):
+def format_tree(tree):
     if isinstance(tree[1], str):
         return f"({tree[0]} {tree[1]})"
-    return f"({tree[0]} {' '.join(bracketed(child) for child in tree[1:])})"
+    return f"({tree[0]} {' '.join(format_tree(child) for child in tree[1:])})"
 
 
 def random_tree(rng, depth):
@@ -49,7 +49,7 @@ def random_tree(rng, depth):
 
 
 def sst(folder, trees):
-    (folder / "train.txt").write_text("\n".join(map(bracketed, trees)) + "\n", encoding="utf-8")
+    (folder / "train.txt").write_text("\n".join(map(format_tree, trees)) + "\n", encoding="utf-8")
     return load_data(f"sst:{folder}")
 
 

@@ -1,4 +1,4 @@
-"""What cannot be read is told in one line of at most 300 characters, with file and line."""
+"""Data that cannot be read raises an error of one line and at most 300 characters, with file and line."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from exegete import ExegeteError
 LONG = "x" * 100_000
 
 
-def packed(path, **members):
+def write_archive(path, **members):
     with tarfile.open(path, "w:gz") as tar:
         for name, text in members.items():
             info = tarfile.TarInfo(name.replace("__", "."))
@@ -22,7 +22,7 @@ def packed(path, **members):
             tar.addfile(info, io.BytesIO(text.encode()))
 
 
-def not_utf8(path):
+def write_invalid_utf8(path):
     bad = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\4\0\0\0\6\0\0\0"), pa.py_buffer(b"fine\xff\xfe")]
     )
@@ -30,7 +30,7 @@ def not_utf8(path):
 
 
 def test_mlqe_without_a_mean_names_the_field(tmp_path):
-    packed(tmp_path / "en-de-train.tar.gz", a__tsv="index\toriginal\ttranslation\n0\tone\teins\n")
+    write_archive(tmp_path / "en-de-train.tar.gz", a__tsv="index\toriginal\ttranslation\n0\tone\teins\n")
     with pytest.raises(
         ExegeteError, match=r"en-de-train.tar.gz:a.tsv, line 2 has no field 'z_mean'; it has: index, orig"
     ):
@@ -39,14 +39,14 @@ def test_mlqe_without_a_mean_names_the_field(tmp_path):
 
 @pytest.mark.parametrize("value", ["", "much", "nan", "inf"])
 def test_mlqe_with_a_mean_that_is_no_number(tmp_path, value):
-    packed(tmp_path / "en-de-train.tar.gz", a__tsv=f"original\ttranslation\tz_mean\none\teins\t{value}\n")
+    write_archive(tmp_path / "en-de-train.tar.gz", a__tsv=f"original\ttranslation\tz_mean\none\teins\t{value}\n")
     with pytest.raises(ExegeteError, match=r"line 2: expected a number in 'z_mean'"):
         exegete.load_data(f"mlqe:{tmp_path}")
 
 
 def test_a_torn_archive(tmp_path):
     path = tmp_path / "en-de-train.tar.gz"
-    packed(path, a__tsv="original\ttranslation\tz_mean\n" + "one\teins\t0.5\n" * 5000)
+    write_archive(path, a__tsv="original\ttranslation\tz_mean\n" + "one\teins\t0.5\n" * 5000)
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:40] + b"\0" * 30 + whole[70:]):
         path.write_bytes(damaged)
@@ -55,7 +55,7 @@ def test_a_torn_archive(tmp_path):
 
 
 def test_parquet_with_bytes_that_are_no_text_names_row_and_column(tmp_path):
-    not_utf8(tmp_path / "a.parquet")
+    write_invalid_utf8(tmp_path / "a.parquet")
     with pytest.raises(ExegeteError, match=r"a.parquet, row 2: text is not UTF-8"):
         exegete.load_data(str(tmp_path / "a.parquet"))
 

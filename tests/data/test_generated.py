@@ -25,15 +25,15 @@ def evidence(row, side=""):
     return [row[f"text{side}"][a:b].lower() for a, b in row[f"rationale{side}"]]
 
 
-def without_evidence(row, side=""):
+def remove_evidence(row, side=""):
     text = row[f"text{side}"]
     for start, end in reversed(row[f"rationale{side}"]):
         text = text[:start] + text[end:]
     return text
 
 
-def from_evidence(row, task, words):
-    """The label, by a rule that reads the marked words alone."""
+def label_from_evidence(row, task, words):
+    """Return the label, by a rule that reads only the marked words."""
     grades = words.adjectives | words.verbs
     if task == "sentiment":
         found, sign = set(), 1
@@ -60,13 +60,11 @@ def from_evidence(row, task, words):
 @EVERY
 def test_the_evidence_alone_gives_the_label(task, domain):
     for row in load(task, domain, size=500):
-        assert row["label"] == pytest.approx(from_evidence(row, task, DOMAINS[domain]))
+        assert row["label"] == pytest.approx(label_from_evidence(row, task, DOMAINS[domain]))
 
 
 def features(rows, task):
-    return [
-        without_evidence(row) + (" and " + without_evidence(row, "_pair") if task == "pairs" else "") for row in rows
-    ]
+    return [remove_evidence(row) + (" and " + remove_evidence(row, "_pair") if task == "pairs" else "") for row in rows]
 
 
 @EVERY
@@ -154,7 +152,7 @@ def test_negation_and_opinions_beside_the_point_occur():
     beside = [
         row
         for row in data
-        if set(DOMAINS["films"].adjectives) & set(without_evidence(row).lower().replace(".", " ").split())
+        if set(DOMAINS["films"].adjectives) & set(remove_evidence(row).lower().replace(".", " ").split())
     ]
     assert 0.2 < len(negated) / 500 < 0.6
     assert 0.15 < len(beside) / 500 < 0.35

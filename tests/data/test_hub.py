@@ -1,4 +1,4 @@
-"""Repositories of the hub are read from its cache like folders, and written with a card; no hub is asked."""
+"""Repositories of the hub are read from its cache like folders, and written with a card, without a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = {"num_train_epochs": 1, "disable_tqdm": True, "use_cpu": True}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A trained run's folder."""
+    """The result of a finished training run."""
     train, dev = (exegete.load_data("generated?size=24", split) for split in ("train", "dev"))
     return RECIPES["er_joint"]("attention").train(
         "tiny", train, dev, tmp_path_factory.mktemp("run") / "guided", arguments=QUICK, max_length=32
@@ -90,10 +90,10 @@ def test_pushed_files_are_accepted_by_the_hub(run, monkeypatch):
 
 
 def test_a_hub_that_refuses_is_an_error(run, monkeypatch):
-    def refused(*_, **__):
+    def refuse(*_, **__):
         raise hf.errors.HFValidationError("Repo id must be in the form 'user/name'")
 
-    monkeypatch.setattr(hf.HfApi, "create_repo", refused)
+    monkeypatch.setattr(hf.HfApi, "create_repo", refuse)
     with pytest.raises(ExegeteError, match=r"a/b/c cannot be pushed: Repo id"):
         run.push_to_hub("a/b/c")
 
@@ -105,8 +105,8 @@ def test_a_dry_run_of_push_lists_the_files(run, capsys):
     assert shown.splitlines()[-2:] == ["tokenizer.json", "tokenizer_config.json"]
 
 
-def cached(home, name, fill):
-    """A repository in the hub's cache, in its layout."""
+def add_to_cache(home, name, fill):
+    """Write a repository into the hub's cache, in the cache's layout."""
     root = Path(home) / "hub" / f"models--{name.replace('/', '--')}"
     (root / "refs").mkdir(parents=True)
     (root / "refs" / "main").write_text("0" * 40)
@@ -133,8 +133,8 @@ def test_models_and_explainers_are_read_by_their_names(tmp_path):
         model.model.save_pretrained(folder)
         families.tokenizer("bert").save_pretrained(folder)
 
-    cached(tmp_path, "user/model", save)
-    cached(tmp_path, "user/learned", learned.save_pretrained)
+    add_to_cache(tmp_path, "user/model", save)
+    add_to_cache(tmp_path, "user/learned", learned.save_pretrained)
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment["PYTHONPATH"] = str(Path(exegete.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", READ], env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What several people marked: agreement on a rationale, and the formats of Label Studio and Argilla."""
+"""Marks of several people: their agreement on a rationale, and the formats of Label Studio and Argilla."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One registry for every kind of part: ids without imports, cards from files, what installed packages add."""
+"""One registry for every kind of part: ids without imports, cards from files, and parts of installed packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be swapped in a text, by hand."""
+"""Words that can be swapped in a text, by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from exegete import ExegeteError
 from exegete.data.swaps import KINDS, apply_swaps, find_swaps, lists
 
 
-def found(text, **options):
+def list_swaps(text, **options):
     return [(swap.kind, text[swap.start : swap.end], swap.choices) for swap in find_swaps(text, **options)]
 
 
@@ -28,14 +28,14 @@ def found(text, **options):
     ],
 )
 def test_contractions_are_expanded_and_made_as_the_text_writes_them(text, stretch, word):
-    assert ("contraction", stretch, (word,)) in found(text, kinds=["contraction"])
+    assert ("contraction", stretch, (word,)) in list_swaps(text, kinds=["contraction"])
 
 
 @pytest.mark.parametrize(
     "text", ["yes, it is.", "it's been long", "she 's got it", "the dog's bone", "its plot", "can"]
 )
 def test_what_only_looks_like_a_contraction_stays(text):
-    assert found(text, kinds=["contraction"]) == []
+    assert list_swaps(text, kinds=["contraction"]) == []
 
 
 def test_expanding_undoes_contracting():
@@ -55,18 +55,18 @@ def test_names_become_names_of_the_same_kind_and_places_places():
         ("in New York now", "New York", "place", lists.CITIES),
         ("from South Korea", "South Korea", "place", lists.COUNTRIES),
     ):
-        ((what, where, choices),) = found(text, choices=99)
+        ((what, where, choices),) = list_swaps(text, choices=99)
         assert (what, where) == (kind, stretch)
         assert set(choices) == set(row) - {stretch}
 
 
 def test_words_take_the_case_of_what_they_replace_and_lower_case_counts_in_lower_case_texts_only():
-    ((_, _, choices),) = found("MADRID!")
+    ((_, _, choices),) = list_swaps("MADRID!")
     assert all(choice.isupper() for choice in choices)
-    ((_, _, choices),) = found("to madrid with love")
+    ((_, _, choices),) = list_swaps("to madrid with love")
     assert all(choice.islower() for choice in choices)
-    assert found("To madrid with love") == []
-    assert found("a christmas carol for sharon and grant") == []
+    assert list_swaps("To madrid with love") == []
+    assert list_swaps("a christmas carol for sharon and grant") == []
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_words_take_the_case_of_what_they_replace_and_lower_case_counts_in_lower
     ],
 )
 def test_which_numbers_are_numbers(text, numbers):
-    assert {stretch for _, stretch, _ in found(text, kinds=["number"])} == numbers
+    assert {stretch for _, stretch, _ in list_swaps(text, kinds=["number"])} == numbers
 
 
 def test_digits_move_by_a_fifth_at_most_and_never_stay():
     for value in (1, 2, 7, 100, 2024):
-        ((_, _, choices),) = found(f"{value} men", choices=1000)
+        ((_, _, choices),) = list_swaps(f"{value} men", choices=1000)
         assert str(value) not in choices
         assert all(int(choice) > 0 and abs(int(choice) - value) <= max(1, value // 5) for choice in choices)
 

@@ -1,4 +1,4 @@
-"""Scores that move between tokenizers, against hand-made maps and character sets."""
+"""Maps between tokenizers, against maps by hand and sets of characters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = [
 KINDS = {"wordpiece": tokenizers.wordpiece, "byte-level": tokenizers.byte_level, "llama": tokenizers.llama_like}
 
 
-def aligned(kind, *texts):
+def align_texts(kind, *texts):
     encoding = KINDS[kind]().encode(*texts)
     return align(texts, encoding)
 
@@ -28,7 +28,7 @@ def characters(span):
 
 
 def by_characters(source, target):
-    """Every token's overlapping source tokens, by sets of characters."""
+    """Return the overlapping source tokens of each token, by sets of characters."""
     there = [characters(span) for span in source.spans]
     return [[i for i, other in enumerate(there) if other & characters(span)] for span in target.spans]
 
@@ -36,8 +36,8 @@ def by_characters(source, target):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_equal_tokenizations_map_each_token_to_itself(kind, text):
-    one = aligned(kind, text)
-    assert map_tokens(one, aligned(kind, text)) == [[] if span is None else [i] for i, span in enumerate(one.spans)]
+    one = align_texts(kind, text)
+    assert map_tokens(one, align_texts(kind, text)) == [[] if span is None else [i] for i, span in enumerate(one.spans)]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -45,7 +45,7 @@ def test_equal_tokenizations_map_each_token_to_itself(kind, text):
     "pair", [("wordpiece", "byte-level"), ("byte-level", "wordpiece"), ("wordpiece", "llama")], ids=str
 )
 def test_overlaps_are_those_of_character_sets_and_no_content_token_is_left_empty(pair, text):
-    source, target = aligned(pair[0], text, text[::-1]), aligned(pair[1], text, text[::-1])
+    source, target = align_texts(pair[0], text, text[::-1]), align_texts(pair[1], text, text[::-1])
     expected, found = by_characters(source, target), map_tokens(source, target)
     for span, row, overlap in zip(target.spans, found, expected, strict=True):
         if span is None:
@@ -59,7 +59,7 @@ def test_overlaps_are_those_of_character_sets_and_no_content_token_is_left_empty
 
 def test_splits_and_merges_by_hand():
     """WordPiece on café: one token that is unaccented; byte-level: bytes of é apart from the letters before."""
-    source, target = aligned("wordpiece", "café owner"), aligned("byte-level", "café owner")
+    source, target = align_texts("wordpiece", "café owner"), align_texts("byte-level", "café owner")
     back = map_tokens(target, source)
     forth = map_tokens(source, target)
     cafe_pieces = [i for i, span in enumerate(source.spans) if span and span[2] <= 4]
@@ -78,9 +78,9 @@ def test_what_truncation_cut_off_has_no_source_and_other_texts_are_refused():
         cut = align((text,), tokenizer.encode(text))
     finally:
         tokenizer.no_truncation()
-    whole = aligned("wordpiece", text)
+    whole = align_texts("wordpiece", text)
     reach = max(span[2] for span in cut.spans if span)
     for span, row in zip(whole.spans, map_tokens(cut, whole), strict=True):
         assert bool(row) == (span is not None and span[1] < reach)
     with pytest.raises(ExegeteError, match="same text"):
-        map_tokens(aligned("wordpiece", "one"), aligned("wordpiece", "two"))
+        map_tokens(align_texts("wordpiece", "one"), align_texts("wordpiece", "two"))

@@ -1,4 +1,4 @@
-"""Small tokenizers of the families in use, trained on sentences made up here."""
+"""Small tokenizers of common families, trained on sentences of this file."""
 
 from functools import cache
 

@@ -18,13 +18,13 @@ PAIRS = [("a moving film about a small town", "the plot is dull, but nobody laug
 KINDS = [(family, pooling) for family in ("bert", "roberta", "distilbert") for pooling in ("mean", "cls")]
 
 
-def made_of(family="bert", pooling="mean"):
+def make_bi_encoder(family="bert", pooling="mean"):
     encoder = families.tiny(family, dtype=torch.float64).base_model
     return BiEncoder(encoder, families.processor(family), pooling)
 
 
 def vector(model, ids, embeddings=None):
-    """The vector of one text by the encoder alone."""
+    """Return the vector of one text from the encoder alone."""
     given = {"input_ids": ids} if embeddings is None else {"inputs_embeds": embeddings}
     states = model.model.encoder(**given)[0]
     return states.mean(1) if model.model.pooling == "mean" else states[:, 0]
@@ -36,7 +36,7 @@ def ids_of(model, text):
 
 @pytest.mark.parametrize(("family", "pooling"), KINDS)
 def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, pooling):
-    model = made_of(family, pooling)
+    model = make_bi_encoder(family, pooling)
     batch = model.encode(PAIRS)
     values = model.probabilities(batch)[:, 0]
     gradients = exegete.explainer("input_x_gradient").explain(model, batch, special_tokens=True).scores
@@ -55,7 +55,7 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
 
 
 def test_integrated_gradients_sum_to_the_difference_from_the_reference():
-    model = made_of()
+    model = make_bi_encoder()
     batch = model.encode(PAIRS)
     found = exegete.explainer("integrated_gradients", n_steps=300).explain(model, batch, special_tokens=True)
     with torch.no_grad(), model.evaluation_mode():
@@ -65,7 +65,7 @@ def test_integrated_gradients_sum_to_the_difference_from_the_reference():
 
 @pytest.mark.parametrize("how", ["remove", "mask"])
 def test_occlusion_is_two_passes_without_the_word(how):
-    model = made_of()
+    model = make_bi_encoder()
     found = exegete.attribute(model, PAIRS[:1], "occlusion", perturbation=how)[0]
     batch = model.encode(PAIRS[:1])
     whole, sizes = float(model.probabilities(batch)), [ids_of(model, text).shape[1] for text in PAIRS[0]]
@@ -81,15 +81,15 @@ def test_occlusion_is_two_passes_without_the_word(how):
 
 @pytest.mark.parametrize("method", ["alti", "attention_rollout", "lime", "saliency", "gim", "attn_lrp"])
 def test_other_methods_give_finite_scores(method):
-    model = made_of()
+    model = make_bi_encoder()
     batch = model.encode(PAIRS)
     scores = made(method).attribute(model, batch)
     assert torch.isfinite(scores).all()
     assert scores[batch.content].abs().sum() > 0
 
 
-def saved(folder, **pooling):
-    """A folder as sentence-transformers saves it."""
+def save_sentence_transformer(folder, **pooling):
+    """Save a model as sentence-transformers does, and return the folder."""
     families.tiny("bert").base_model.save_pretrained(folder)
     families.tokenizer("bert").save_pretrained(folder)
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
@@ -103,7 +103,7 @@ def saved(folder, **pooling):
 
 
 def test_a_folder_of_sentence_transformers_is_known_by_itself(tmp_path):
-    model = exegete.load(saved(tmp_path, pooling_mode_cls_token=True), device="cpu")
+    model = exegete.load(save_sentence_transformer(tmp_path, pooling_mode_cls_token=True), device="cpu")
     assert isinstance(model, BiEncoder)
     assert model.settings["pooling"] == "cls"
     item = exegete.attribute(model, PAIRS[0])[0]
@@ -117,8 +117,8 @@ def test_a_folder_of_sentence_transformers_is_known_by_itself(tmp_path):
 
 def test_what_is_not_explained_is_told(tmp_path):
     with pytest.raises(ExegeteError, match="unknown pooling 'pooling_mode_max_tokens'"):
-        exegete.load(saved(tmp_path, pooling_mode_max_tokens=True), device="cpu")
+        exegete.load(save_sentence_transformer(tmp_path, pooling_mode_max_tokens=True), device="cpu")
     with pytest.raises(ExegeteError, match="similarity is of two texts"):
-        made_of().encode(["one text"])
+        make_bi_encoder().encode(["one text"])
     with pytest.raises(ExegeteError, match="for encoders that take a mask"):
         BiEncoder(families.tiny("gpt2").base_model)

@@ -1,4 +1,4 @@
-"""What is captured, layer by layer: against transformers' eager attention and against attention's own equations."""
+"""Captured values of each layer, against transformers' eager attention and the equations of attention."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ FOR_SECOND_DERIVATIVES = {None: (1e-5, 1e-5), "rotations": (1e-5, 1e-4), "norms"
 
 
 def long_texts(family):
-    """Longer than the local windows of the tiny models (ModernBERT 8, Mistral 6)."""
+    """Return texts that are longer than the local windows of the tiny models (ModernBERT 8, Mistral 6)."""
     return uneven(family) if family == "vit" else [*uneven(family, 2), " ".join(families.SENTENCES[:2])]
 
 
@@ -152,8 +152,8 @@ def test_block_sparse_attention_has_no_matrix_to_capture():
         assert torch.equal(twice, model(batch).logits)
 
 
-def of_another_family(family, **changes):
-    """A tiny random model of a family that is not among those of all tests, and two examples, one padded."""
+def make_model_of_another_family(family, **changes):
+    """Return a tiny random model of a family that other tests do not have, and two examples, one padded."""
     torch.manual_seed(0)
     sizes = families.SIZE | {"pad_token_id": 1, "initializer_range": 0.3} | changes
     config = hf.AutoConfig.for_model(family, **sizes)
@@ -168,7 +168,7 @@ def of_another_family(family, **changes):
     [("mpnet", {}), ("roformer", {}), ("falcon", {}), ("falcon", {"alibi": True}), ("gptj", {"rotary_dim": 4})],
 )
 def test_attention_outside_the_interface_stays_itself_in_second_derivatives(family, changes):
-    model, batch = of_another_family(family, **changes)
+    model, batch = make_model_of_another_family(family, **changes)
     before = model.config._attn_implementation
     twice = model(batch, capture=Capture(differentiable_twice=True)).logits
     torch.testing.assert_close(twice, model(batch).logits, rtol=1e-5, atol=1e-6)
@@ -189,7 +189,7 @@ def test_soft_caps_and_sinks_are_part_of_the_weights(family):
         "gemma2": {"attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 1},
         "gpt_oss": {"num_local_experts": 2, "num_experts_per_tok": 1},
     }[family]
-    model, batch = of_another_family(family, num_key_value_heads=2, head_dim=8, sliding_window=6, **changes)
+    model, batch = make_model_of_another_family(family, num_key_value_heads=2, head_dim=8, sliding_window=6, **changes)
     plain = model(batch)
     for capture in (Capture(heads=True), Capture(differentiable_twice=True), Capture(attentions=True)):
         captured = model(batch, capture=capture)

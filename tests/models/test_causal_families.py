@@ -15,7 +15,7 @@ def model(request):
     return causal(request.param, torch.float32 if "experts" in str(CAUSAL[request.param]) else torch.float64)
 
 
-def close(found, expected, model):
+def assert_close(found, expected, model):
     loose = {"rtol": 1e-3, "atol": 1e-4} if model.dtype == torch.float32 else {"rtol": 1e-4, "atol": 1e-6}
     torch.testing.assert_close(found, expected, **loose)
 
@@ -29,7 +29,7 @@ def test_gradients_are_those_of_the_log_probability(model):
     (slope,) = torch.autograd.grad(value, leaf)
     expected = (slope * leaf).sum(-1).detach()[0, : len(PROMPT)]
     found = explainer("input_x_gradient").attribute(model, batch)[0, : len(PROMPT)].detach()
-    close(found, expected, model)
+    assert_close(found, expected, model)
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def test_attention_is_transformers_own(model):
     found = explainer("attention_last").attribute(model, batch, 1)[0]
     model.model.set_attn_implementation("eager")
     own = model.model(batch.inputs["input_ids"], output_attentions=True).attentions[-1][0].mean(0)
-    close(found[: len(PROMPT)], own[len(PROMPT), : len(PROMPT)], model)
+    assert_close(found[: len(PROMPT)], own[len(PROMPT), : len(PROMPT)], model)
 
 
 @torch.no_grad()
@@ -51,7 +51,7 @@ def test_perturbation_is_a_loop_over_positions(model):
         return logits[[0, 1], RESPONSE].sum()
 
     for place in range(len(PROMPT)):
-        close(found[place], log_prob(PROMPT) - log_prob(PROMPT[:place] + PROMPT[place + 1 :]), model)
+        assert_close(found[place], log_prob(PROMPT) - log_prob(PROMPT[:place] + PROMPT[place + 1 :]), model)
 
 
 def test_adapters_are_explained_with_what_they_add():

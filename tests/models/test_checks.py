@@ -12,7 +12,7 @@ from sweep.run_sweep import make_batch
 from sweep.tiny_models import build
 
 
-def loaded(model_type, head="SequenceClassification", **changes):
+def load_model(model_type, head="SequenceClassification", **changes):
     model = exegete.load(build(model_type, head, **changes), task="generation" if head == "CausalLM" else None)
     return model, make_batch(model, head)
 
@@ -26,12 +26,12 @@ def test_the_readout_is_found_by_the_gradient(family, expected):
 def test_the_readout_of_a_mean_and_of_a_causal_model_that_does_not_say_so():
     model = small("modernbert", classifier_pooling="mean")
     assert find_readout(model, model.encode(["a small town and its river"])) == "all"
-    assert find_readout(*loaded("doge")) == "last"
-    assert find_readout(*loaded("eurobert")) is None
+    assert find_readout(*load_model("doge")) == "last"
+    assert find_readout(*load_model("eurobert")) is None
 
 
 def test_hybrid_models_refuse_attention_and_say_what_works():
-    model, batch = loaded("qwen3_next")
+    model, batch = load_model("qwen3_next")
     with torch.no_grad(), pytest.raises(ExegeteError, match=r"its 2 layers have 1 attention maps; .*occlusion"):
         exegete.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
     unchecked = model.without_checks()
@@ -47,10 +47,10 @@ def test_an_unknown_part_of_a_layer_is_found():
 
 
 def test_bidirectional_language_models_are_refused_and_causal_roberta_is_exact():
-    model, batch = loaded("roberta", "CausalLM")
+    model, batch = load_model("roberta", "CausalLM")
     with pytest.raises(ExegeteError, match="not those that RobertaForCausalLM gives"):
         exegete.explainer("occlusion").attribute(model, batch)
-    model, batch = loaded("roberta", "CausalLM", is_decoder=True)
+    model, batch = load_model("roberta", "CausalLM", is_decoder=True)
     ids = batch.inputs["input_ids"][0]
     own = model.generator(input_ids=ids[None]).logits[0, -3:-1].log_softmax(-1).gather(1, ids[-2:, None])[:, 0]
     torch.testing.assert_close(model(batch).logits[0, :, 0], own)
@@ -58,7 +58,7 @@ def test_bidirectional_language_models_are_refused_and_causal_roberta_is_exact()
 
 
 def test_padding_that_a_model_does_not_mask_changes_nothing():
-    model, batch = loaded("fnet")
+    model, batch = load_model("fnet")
     together = exegete.explainer("occlusion", granularity="token").attribute(model, batch, torch.tensor([1, 1]))
     alone, columns = batch.select([1]).trim_padding()
     own = exegete.explainer("occlusion", granularity="token").attribute(model, alone, torch.tensor([1]))

@@ -14,12 +14,12 @@ from exegete import ExegeteError
 ROW = {"text": "the plot is dull", "choices": ["but nobody laughs", "in the rain", "a small town and its river"]}
 
 
-def loaded(family):
+def load_model(family):
     return exegete.load((families.tiny(family, "MultipleChoice", dtype=torch.float64), families.processor(family)))
 
 
-def together(model, embeddings=None):
-    """The logits of all choices as the model itself computes them, and its padded inputs."""
+def compute_choice_logits(model, embeddings=None):
+    """Return the logits of all choices as the model itself computes them, and its padded inputs."""
     texts = [ROW["text"]] * len(ROW["choices"])
     encoded = model.tokenizer(texts, ROW["choices"], return_tensors="pt", padding=True)
     inputs = {name: value[None] for name, value in encoded.items() if name in model.forward_parameters}
@@ -30,15 +30,17 @@ def together(model, embeddings=None):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 def test_scores_and_derivatives_are_the_models_own(family):
-    model = loaded(family)
+    model = load_model(family)
     rows = model.expand_examples([ROW])
     batch = model.encode(rows)
-    logits, inputs = together(model)
+    logits, inputs = compute_choice_logits(model)
     torch.testing.assert_close(model.probabilities(batch)[:, 0], logits.detach())
     embedded = model.embedding(inputs["input_ids"]).detach()
     target = torch.zeros(3, dtype=torch.long)
     ours = exegete.explainer("input_x_gradient").attribute(model, batch, target)
-    theirs = InputXGradient(lambda given: together(model, given)[0].sum()[None]).attribute(embedded)[0].sum(-1)
+    theirs = (
+        InputXGradient(lambda given: compute_choice_logits(model, given)[0].sum()[None]).attribute(embedded)[0].sum(-1)
+    )
     torch.testing.assert_close(ours, theirs * batch.content, rtol=1e-6, atol=1e-10)
     whole = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(whole.scores.sum(1) + whole.bias, logits.detach())
@@ -47,7 +49,7 @@ def test_scores_and_derivatives_are_the_models_own(family):
 
 
 def test_occlusion_is_the_fall_of_the_score_without_the_word():
-    model = loaded("bert")
+    model = load_model("bert")
     items = exegete.attribute(model, ROW, "occlusion", perturbation="remove")
     assert [item.texts[1] for item in items] == ROW["choices"]
     item, score = (
@@ -62,4 +64,4 @@ def test_occlusion_is_the_fall_of_the_score_without_the_word():
 
 def test_a_text_without_choices_is_told():
     with pytest.raises(ExegeteError, match="example 0 has no choice"):
-        exegete.attribute(loaded("bert"), "the plot is dull", "saliency")
+        exegete.attribute(load_model("bert"), "the plot is dull", "saliency")

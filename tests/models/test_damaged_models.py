@@ -21,7 +21,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def intact_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     families.tiny("bert").save_pretrained(folder)
     families.processor("bert").save_pretrained(folder)
@@ -29,11 +29,11 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "model")
+def folder(intact_folder, tmp_path):
+    return shutil.copytree(intact_folder, tmp_path / "model")
 
 
-def keys(file, **changes):
+def set_keys(file, **changes):
     def change(folder):
         content = json.loads((folder / file).read_text()) | changes
         (folder / file).write_text(json.dumps(content))
@@ -41,22 +41,22 @@ def keys(file, **changes):
     return change
 
 
-def content(file, text):
+def set_content(file, text):
     return lambda folder: (folder / file).write_bytes(text)
 
 
-def cut(file, size):
+def truncate_file(file, size):
     return lambda folder: os.truncate(folder / file, size)
 
 
-def weights(change):
-    def changed(folder):
+def change_weights(change):
+    def damage(folder):
         save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS, metadata={"format": "pt"})
 
-    return changed
+    return damage
 
 
-def both(*changes):
+def apply_all(*changes):
     def change(folder):
         for each in changes:
             each(folder)
@@ -64,17 +64,17 @@ def both(*changes):
     return change
 
 
-def gone(*files):
+def remove_files(*files):
     return lambda folder: [(folder / file).unlink() for file in files]
 
 
-def few_words(folder):
+def shrink_vocabulary(folder):
     whole = json.loads((folder / TOKENIZER).read_text())
     whole["model"]["vocab"] = dict(list(whole["model"]["vocab"].items())[:40])
     (folder / TOKENIZER).write_text(json.dumps(whole))
 
 
-def one_word_more(folder):
+def add_word(folder):
     whole = json.loads((folder / TOKENIZER).read_text())
     whole["model"]["vocab"]["zebra"] = 5000
     (folder / TOKENIZER).write_text(json.dumps(whole))
@@ -86,69 +86,90 @@ class Run:
 
 
 DAMAGES = {
-    "config is null": (content(CONFIG, b"null"), r"config.json.*object"),
-    "config is a list": (content(CONFIG, b"[]"), r"config.json.*object"),
-    "config is a number": (content(CONFIG, b"3"), r"config.json.*object"),
-    "config is torn": (cut(CONFIG, 30), r"config.json.*JSON"),
-    "config is no text": (content(CONFIG, b"\xff\xfe{}"), r"config.json"),
-    "model_type is a list": (keys(CONFIG, model_type=[]), r"config.json: model_type"),
-    "id2label is a list": (keys(CONFIG, id2label=[]), r"config.json: id2label"),
-    "id2label is a word": (keys(CONFIG, id2label="x"), r"config.json: id2label"),
-    "id2label has a gap": (keys(CONFIG, id2label={"0": "a", "1": "b", "5": "c"}), r"config.json: id2label"),
-    "too few labels": (keys(CONFIG, id2label={"0": "a"}), r"config.json contradicts.*classifier"),
-    "dtype zz": (keys(CONFIG, dtype="zz"), r"config.json: dtype"),
-    "dtype 3": (keys(CONFIG, dtype=3), r"config.json: dtype"),
-    "torch_dtype zz": (keys(CONFIG, torch_dtype="zz"), r"config.json: torch_dtype"),
-    "vocabulary too small": (keys(CONFIG, vocab_size=10), r"config.json contradicts.*word_embeddings"),
-    "no vocabulary": (keys(CONFIG, vocab_size=0), r"config.json: vocab_size"),
-    "vocabulary is a word": (keys(CONFIG, vocab_size="x"), r"config.json: vocab_size"),
-    "layers -1": (keys(CONFIG, num_hidden_layers=-1), r"config.json: num_hidden_layers"),
-    "no layer": (keys(CONFIG, num_hidden_layers=0), r"config.json: num_hidden_layers"),
-    "layers is null": (keys(CONFIG, num_hidden_layers=None), r"config.json: num_hidden_layers"),
-    "a layer fewer": (keys(CONFIG, num_hidden_layers=1), r"no place for.*layer\.1"),
-    "layers more": (keys(CONFIG, num_hidden_layers=5), r"lacks weights.*layer\.2"),
-    "width": (keys(CONFIG, hidden_size=64), r"config.json contradicts"),
-    "no width": (keys(CONFIG, hidden_size=0), r"config.json: hidden_size"),
-    "no head": (keys(CONFIG, num_attention_heads=0), r"config.json: num_attention_heads"),
-    "heads -4": (keys(CONFIG, num_attention_heads=-4), r"config.json: num_attention_heads"),
-    "activation": (keys(CONFIG, hidden_act="zz"), r"config.json: hidden_act"),
-    "activation is null": (keys(CONFIG, hidden_act=None), r"config.json: hidden_act"),
-    "architectures": (keys(CONFIG, architectures=[3]), r"config.json: architectures"),
-    "padding": (keys(CONFIG, pad_token_id=999), r"config.json: pad_token_id"),
-    "epsilon": (keys(CONFIG, layer_norm_eps="x"), r"config.json: layer_norm_eps"),
-    "quantization": (keys(CONFIG, quantization_config=[]), r"config.json: quantization_config"),
-    "an encoder that is a decoder": (keys(CONFIG, is_decoder=True), r"config.json: is_decoder"),
-    "chunks": (keys(CONFIG, chunk_size_feed_forward=7), r"config.json: chunk_size"),
-    "weights are empty": (content(WEIGHTS, b""), r"header"),
-    "weights are torn": (cut(WEIGHTS, 50_000), r"incomplete"),
-    "no weights": (gone(WEIGHTS), r"safetensors"),
-    "weights lack a layer": (weights(lambda w: {k: v for k, v in w.items() if "layer.1" not in k}), r"lacks.*layer\.1"),
-    "weights lack the head": (weights(lambda w: {k: v for k, v in w.items() if "classif" not in k}), r"lacks.*classif"),
-    "weights left over": (weights(lambda w: w | {"bert.encoder.layer.7.x": torch.ones(2)}), r"no place for.*layer\.7"),
+    "config is null": (set_content(CONFIG, b"null"), r"config.json.*object"),
+    "config is a list": (set_content(CONFIG, b"[]"), r"config.json.*object"),
+    "config is a number": (set_content(CONFIG, b"3"), r"config.json.*object"),
+    "config is torn": (truncate_file(CONFIG, 30), r"config.json.*JSON"),
+    "config is no text": (set_content(CONFIG, b"\xff\xfe{}"), r"config.json"),
+    "model_type is a list": (set_keys(CONFIG, model_type=[]), r"config.json: model_type"),
+    "id2label is a list": (set_keys(CONFIG, id2label=[]), r"config.json: id2label"),
+    "id2label is a word": (set_keys(CONFIG, id2label="x"), r"config.json: id2label"),
+    "id2label has a gap": (set_keys(CONFIG, id2label={"0": "a", "1": "b", "5": "c"}), r"config.json: id2label"),
+    "too few labels": (set_keys(CONFIG, id2label={"0": "a"}), r"config.json contradicts.*classifier"),
+    "dtype zz": (set_keys(CONFIG, dtype="zz"), r"config.json: dtype"),
+    "dtype 3": (set_keys(CONFIG, dtype=3), r"config.json: dtype"),
+    "torch_dtype zz": (set_keys(CONFIG, torch_dtype="zz"), r"config.json: torch_dtype"),
+    "vocabulary too small": (set_keys(CONFIG, vocab_size=10), r"config.json contradicts.*word_embeddings"),
+    "no vocabulary": (set_keys(CONFIG, vocab_size=0), r"config.json: vocab_size"),
+    "vocabulary is a word": (set_keys(CONFIG, vocab_size="x"), r"config.json: vocab_size"),
+    "layers -1": (set_keys(CONFIG, num_hidden_layers=-1), r"config.json: num_hidden_layers"),
+    "no layer": (set_keys(CONFIG, num_hidden_layers=0), r"config.json: num_hidden_layers"),
+    "layers is null": (set_keys(CONFIG, num_hidden_layers=None), r"config.json: num_hidden_layers"),
+    "a layer fewer": (set_keys(CONFIG, num_hidden_layers=1), r"no place for.*layer\.1"),
+    "layers more": (set_keys(CONFIG, num_hidden_layers=5), r"lacks weights.*layer\.2"),
+    "width": (set_keys(CONFIG, hidden_size=64), r"config.json contradicts"),
+    "no width": (set_keys(CONFIG, hidden_size=0), r"config.json: hidden_size"),
+    "no head": (set_keys(CONFIG, num_attention_heads=0), r"config.json: num_attention_heads"),
+    "heads -4": (set_keys(CONFIG, num_attention_heads=-4), r"config.json: num_attention_heads"),
+    "activation": (set_keys(CONFIG, hidden_act="zz"), r"config.json: hidden_act"),
+    "activation is null": (set_keys(CONFIG, hidden_act=None), r"config.json: hidden_act"),
+    "architectures": (set_keys(CONFIG, architectures=[3]), r"config.json: architectures"),
+    "padding": (set_keys(CONFIG, pad_token_id=999), r"config.json: pad_token_id"),
+    "epsilon": (set_keys(CONFIG, layer_norm_eps="x"), r"config.json: layer_norm_eps"),
+    "quantization": (set_keys(CONFIG, quantization_config=[]), r"config.json: quantization_config"),
+    "an encoder that is a decoder": (set_keys(CONFIG, is_decoder=True), r"config.json: is_decoder"),
+    "chunks": (set_keys(CONFIG, chunk_size_feed_forward=7), r"config.json: chunk_size"),
+    "weights are empty": (set_content(WEIGHTS, b""), r"header"),
+    "weights are torn": (truncate_file(WEIGHTS, 50_000), r"incomplete"),
+    "no weights": (remove_files(WEIGHTS), r"safetensors"),
+    "weights lack a layer": (
+        change_weights(lambda w: {k: v for k, v in w.items() if "layer.1" not in k}),
+        r"lacks.*layer\.1",
+    ),
+    "weights lack the head": (
+        change_weights(lambda w: {k: v for k, v in w.items() if "classif" not in k}),
+        r"lacks.*classif",
+    ),
+    "weights left over": (
+        change_weights(lambda w: w | {"bert.encoder.layer.7.x": torch.ones(2)}),
+        r"no place for.*layer\.7",
+    ),
     "weights of another size": (
-        weights(lambda w: w | {"classifier.weight": torch.ones(3, 5)}),
+        change_weights(lambda w: w | {"classifier.weight": torch.ones(3, 5)}),
         r"contradicts.*classif",
     ),
     "NaN where fused attention hides it": (
-        weights(lambda w: {k: v * torch.nan if "query" in k else v for k, v in w.items()}),
+        change_weights(lambda w: {k: v * torch.nan if "query" in k else v for k, v in w.items()}),
         r"query.*NaN",
     ),
-    "whole numbers": (weights(lambda w: {k: v.int() for k, v in w.items()}), r"model.safetensors.*whole numbers"),
-    "index is null": (both(gone(WEIGHTS), content(INDEX, b"null")), r"index.json"),
-    "index of nothing": (both(gone(WEIGHTS), content(INDEX, b'{"weight_map": null}')), r"could be loaded"),
-    "tokenizer is null": (content(TOKENIZER, b"null"), r"tokenizer.json"),
-    "tokenizer is {}": (content(TOKENIZER, b"{}"), r"no tokenizer"),
-    "tokenizer is []": (content(TOKENIZER, b"[]"), r"tokenizer.json"),
-    "tokenizer is torn": (cut(TOKENIZER, 500), r"tokenizer.json"),
-    "tokenizer's options are null": (content(OPTIONS, b"null"), r"tokenizer_config.json"),
-    "tokenizer's class": (keys(OPTIONS, tokenizer_class=3), r"tokenizer_config.json: tokenizer_class"),
-    "tokenizer's length is a word": (keys(OPTIONS, model_max_length="x"), r"tokenizer_config.json: model_max_length"),
-    "tokenizer's length": (keys(OPTIONS, model_max_length=0), r"model_max_length 0"),
-    "tokenizer's padding token": (keys(OPTIONS, pad_token=[]), r"no tokenizer.*pad_token"),
-    "no tokenizer.json": (gone(TOKENIZER), r"no tokenizer"),
-    "no vocabulary at all": (both(gone(TOKENIZER), keys(OPTIONS, tokenizer_class="BertTokenizer")), r"knows no word"),
-    "letters without words": (few_words, r"not whole"),
-    "more words than embeddings": (one_word_more, r"'zebra' with id 5000.*300"),
+    "whole numbers": (
+        change_weights(lambda w: {k: v.int() for k, v in w.items()}),
+        r"model.safetensors.*whole numbers",
+    ),
+    "index is null": (apply_all(remove_files(WEIGHTS), set_content(INDEX, b"null")), r"index.json"),
+    "index of nothing": (
+        apply_all(remove_files(WEIGHTS), set_content(INDEX, b'{"weight_map": null}')),
+        r"could be loaded",
+    ),
+    "tokenizer is null": (set_content(TOKENIZER, b"null"), r"tokenizer.json"),
+    "tokenizer is {}": (set_content(TOKENIZER, b"{}"), r"no tokenizer"),
+    "tokenizer is []": (set_content(TOKENIZER, b"[]"), r"tokenizer.json"),
+    "tokenizer is torn": (truncate_file(TOKENIZER, 500), r"tokenizer.json"),
+    "tokenizer's options are null": (set_content(OPTIONS, b"null"), r"tokenizer_config.json"),
+    "tokenizer's class": (set_keys(OPTIONS, tokenizer_class=3), r"tokenizer_config.json: tokenizer_class"),
+    "tokenizer's length is a word": (
+        set_keys(OPTIONS, model_max_length="x"),
+        r"tokenizer_config.json: model_max_length",
+    ),
+    "tokenizer's length": (set_keys(OPTIONS, model_max_length=0), r"model_max_length 0"),
+    "tokenizer's padding token": (set_keys(OPTIONS, pad_token=[]), r"no tokenizer.*pad_token"),
+    "no tokenizer.json": (remove_files(TOKENIZER), r"no tokenizer"),
+    "no vocabulary at all": (
+        apply_all(remove_files(TOKENIZER), set_keys(OPTIONS, tokenizer_class="BertTokenizer")),
+        r"knows no word",
+    ),
+    "letters without words": (shrink_vocabulary, r"not whole"),
+    "more words than embeddings": (add_word, r"'zebra' with id 5000.*300"),
 }
 
 
@@ -200,7 +221,7 @@ def test_what_is_asked_for_is_explained_all_the_same(folder, name):
 
 def test_weights_of_pretraining_heads_are_no_contradiction(folder):
     extra = {"cls.predictions.bias": torch.ones(3), "bert.embeddings.position_ids": torch.arange(130)}
-    weights(lambda w: w | extra)(folder)
+    change_weights(lambda w: w | extra)(folder)
     exegete.load(folder, device="cpu")
 
 

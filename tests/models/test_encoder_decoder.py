@@ -26,7 +26,7 @@ ROW = {
 
 @torch.no_grad()
 def step_by_step(model, prompt, response):
-    """log p and logit of each token, each from a pass of its own over nothing but what is before it."""
+    """Return the log-probability and the logit of each token, each from a pass over the tokens before it."""
     found = []
     for count, token in enumerate(response):
         decoder = torch.tensor([[*model.decoder_start_ids, *response[:count]]])

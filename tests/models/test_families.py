@@ -1,4 +1,4 @@
-"""Families without a record: gradients, attention and perturbation are theirs all the same."""
+"""Families without a record have correct gradients, attention and perturbation all the same."""
 
 from __future__ import annotations
 

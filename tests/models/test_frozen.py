@@ -20,11 +20,11 @@ RULES = [
 ]
 
 
-def hooks(model: nn.Module) -> int:
+def count_hooks(model: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
-def from_start(model, batch, factors, start):
+def run_from_start(model, batch, factors, start):
     """Logits of the network held at recorded factors, with `start` in place of what enters the first layer."""
     with (
         apply_backward_rules(model.model, factors.make_replay()),
@@ -56,9 +56,9 @@ def test_held_at_its_factors_the_network_is_affine(family):
     ):
         logits = model(batch, capture=CAPTURE).logits
     with torch.no_grad():
-        torch.testing.assert_close(from_start(model, batch, factors, inputs[0]), logits, rtol=0, atol=1e-10)
+        torch.testing.assert_close(run_from_start(model, batch, factors, inputs[0]), logits, rtol=0, atol=1e-10)
         other = torch.randn_like(inputs[0])
-        ends = [from_start(model, batch, factors, x) for x in (inputs[0], other, 3 * inputs[0] - 2 * other)]
+        ends = [run_from_start(model, batch, factors, x) for x in (inputs[0], other, 3 * inputs[0] - 2 * other)]
     torch.testing.assert_close(3 * ends[0] - 2 * ends[1], ends[2], rtol=0, atol=1e-9)
 
 
@@ -67,7 +67,7 @@ def test_held_at_its_factors_the_network_is_affine(family):
 def test_nothing_is_left_on_the_model_after_an_error(family, rules):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
-    before = (hooks(model.model), model.config._attn_implementation, model(batch).logits)
+    before = (count_hooks(model.model), model.config._attn_implementation, model(batch).logits)
 
     def fail(call, value):
         if call == 1:
@@ -80,7 +80,7 @@ def test_nothing_is_left_on_the_model_after_an_error(family, rules):
         intercept_inputs(get_layers(model.model), fail),
     ):
         model(batch, capture=CAPTURE)
-    assert hooks(model.model) == before[0]
+    assert count_hooks(model.model) == before[0]
     assert model.config._attn_implementation == before[1]
     torch.testing.assert_close(model(batch).logits, before[2], rtol=0, atol=0)
     assert torch.zeros(2).softmax(0).tolist() == [0.5, 0.5]
@@ -103,4 +103,4 @@ def test_inputs_are_kept_in_the_order_of_the_calls_and_can_be_changed():
         end = second(middle)
     torch.testing.assert_close(seen, [x, 2 * middle])
     torch.testing.assert_close(end, second(2 * middle))
-    assert hooks(nn.Sequential(first, second)) == 0
+    assert count_hooks(nn.Sequential(first, second)) == 0

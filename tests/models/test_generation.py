@@ -18,7 +18,7 @@ def generating(family="llama", dtype=torch.float64):
 
 
 def padded_right(prompts, responses):
-    """The same examples from ids, with padding behind them."""
+    """Return the examples as a batch that is padded on the right."""
     rows = [torch.tensor(asked + said) for asked, said in zip(prompts, responses, strict=True)]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     step = torch.arange(ids.shape[1])
@@ -28,7 +28,7 @@ def padded_right(prompts, responses):
 
 @torch.no_grad()
 def step_by_step(model, prompt, response):
-    """log p and logit of each token, each from a pass of its own over nothing but what is before it."""
+    """Return the log-probability and the logit of each token, each from a pass over the tokens before it."""
     found = []
     for count, token in enumerate(response):
         logits = model.model(torch.tensor([prompt + response[:count]])).logits[0, -1]

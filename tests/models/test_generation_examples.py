@@ -18,14 +18,14 @@ WHOLE = (
 )
 
 
-def visible(prompt):
+def list_visible_parts(prompt):
     return list(zip(prompt.names, prompt.texts, strict=True))
 
 
 def test_only_what_the_user_asks_last_is_visible_and_sources_apart():
     prompt = parse_prompt(CHAT, tokenizer())
     assert prompt.template.fill(prompt.texts)[0] == WHOLE
-    assert visible(prompt) == [
+    assert list_visible_parts(prompt) == [
         ("doc 1", "a moving film about a small town"),
         ("doc 2", "two women are holding packages ."),
         ("user", "what is small ?"),
@@ -43,9 +43,9 @@ def test_earlier_messages_on_request_and_tools_answers():
         {"role": "user", "content": "is it sad", "explain": False},
     ]
     prompt = parse_prompt({"messages": messages}, tokenizer())
-    assert visible(prompt) == [("system", "it is long")]
+    assert list_visible_parts(prompt) == [("system", "it is long")]
     prompt = parse_prompt({"messages": messages[:4]}, tokenizer())
-    assert visible(prompt) == [("system", "it is long"), ("user", "the plot"), ("tool", "a film")]
+    assert list_visible_parts(prompt) == [("system", "it is long"), ("user", "the plot"), ("tool", "a film")]
 
 
 @pytest.mark.parametrize(

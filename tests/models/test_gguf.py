@@ -18,7 +18,7 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def byte_tokenizer():
-    """A byte-level BPE tokenizer without merges but one, as GGUF files of GPT-2's kind store it."""
+    """Return the tokens and merges of a byte-level BPE tokenizer with one merge, as GGUF files of GPT-2's kind have."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = ["<|endoftext|>", *alphabet, "th"]
     tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, [("t", "h")]))

@@ -1,4 +1,4 @@
-"""A dataset's labels in a model's numbering: by name, else by number, never by the place in a list of some."""
+"""A dataset's labels in a model's numbering: by name, else by number, never by the position in a list."""
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value

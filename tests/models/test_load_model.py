@@ -1,4 +1,4 @@
-"""load(): saved folders of every head, models, and folders that something is wrong with."""
+"""exegete.load() with saved folders of every head, with models, and with damaged folders."""
 
 import json
 
@@ -13,7 +13,7 @@ from exegete import Batch, ExegeteError, ExplainedModel
 from small import PAIRS, uneven
 
 
-def saved(folder, family="bert", head="SequenceClassification", with_processor=True, **changes):
+def save_model(folder, family="bert", head="SequenceClassification", with_processor=True, **changes):
     if head == "QuestionAnswering":
         changes = {"num_labels": 2} | changes
     model = families.tiny(family, head, **changes)
@@ -36,7 +36,7 @@ def saved(folder, family="bert", head="SequenceClassification", with_processor=T
     ],
 )
 def test_a_saved_folder(tmp_path, family, head, changes, task):
-    original = saved(tmp_path, family, head, **changes)
+    original = save_model(tmp_path, family, head, **changes)
     model = exegete.load(tmp_path, device="cpu")
     assert model.task.name == task
     assert model.modality == ("image" if family == "vit" else "text")
@@ -58,14 +58,14 @@ def test_a_model_stays_where_and_as_it_is(tmp_path):
     for argument in ({"device": "cpu"}, {"dtype": "float64"}):
         with pytest.raises(ExegeteError, match="already loaded"):
             exegete.load(model, **argument)
-    saved(tmp_path)
+    save_model(tmp_path)
     beside = type(model).from_pretrained(tmp_path)
     assert exegete.load(beside).tokenizer is not None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", torch.float64])
 def test_dtype(tmp_path, dtype):
-    saved(tmp_path)
+    save_model(tmp_path)
     expected = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     assert exegete.load(tmp_path, device="cpu", dtype=dtype).dtype == expected
 
@@ -80,20 +80,20 @@ def test_dtype(tmp_path, dtype):
     ],
 )
 def test_no_such_device_or_type(tmp_path, argument, message):
-    saved(tmp_path)
+    save_model(tmp_path)
     with pytest.raises(ExegeteError, match=message):
         exegete.load(tmp_path, **argument)
 
 
 def test_without_a_tokenizer_ids_still_work(tmp_path):
-    saved(tmp_path, with_processor=False)
+    save_model(tmp_path, with_processor=False)
     model = exegete.load(tmp_path, device="cpu")
     assert model.processing_class is None
     assert model.predict(Batch.from_ids(torch.tensor([[5, 6]]))).shape == (1,)
     with pytest.raises(ExegeteError, match="without a tokenizer"):
         model.encode(["small"])
     pictures = tmp_path / "pictures"
-    saved(pictures, "vit", with_processor=False)
+    save_model(pictures, "vit", with_processor=False)
     with pytest.raises(ExegeteError, match="image processor"):
         exegete.load(pictures, device="cpu").encode(uneven("vit"))
 
@@ -112,7 +112,7 @@ def test_a_missing_path_is_never_looked_up_elsewhere(tmp_path, monkeypatch):
 
 def test_a_folder_at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    saved(tmp_path / "model")
+    save_model(tmp_path / "model")
     assert exegete.load("~/model", device="cpu").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     with pytest.raises(ExegeteError, match="there is no model at"):
         exegete.load("~/other")
@@ -121,7 +121,7 @@ def test_a_folder_at_home(tmp_path, monkeypatch):
 def test_an_empty_folder_and_a_folder_without_weights(tmp_path):
     with pytest.raises(ExegeteError, match="no model could be loaded"):
         exegete.load(tmp_path)
-    saved(tmp_path)
+    save_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ExegeteError, match="weights"):
         exegete.load(tmp_path)
@@ -129,7 +129,7 @@ def test_an_empty_folder_and_a_folder_without_weights(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 100, None], ids=["empty", "zeros", "half"])
 def test_broken_weights(tmp_path, damage):
-    saved(tmp_path)
+    save_model(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000] if damage is None else damage)
     with pytest.raises(ExegeteError, match="weights"):
@@ -138,7 +138,7 @@ def test_broken_weights(tmp_path, damage):
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"model_type": "not known"}'])
 def test_a_broken_configuration(tmp_path, text):
-    saved(tmp_path)
+    save_model(tmp_path)
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ExegeteError, match=r"no model could be loaded|config.json is no JSON"):
         exegete.load(tmp_path)
@@ -146,7 +146,7 @@ def test_a_broken_configuration(tmp_path, text):
 
 @pytest.mark.parametrize("head", ["NextSentencePrediction"])
 def test_a_head_that_cannot_be_explained(tmp_path, head):
-    model = saved(tmp_path, head=head)
+    model = save_model(tmp_path, head=head)
     with pytest.raises(ExegeteError, match="head is not explained"):
         exegete.load(tmp_path)
     with pytest.raises(ExegeteError, match="no head to explain"):
@@ -162,7 +162,7 @@ def test_an_encoder_with_a_decoder_is_refused():
 
 
 def test_missing_weights_of_the_head(tmp_path):
-    saved(tmp_path)
+    save_model(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     kept = {name: value for name, value in weights.items() if not name.startswith("classifier")}
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -171,7 +171,7 @@ def test_missing_weights_of_the_head(tmp_path):
 
 
 def test_a_classifier_loaded_as_a_language_model_is_named_and_not_called_incomplete(tmp_path):
-    saved(tmp_path, "gpt2")
+    save_model(tmp_path, "gpt2")
     with pytest.raises(
         ExegeteError, match=r"a classifier, .* without --task generation \(task='generation'\)"
     ) as error:
@@ -182,7 +182,7 @@ def test_a_classifier_loaded_as_a_language_model_is_named_and_not_called_incompl
 
 
 def test_weights_of_another_shape(tmp_path):
-    saved(tmp_path)
+    save_model(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["intermediate_size"] = 64
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -223,6 +223,6 @@ def test_a_model_that_answers_with_tuples_by_default():
 
 
 def test_a_model_says_what_it_is(tmp_path):
-    saved(tmp_path, id2label={0: "bad", 1: "fair", 2: "good"})
+    save_model(tmp_path, id2label={0: "bad", 1: "fair", 2: "good"})
     shown = repr(exegete.load(tmp_path, device="cpu"))
     assert shown == f"ExplainedModel({tmp_path}: classification; bad, fair, good; bert; up to 130 tokens; cpu)"

@@ -18,14 +18,14 @@ EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def masks(batch, count=5, seed=0):
-    """Random keep-masks, then everything, nothing, and the first again."""
+    """Return random keep-masks, then one of ones, one of zeros, and the first again."""
     generator = torch.Generator().manual_seed(seed)
     random = torch.rand((count, *batch.content.shape), generator=generator) < 0.6
     return torch.cat([random, torch.ones_like(random[:1]), torch.zeros_like(random[:1]), random[:1]])
 
 
 def ask(model, **inputs):
-    """Plain transformers, without any of our machinery."""
+    """Return the answer of plain transformers, without exegete's code."""
     output = model.model(**inputs)
     if model.task.name == "span":
         return torch.stack([output.start_logits[0], output.end_logits[0]]).softmax(-1)
@@ -33,7 +33,7 @@ def ask(model, **inputs):
 
 
 def inputs_at(model, batch, row, positions):
-    """Ids and types of one example at these positions; one mask token when there is none."""
+    """Return ids and types of one example at these positions, or one mask token if there are no positions."""
     names = [name for name in ("input_ids", "token_type_ids") if name in batch.inputs]
     if not len(positions):
         first = batch.attended[row].long().argmax()
@@ -42,8 +42,8 @@ def inputs_at(model, batch, row, positions):
     return {name: batch.inputs[name][row, positions][None] for name in names}
 
 
-def removed(model, batch, row, keep):
-    """The answer to one example without what is not kept; spans in the batch's own coordinates."""
+def remove_by_hand(model, batch, row, keep):
+    """Return the answer to one example without the positions that are not kept; spans in the batch's coordinates."""
     positions = ((keep | ~batch.content[row]) & batch.attended[row]).nonzero().flatten()
     answer = ask(model, **inputs_at(model, batch, row, positions))
     if model.task.name != "span":
@@ -54,8 +54,8 @@ def removed(model, batch, row, keep):
     return grid
 
 
-def replaced(model, batch, row, keep, how):
-    """The answer to one example with another embedding at what is not kept, put there by the embedding layer itself."""
+def replace_by_hand(model, batch, row, keep, how):
+    """Return the answer to one example if the embedding layer gives another embedding where `keep` is false."""
     real = batch.attended[row]
     inputs = inputs_at(model, batch, row, real.nonzero().flatten())
     gone = (batch.content[row] & ~keep)[real]
@@ -75,7 +75,9 @@ def replaced(model, batch, row, keep, how):
 def by_hand(model, batch, keep, how):
     rows = [
         [
-            removed(model, batch, row, mask[row]) if how == "remove" else replaced(model, batch, row, mask[row], how)
+            remove_by_hand(model, batch, row, mask[row])
+            if how == "remove"
+            else replace_by_hand(model, batch, row, mask[row], how)
             for row in range(len(batch))
         ]
         for mask in keep
@@ -84,8 +86,8 @@ def by_hand(model, batch, keep, how):
 
 
 @contextmanager
-def counted(model):
-    """Counts forward passes and the sequences and tokens in each."""
+def count_passes(model):
+    """Record the numbers of sequences and tokens of each forward pass inside the block."""
     seen = []
     hook = model.model.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(next(v.shape for k, v in kwargs.items() if k != "use_cache")),
@@ -292,7 +294,7 @@ def test_memory_answers_the_same_and_asks_once(family, head, how):
     expected = model.predict_perturbed(batch, keep, how)
     with model.cache_perturbed():
         first = model.predict_perturbed(batch, keep, how)
-        with counted(model) as passes:
+        with count_passes(model) as passes:
             again = model.predict_perturbed(batch, keep.flip(0), how).flip(0)
             shorter, columns = alone(model, batch, len(examples) - 1)
             part = model.predict_perturbed(shorter, keep[:, -1:, columns], how)
@@ -346,11 +348,11 @@ def test_equal_inputs_are_run_once():
     same = batch.word_of[0]
     keep[1, 0, same == 0] = False
     keep[2, 0, same == 2] = False
-    with counted(model) as passes:
+    with count_passes(model) as passes:
         answers = model.predict_perturbed(batch, keep)
     assert sum(shape[0] for shape in passes) == 4, "two texts, and two orders of three words"
     assert torch.equal(answers[0, 1], answers[0, 2])
-    with counted(model) as passes:
+    with count_passes(model) as passes:
         model.predict_perturbed(batch, keep, "mask")
     assert sum(shape[0] for shape in passes) == 4
 
@@ -363,12 +365,12 @@ def test_passes_hold_at_most_so_many_tokens(how, monkeypatch):
     keep = masks(batch, 12)
     whole = model.predict_perturbed(batch, keep, how)
     monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 30)
-    with counted(model) as passes:
+    with count_passes(model) as passes:
         torch.testing.assert_close(model.predict_perturbed(batch, keep, how), whole, **EXACT)
     assert len(passes) > 5
     assert all(rows * length <= 30 for rows, length in passes)
     monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 1)
-    with counted(model) as passes:
+    with count_passes(model) as passes:
         torch.testing.assert_close(model.predict_perturbed(batch, keep, how), whole, **EXACT)
     assert {rows for rows, _ in passes} == {1}
 

@@ -20,7 +20,7 @@ def versions_of(*texts, response=2):
     return [PerturbedText(torch.tensor(text), response) for text in texts]
 
 
-def alone(model, version):
+def run_alone(model, version):
     """The log-probability and the logit of each response token, from a plain pass."""
     ids, count = version.ids, version.response
     logits = model.model(ids[None]).logits[0, -count - 1 : -1]
@@ -48,7 +48,7 @@ def test_a_tree_answers_as_each_version_alone(family):
     assert count_tokens(versions, branches) < 0.8 * sum(len(version.ids) for version in versions)
     for budget in (30, 1000):
         for version, found in zip(versions, run_prefix_tree(model, versions, budget), strict=True):
-            torch.testing.assert_close(found, alone(model, version), **close)
+            torch.testing.assert_close(found, run_alone(model, version), **close)
 
 
 def test_every_shared_token_is_read_once():

@@ -39,7 +39,7 @@ def model(request):
 
 
 def by_hand(model, text):
-    """One unpadded forward pass on the prompt as it would be typed."""
+    """Return the probabilities of the labels from one unpadded forward pass on the prompt as it would be typed."""
     prompt = (
         f"Is the review good ?\n\nText:a joy {{really}}\nLabel:P\n\nText:two dull hours\nLabel:N\n\nText:{text}\nLabel:"
     )
@@ -193,8 +193,8 @@ def test_an_encoder_cannot_be_prompted():
         PromptedModel(tiny("bert"), processor("bert"), TEMPLATE, LABELS)
 
 
-def trained_adapter(model, folder, ids, modules_to_save=None):
-    """An adapter that two optimizer steps with PEFT have changed."""
+def train_adapter(model, folder, ids, modules_to_save=None):
+    """Train an adapter with PEFT for two optimizer steps, save it, and return the model."""
     from peft import LoraConfig, get_peft_model
 
     task = "SEQ_CLS" if modules_to_save else "CAUSAL_LM"
@@ -219,7 +219,7 @@ def test_a_trained_adapter_changes_the_answer_and_loads_by_its_folder(tmp_path):
     batch = plain.encode(SENTENCES[:3])
     before = plain.probabilities(batch)
     base = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    trained = trained_adapter(base, tmp_path / "adapter", batch.inputs["input_ids"])
+    trained = train_adapter(base, tmp_path / "adapter", batch.inputs["input_ids"])
     loaded = exegete.load(tmp_path / "adapter", **prompt)
     after = loaded.probabilities(batch)
     assert (after - before).abs().max() > 1e-3
@@ -236,7 +236,7 @@ def test_an_adapter_of_a_classifier_brings_its_head(tmp_path):
     causal("llama").save_pretrained(tmp_path / "base")
     tokenizer("gpt2").save_pretrained(tmp_path / "base")
     base = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", pad_token_id=0)
-    trained = trained_adapter(base, tmp_path / "adapter", torch.tensor([[5, 6, 7]]), ["score"])
+    trained = train_adapter(base, tmp_path / "adapter", torch.tensor([[5, 6, 7]]), ["score"])
     loaded = exegete.load(tmp_path / "adapter", device="cpu")
     batch = loaded.encode(SENTENCES[:2])
     expected = exegete.load(trained, tokenizer("gpt2")).probabilities(batch)

@@ -1,4 +1,4 @@
-"""Models whose linear layers have their weights in 8 or 4 bits; what that does to each method: test_half_precision."""
+"""Models with linear layers in 8 or 4 bits; test_half_precision has the effect on each method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that share a model get the numbers that they get one after the other."""
+"""Threads that share a model get the same numbers as one after the other."""
 
 import random
 import threading
@@ -24,11 +24,11 @@ PAIRINGS = [
     ("deep_lift", "globenc"),
 ]
 CALLS = 25
-"""Of each of two threads: fifty a pairing."""
+"""Calls in each of two threads: fifty for each pairing."""
 
 
-def together(*jobs):
-    """Results of functions that run at a time, each in a thread of its own."""
+def run_together(*jobs):
+    """Return the results of functions that run at the same time, each in its own thread."""
     start = threading.Barrier(len(jobs))
 
     def run(job):
@@ -39,7 +39,7 @@ def together(*jobs):
         return [each.result() for each in [pool.submit(run, job) for job in jobs]]
 
 
-def repeated(method, model, batch, calls=CALLS):
+def repeat_attribution(method, model, batch, calls=CALLS):
     return [made(method).attribute(model, batch).detach() for _ in range(calls)]
 
 
@@ -50,8 +50,8 @@ def test_two_methods_at_a_time_say_what_each_says_alone(pairing):
     batch = model.encode(uneven("bert", 2))
     alone = [made(method).attribute(model, batch).detach() for method in pairing]
     before = snapshot(model)
-    found = together(
-        *(lambda m=m, on=on: repeated(m, on, batch) for m, on in zip(pairing, (model, other), strict=True))
+    found = run_together(
+        *(lambda m=m, on=on: repeat_attribution(m, on, batch) for m, on in zip(pairing, (model, other), strict=True))
     )
     for scores, expected in zip(found, alone, strict=True):
         assert all(torch.equal(each, expected) for each in scores)
@@ -66,7 +66,7 @@ def test_texts_are_encoded_while_a_decoder_is_read():
     def encode():
         return [model.encode(texts).inputs["input_ids"] for _ in range(200)]
 
-    ids, _ = together(encode, lambda: repeated("occlusion", model, batch, 40))
+    ids, _ = run_together(encode, lambda: repeat_attribution("occlusion", model, batch, 40))
     assert all(torch.equal(each, batch.inputs["input_ids"]) for each in ids)
 
 
@@ -76,7 +76,9 @@ def test_spans_of_one_tokenizer_in_several_threads():
     two.requested_max_length = 20
     expected = [model.encode(PAIRS).inputs["input_ids"] for model in (one, two)]
     for _ in range(3):
-        found = together(*(lambda m=m: [m.encode(PAIRS).inputs["input_ids"] for _ in range(60)] for m in (one, two)))
+        found = run_together(
+            *(lambda m=m: [m.encode(PAIRS).inputs["input_ids"] for _ in range(60)] for m in (one, two))
+        )
         for ids, right in zip(found, expected, strict=True):
             assert all(torch.equal(each, right) for each in ids)
 
@@ -92,10 +94,10 @@ def test_two_models_that_seed_or_switch_for_the_process(family):
     flags = torch.backends.cuda.flash_sdp_enabled()
     before = [snapshot(model) for model in models]
     jobs = [
-        lambda name=name, m=m, b=b: repeated(name, m, b, 15)
+        lambda name=name, m=m, b=b: repeat_attribution(name, m, b, 15)
         for name, m, b in zip(methods, models, batches, strict=True)
     ]
-    for scores, expected in zip(together(*jobs), alone, strict=True):
+    for scores, expected in zip(run_together(*jobs), alone, strict=True):
         assert all(torch.equal(each, expected) for each in scores)
     assert [snapshot(model) for model in models] == before
     assert torch.backends.cuda.flash_sdp_enabled() == flags
@@ -107,13 +109,13 @@ def test_random_states_come_back_when_blocks_overlap():
     before = snapshot(models[0])
     inside, leave = threading.Event(), threading.Event()
 
-    def long():
+    def run_first():
         with models[0].evaluation_mode():
             torch.rand(3)
             inside.set()
             leave.wait(5)
 
-    def late():
+    def run_second():
         inside.wait(5)
         with models[1].evaluation_mode():
             torch.rand(2), np.random.rand(2)  # noqa: NPY002
@@ -121,7 +123,7 @@ def test_random_states_come_back_when_blocks_overlap():
             time.sleep(0.05)
             torch.rand(1)
 
-    together(long, late)
+    run_together(run_first, run_second)
     after = snapshot(models[0])
     assert (after["torch"], after["numpy"]) == (before["torch"], before["numpy"])
 
@@ -130,7 +132,9 @@ def test_two_models_do_not_wait_for_each_other():
     one, two = small("bert"), small("bert")
     with one.lock():
         done = []
-        thread = threading.Thread(target=lambda: done.append(repeated("occlusion", two, two.encode(["a film"]), 1)))
+        thread = threading.Thread(
+            target=lambda: done.append(repeat_attribution("occlusion", two, two.encode(["a film"]), 1))
+        )
         thread.start()
         thread.join(20)
         assert done
@@ -164,13 +168,13 @@ def test_what_is_remembered_is_one_thread_s():
     batch = model.encode(uneven("bert", 2))
     keep = torch.ones((1, *batch.content.shape), dtype=torch.bool)
 
-    def remembering():
+    def use_cache():
         for _ in range(30):
             with model.cache_perturbed():
                 model.predict_perturbed(batch, keep)
                 time.sleep(random.random() / 1000)
 
-    together(remembering, remembering, remembering)
+    run_together(use_cache, use_cache, use_cache)
     assert model.perturbation_cache is None
 
 
@@ -183,7 +187,7 @@ def test_an_exception_or_interrupt_gives_the_lock_back():
 
     with model.model.base_model.register_forward_hook(interrupt), pytest.raises(KeyboardInterrupt):
         made("occlusion").attribute(model, batch)
-    (prediction,) = together(lambda: model.predict(batch))
+    (prediction,) = run_together(lambda: model.predict(batch))
     assert prediction.shape == (1,)
 
 
@@ -206,7 +210,7 @@ def test_passes_with_and_without_capture_at_a_time():
     batch = model.encode(uneven("bert", 2))
     plain, captured = model(batch).logits, model(batch, capture=Capture(attentions=True)).logits
     with torch.no_grad():
-        found = together(
+        found = run_together(
             lambda: [model(batch).logits for _ in range(100)],
             lambda: [model(batch, capture=Capture(attentions=True)).logits for _ in range(100)],
         )

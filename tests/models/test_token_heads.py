@@ -1,4 +1,4 @@
-"""Tags of stretches of text and words for masks: against removal by hand, captum, and the model's own numbers."""
+"""Tags of spans of text and words for masks, against removal by hand, captum, and the model's own numbers."""
 
 from __future__ import annotations
 
@@ -208,12 +208,14 @@ def test_a_word_that_is_no_single_token_is_told(filler):
 
 @pytest.mark.parametrize("head", ["NextSentencePrediction", "PreTraining"])
 def test_heads_that_are_not_explained_say_what_to_take(head, tmp_path):
-    families.tiny("bert", head).save_pretrained(tmp_path) if head != "PreTraining" else _pretraining(tmp_path)
+    families.tiny("bert", head).save_pretrained(tmp_path) if head != "PreTraining" else _save_pretraining_model(
+        tmp_path
+    )
     with pytest.raises(ExegeteError, match="whose head is not explained: "):
         exegete.load(tmp_path)
 
 
-def _pretraining(folder):
+def _save_pretraining_model(folder):
     from transformers import BertForPreTraining
 
     BertForPreTraining(families.tiny("bert").config).save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""What people hand over is taken, or refused in a sentence."""
+"""Inputs that users hand over are accepted, or refused in one sentence."""
 
 import numpy as np
 import pytest

@@ -8,7 +8,7 @@ from exegete.objectives import StepContext
 
 
 def along_directions(module, batch, layers=2, value="value"):
-    """The terms as a function of steps along three random directions in the weights of three layers."""
+    """Return the terms as a function of steps along three random directions in the weights of three layers."""
     prefix = "explained.model.bert."
     names = [
         f"{prefix}embeddings.word_embeddings.weight",

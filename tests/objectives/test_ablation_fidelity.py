@@ -1,4 +1,4 @@
-"""Citations against ablations: brute force, finite differences, kept answers; and how far a model is from its start."""
+"""Citations against ablations (brute force, finite differences, kept answers), and divergence from the start model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from exegete.training.loop.training_module import TrainingModule
 SOURCES = [[-1] + [0] * 3 + [1] * 2 + [2] * 4, [-1] + [0] * 2 + [1] * 5 + [2]]
 
 
-def saying(family="llama"):
-    """A language model and two prompts of three sources with responses of three tokens and two."""
+def make_model_and_batch(family="llama"):
+    """Return a language model and two prompts of three sources, with responses of three tokens and two."""
     model = causal(family)
     decomposable.replace_rms_norms(model.model)
     prompts = [[5 + (7 * i + j) % 40 for i in range(len(row))] for j, row in enumerate(SOURCES)]
@@ -41,7 +41,7 @@ def term(model, made, batch, context=FIRST):
 
 @pytest.mark.parametrize("method", ["input_x_gradient", "decompx_linear?output=logit"])
 def test_it_is_the_correlation_of_sums_and_answers(method):
-    model, batch = saying()
+    model, batch = make_model_and_batch()
     made, context = AblationFidelity(explainer(method), masks=6, granularity="source"), StepContext(seed=3, number=5)
     found, target = [], model.resolve_target(batch)
     scores = made.explainer.attribute(model, batch, target).detach()
@@ -65,7 +65,7 @@ def test_it_is_the_correlation_of_sums_and_answers(method):
 @pytest.mark.parametrize("method", ["input_x_gradient", "decompx_linear", "attention_to_source"])
 def test_the_gradient_of_generated_text_is_the_derivative_through_the_citation(method):
     """Answers are kept over the steps, so that only the citation moves."""
-    model, batch = saying()
+    model, batch = make_model_and_batch()
     learned = AttentionToSource.for_model(model).double() if method == "attention_to_source" else None
     made = AblationFidelity(learned or explainer(method), lifetime=1, granularity="source")
     assert_derivative(TrainingModule(model, [made]).eval(), batch)
@@ -96,7 +96,7 @@ def assert_derivative(module, batch):
 
 
 def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypatch):
-    model, batch = saying()
+    model, batch = make_model_and_batch()
     made, asked = AblationFidelity(lifetime=2, granularity="source"), []
     evaluate = ContextCite.evaluate_masks
     monkeypatch.setattr(ContextCite, "evaluate_masks", lambda *args: asked.append(1) or evaluate(*args))
@@ -109,7 +109,7 @@ def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypat
 
 
 def test_every_fourth_step_counts_four_times_and_evaluation_once():
-    model, batch = saying()
+    model, batch = make_model_and_batch()
     each, fourth = AblationFidelity(granularity="source"), AblationFidelity(granularity="source", interval=4)
     found = [float(term(model, fourth, batch, StepContext(number=number))) for number in range(5)]
     assert found[1:4] == [0.0] * 3
@@ -149,7 +149,7 @@ def test_what_cannot_be_trained_is_refused():
 
 
 def test_divergence_from_the_start_is_that_of_the_whole_vocabulary():
-    model, batch = saying()
+    model, batch = make_model_and_batch()
     module = TrainingModule(model, [KlToOriginal()]).eval()
     assert float(module(batch, StepContext())["terms"]) == pytest.approx(0, abs=1e-12)
     before = [torch.nn.functional.log_softmax(_logits(model, batch, row), -1) for row in range(2)]
@@ -165,7 +165,7 @@ def test_divergence_from_the_start_is_that_of_the_whole_vocabulary():
 
 
 def _logits(model, batch, row):
-    """[r, V] Where the tokens of a response are predicted, by the Hugging Face model alone."""
+    """Return the logits [r, V] that predict the tokens of a response, from the Hugging Face model alone."""
     ids = batch.inputs["input_ids"][row][batch.attended[row]]
     count = int(batch.response[row].sum())
     with torch.no_grad():
@@ -190,7 +190,7 @@ def test_a_model_with_adapters_is_compared_with_itself_without_them():
 
 
 def test_a_response_costs_what_the_language_model_says_it_does():
-    model, batch = saying()
+    model, batch = make_model_and_batch()
     losses, counted = task_losses(model, batch, model(batch).logits)
     assert counted.all()
     for row in range(2):

@@ -1,4 +1,4 @@
-"""Criteria on explanations: hand examples, loops, margins, gradients, and inputs at the edge."""
+"""Criteria on explanations: examples by hand, loops, margins, gradients, and edge cases."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ FAMILIES = ["bert", "gpt2", "llama"]
 EVALUATED = StepContext(training=False)
 
 
-def drawn(model, **options):
-    """Untrained, but with coefficients that all differ."""
+def make_explainer(model, **options):
+    """Return an untrained explainer whose coefficients all differ."""
     single = InterpretableAttention.for_model(model, **options).double()
     torch.manual_seed(1)
     with torch.no_grad():
@@ -47,7 +47,7 @@ def drawn(model, **options):
     return single
 
 
-def labelled(model, texts=None):
+def make_labelled_batch(model, texts=None):
     texts = families.examples("bert", 4) if texts is None else texts
     return model.encode([{"text": text, "label": i % 2} for i, text in enumerate(texts)])
 
@@ -98,7 +98,7 @@ def test_scores_that_do_not_differ_have_a_top_and_no_gradient():
 
 
 def by_hand(model, batch, single, kept, loss):
-    """The mean over bins and examples, from ids in which the mask token was put by hand."""
+    """Return the mean loss over bins and examples, from ids with mask tokens put in by hand."""
     scores = single.explain(model, batch, special_tokens=True).scores
     target = model.predict(batch)
     clean = model.probabilities(batch)
@@ -160,7 +160,7 @@ def test_losses_are_those_of_texts_with_mask_tokens(head, objective, kept, loss)
     texts = PAIRS[:2] if head == "QuestionAnswering" else families.examples("bert", 3)
     batch = model.encode(texts)
     batch = replace(batch, labels=model.predict(batch))
-    single = drawn(model)
+    single = make_explainer(model)
     term = objective(single)
     if head == "QuestionAnswering" and loss in (divergent, reversed_divergent):
         loss_of = loss
@@ -181,8 +181,8 @@ def test_only_the_context_of_a_question_can_be_taken_away():
     assert torch.equal(pair.erasable, pair.content)
 
 
-def answering(log_probability):
-    """Logits [B, 3] whose first class has this log-probability [B], for any constant added to them."""
+def make_logits(log_probability):
+    """Return logits [B, 3] whose first class has this log-probability [B]."""
     rest = torch.log1p(-log_probability.exp()) - math.log(2)
     return torch.stack([log_probability, rest, rest], 1) + 5.0
 
@@ -192,19 +192,19 @@ def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
     model = shared("bert")
     objective = kind(InterpretableAttention.for_model(model))
     whole = rows(0.9, 0.8, 0.6).log()
-    step = step_of(model, labelled(model, ["a film", "dull", "great"]), objective)
-    step = replace(step, outputs=replace(step.outputs, logits=answering(whole)))
+    step = step_of(model, make_labelled_batch(model, ["a film", "dull", "great"]), objective)
+    step = replace(step, outputs=replace(step.outputs, logits=make_logits(whole)))
     for further, expected in ((1e-6, 0.0), (0.5 if needed < 0 else 1e-3, 0.0), (-1e-6, 1e-6), (-0.3, 0.3)):
         change = needed - further if needed < 0 else needed + further
-        logits = answering(whole + change).requires_grad_()
-        losses = objective.compute_losses(step, logits, answering(whole))
+        logits = make_logits(whole + change).requires_grad_()
+        losses = objective.compute_losses(step, logits, make_logits(whole))
         torch.testing.assert_close(losses, torch.full_like(losses, expected), rtol=1e-6, atol=1e-12)
         (slope,) = torch.autograd.grad(losses.sum(), logits)
         assert slope.any() == bool(expected)
 
 
 def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False, order=2):
-    """Eq. 13 and 19 pair by pair, number by number; states [B][L, d] of real positions."""
+    """Return Eq. 13 and 19 by loops over pairs and numbers; states [B][L, d] are those of real positions."""
     total, count = 0.0, 0
     for i in range(len(scores)):
         for j in range(i + 1, len(scores)):
@@ -226,8 +226,8 @@ def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False, order=2):
 @torch.no_grad()
 def test_consistency_is_the_loop_over_pairs(family, symmetric, distance):
     model = shared(family)
-    batch = labelled(model)
-    single = drawn(model)
+    batch = make_labelled_batch(model)
+    single = make_explainer(model)
     objective = ConsistencyLoss(single, symmetric=symmetric, distance=distance)
     found = objective(step_of(model, batch, objective))
     scores = single.explain(model, batch, special_tokens=True).scores
@@ -256,8 +256,8 @@ def test_rows_from_their_first_real_position():
 @torch.no_grad()
 def test_clustering_is_the_loop_over_others():
     model = shared("bert")
-    batch = replace(labelled(model), labels=torch.tensor([0, 1, 0, 2]))
-    single = drawn(model)
+    batch = replace(make_labelled_batch(model), labels=torch.tensor([0, 1, 0, 2]))
+    single = make_explainer(model)
     objective = ClusteringConsistencyLoss(single)
     scores = single.explain(model, batch, special_tokens=True).scores
     total = 0.0
@@ -274,10 +274,10 @@ def test_clustering_is_the_loop_over_others():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
     model = small(family)
-    single = drawn(model, normaliser=norm)
+    single = make_explainer(model, normaliser=norm)
     options = {"margin": 50.0} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
-    batch = labelled(model, [families.SENTENCES[i] for i in range(4)])
+    batch = make_labelled_batch(model, [families.SENTENCES[i] for i in range(4)])
     module(batch, StepContext())["terms"].sum().backward()
     for name in COEFFICIENTS:
         slope = getattr(single, name).grad
@@ -292,10 +292,10 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
 @pytest.mark.parametrize("kind", CRITERIA)
 def test_training_the_coefficients_alone_makes_each_criterion_smaller(kind):
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    single = drawn(model)
+    single = make_explainer(model)
     options = {"margin": 9.0, "sample_bins": False} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
-    batch = labelled(model, families.SENTENCES[:4])
+    batch = make_labelled_batch(model, families.SENTENCES[:4])
     optimizer = torch.optim.Adam(single.parameters(), lr=0.03)
     losses = []
     for _ in range(8):
@@ -309,7 +309,7 @@ def test_training_the_coefficients_alone_makes_each_criterion_smaller(kind):
 
 def test_criteria_share_an_explainer_and_combine_with_other_papers_terms():
     model = small("bert")
-    single = drawn(model)
+    single = make_explainer(model)
     every = [kind(single) for kind in CRITERIA]
     others = [CrossEntropy(), GradientPenalty(), ExplanationLoss(explainer("attention_last"))]
     module = TrainingModule(model, [*others, *every]).train()
@@ -327,8 +327,8 @@ def test_criteria_share_an_explainer_and_combine_with_other_papers_terms():
 
 def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    single = drawn(model)
-    batch = labelled(model, families.SENTENCES[:4])
+    single = make_explainer(model)
+    batch = make_labelled_batch(model, families.SENTENCES[:4])
     sampled, every = ComprehensivenessLoss(single), ComprehensivenessLoss(single, sample_bins=False)
     with torch.no_grad():
         values = [sampled(step_of(model, batch, sampled, StepContext(number=number))) for number in range(60)]
@@ -347,25 +347,25 @@ def test_a_batch_of_one_word_and_equal_scores_are_defined(kind):
         model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)
     ).double()
     for texts in (["a"], ["a", "dull film", "a moving film about a small town"]):
-        batch = labelled(model, texts)
+        batch = make_labelled_batch(model, texts)
         module = TrainingModule(model, [kind(single)]).train()
         term = module(batch, StepContext())["terms"]
         assert term.isfinite().all()
         term.sum().backward()
         assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
-    batch = labelled(model, ["a"])
-    objective = kind(drawn(model))
+    batch = make_labelled_batch(model, ["a"])
+    objective = kind(make_explainer(model))
     if kind in (ConsistencyLoss, ClusteringConsistencyLoss):
         assert objective(step_of(model, batch, objective)).item() == 0
     if kind is ConsistencyLoss:
         assert objective.size(batch).item() == 0
-        assert objective.size(labelled(model)).item() == 6
+        assert objective.size(make_labelled_batch(model)).item() == 6
 
 
 def test_the_distance_is_held_still_unless_asked():
     model = small("bert")
-    batch = labelled(model)
-    single = drawn(model)
+    batch = make_labelled_batch(model)
+    single = make_explainer(model)
     for param in single.parameters():
         param.requires_grad_(False)
     outputs = model(batch, capture=Capture(heads=True, hidden_states=True))
@@ -382,7 +382,7 @@ def test_the_distance_is_held_still_unless_asked():
 
 def test_any_explainer_of_one_pass_can_be_trained():
     model = small("bert")
-    batch = labelled(model)
+    batch = make_labelled_batch(model)
     smat = ParameterisedAttention.for_model(model).double()
     module = TrainingModule(model, [ComprehensivenessLoss(smat, margin=9.0)])
     module(batch, StepContext())["terms"].sum().backward()

@@ -1,4 +1,4 @@
-"""The explanation loss: numbers worked out by hand, derivatives, and what happens where rationales are missing."""
+"""The explanation loss: numbers worked out by hand, derivatives, and missing rationales."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def loss(guide, outputs, batch=None, **params):
 
 
 def last_layer(*heads) -> Outputs:
-    """One layer whose first row is given for each head."""
+    """Return outputs with the attention of one layer, from the first row of each head."""
     weights = torch.eye(4).repeat(1, len(heads), 1, 1)
     weights[0, :, 0] = torch.tensor(heads)
     return Outputs(torch.zeros(1, 3), attentions=(weights,))
@@ -87,7 +87,7 @@ def test_input_times_gradient_by_hand():
     assert loss("input_x_gradient", gradient_outputs()) == pytest.approx(expected)
 
 
-def joined(*batches: Batch) -> Batch:
+def concatenate_batches(*batches: Batch) -> Batch:
     names = ("attended", "content", "word_of", "rationale_mask", "has_rationale", "labels")
     inputs = {name: torch.cat([batch.inputs[name] for batch in batches]) for name in batches[0].inputs}
     return Batch(inputs, **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in names})
@@ -95,7 +95,7 @@ def joined(*batches: Batch) -> Batch:
 
 def test_who_counts_where_nothing_is_marked_or_nobody_looked():
     """Shared goals: only who has a mark. Plain goals: everybody who was looked at, with a goal of zeros."""
-    batch = joined(two_tokens(), two_tokens((False, False)), two_tokens((False, False), looked=False))
+    batch = concatenate_batches(two_tokens(), two_tokens((False, False)), two_tokens((False, False), looked=False))
     attention = ExplanationLoss(exegete.explainer("attention_last"))
     assert attention.select_examples(batch).tolist() == [True, False, False]
     assert float(attention.size(batch)) == 4
@@ -117,8 +117,8 @@ def test_without_any_rationale_the_loss_is_zero_and_so_is_its_gradient():
         assert all(not gradient.any() for gradient in gradients)
 
 
-def marked_batch(explained, marks=(0, 2)):
-    """Texts of uneven length; the first words of some are marked."""
+def make_marked_batch(explained, marks=(0, 2)):
+    """Return texts of uneven length; the first words of some are marked."""
     rows = [
         {"text": text, "label": i % 3, "rationale": [[0, 8]] if i in marks else None}
         for i, text in enumerate(families.examples("bert"))
@@ -131,7 +131,7 @@ def marked_batch(explained, marks=(0, 2)):
 def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
     """Also: neither padding nor neighbours change an example's part."""
     explained = model()
-    batch = marked_batch(explained)
+    batch = make_marked_batch(explained)
     objective = ExplanationLoss(exegete.explainer(guide), score=score)
     found = TrainingModule(explained, [objective]).eval()(batch, StepContext(training=False))["terms"][0]
     total, size = 0.0, 0
@@ -160,7 +160,7 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
 
 
 class Twice(ExplanationLoss):
-    """Fused kernels, which serve the layers that a guide does not look at, have no second derivative."""
+    """The loss without fused kernels, which have no second derivative."""
 
     @property
     def capture(self):
@@ -172,7 +172,7 @@ def test_derivatives_of_first_and_second_order(guide):
     """Along three random directions in the weights of three layers."""
     changes = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
     explained = model(dtype=torch.float64, **changes).train()
-    batch = marked_batch(explained).select([0]).trim_padding()[0]
+    batch = make_marked_batch(explained).select([0]).trim_padding()[0]
     if guide not in ("alti", *RULES):
         replace_layer_norms(explained)
     module = TrainingModule(explained, [Twice(exegete.explainer(guide), score="mse")]).train()
@@ -188,10 +188,10 @@ def test_the_step_s_own_pass_serves_what_needs_one_pass():
     for guide, expected in (("attention_last", 1), ("attention_rollout", 1), ("input_x_gradient", 1), ("alti", 2)):
         explained, calls = model(), []
         # The first explanation also checks the model.
-        exegete.explainer(guide).attribute(explained, marked_batch(explained))
+        exegete.explainer(guide).attribute(explained, make_marked_batch(explained))
         explained.model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         module = TrainingModule(explained, [ExplanationLoss(exegete.explainer(guide))]).train()
-        module(marked_batch(explained), StepContext())["terms"].sum().backward()
+        module(make_marked_batch(explained), StepContext())["terms"].sum().backward()
         assert len(calls) == expected, guide
 
 

@@ -1,4 +1,4 @@
-"""Explanation guided training: a worked reference, what is masked, and that the teacher is no pupil."""
+"""Explanation guided training: a worked reference, which tokens are masked, and a teacher without gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(**changes):
     return ExplainedModel(families.tiny("bert", **(SIZE | QUIET | changes)), families.tokenizer("bert"))
 
 
-def labelled(explained, count=3):
+def make_labelled_batch(explained, count=3):
     return explained.encode([{"text": text, "label": i % 3} for i, text in enumerate(families.examples("bert", count))])
 
 
@@ -37,8 +37,8 @@ def term(explained, batch, objective):
     return TrainingModule(explained, [objective]).train()(batch, StepContext())["terms"][0]
 
 
-def integrated(hugging, ids, label, aggregation):
-    """Integrated gradients of one text along a straight line from zeros, point by point."""
+def integrate_gradients(hugging, ids, label, aggregation):
+    """Return integrated gradients of one text along a straight line from zeros, point by point."""
     nodes, weights = np.polynomial.legendre.leggauss(3)
     end = hugging.get_input_embeddings()(ids).detach()
     total = torch.zeros_like(end)
@@ -51,10 +51,10 @@ def integrated(hugging, ids, label, aggregation):
 
 
 def reference(explained, one, aggregation, direction, ratio):
-    """The term of one unpadded example by transformers' own attention; the teacher is a constant."""
+    """Return the term of one unpadded example from transformers' own attention; the teacher is a constant."""
     hugging, ids = explained.model, one.inputs["input_ids"]
     inside = one.content[0].nonzero().flatten()
-    scores = integrated(hugging, ids, int(one.labels[0]), aggregation)[inside]
+    scores = integrate_gradients(hugging, ids, int(one.labels[0]), aggregation)[inside]
     shares = scores / scores.sum()
     changed = ids.clone()
     count = max(1, math.ceil(ratio * len(inside)))
@@ -73,7 +73,7 @@ def reference(explained, one, aggregation, direction, ratio):
 @pytest.mark.parametrize("direction", ["attention", "teacher"])
 def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregation, direction):
     explained = model()
-    batch = labelled(explained)
+    batch = make_labelled_batch(explained)
     objective = ExplanationGuidedLoss(exegete.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
     found = term(explained, batch, objective)
     ones = [batch.select([row]).trim_padding()[0] for row in range(len(batch))]
@@ -89,7 +89,7 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
 @pytest.mark.parametrize("aggregation", ["l2", "mean"])
 def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
     explained = model()
-    one = labelled(explained, 1)
+    one = make_labelled_batch(explained, 1)
     teacher = exegete.explainer("deep_lift?baselines=zero&rule=captum")
     found = compute_importance(teacher, explained, one, one.labels, aggregation)
     explained.eval()
@@ -150,7 +150,7 @@ def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
 )
 def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
     explained = model(hidden_dropout_prob=0.1).train()
-    batch = labelled(explained)
+    batch = make_labelled_batch(explained)
     objective = ExplanationGuidedLoss(exegete.explainer(teacher))
     found = [
         compute_importance(objective.explainer, explained, batch, batch.labels, objective.aggregation_in_use)
@@ -168,12 +168,12 @@ def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
 
 @pytest.mark.parametrize("direction", ["attention", "teacher"])
 def test_derivatives_of_first_and_second_order(direction):
-    """A teacher that ignores the model stays where it is when the weights move."""
+    """A random teacher ignores the model, so it stays the same when the weights move."""
     explained = model(num_hidden_layers=1)
     replace_layer_norms(explained)
     objective = ExplanationGuidedLoss(exegete.explainer("random"), direction=direction)
     module = TrainingModule(explained, [objective]).train()
-    at = along_directions(module, labelled(explained, 1), layers=1, value="key")
+    at = along_directions(module, make_labelled_batch(explained, 1), layers=1, value="key")
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(at, (point,), eps=1e-6, atol=1e-7, rtol=1e-4)
     assert torch.autograd.gradgradcheck(at, (point,), eps=1e-6, atol=1e-6, rtol=1e-3)

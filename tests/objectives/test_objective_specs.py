@@ -1,4 +1,4 @@
-"""Objectives by their specs, and a loss put together from them."""
+"""Objectives from their specs, and losses composed of them."""
 
 from __future__ import annotations
 

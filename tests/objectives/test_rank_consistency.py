@@ -1,4 +1,4 @@
-"""The loss of rank consistency: its limit is the metric, its gradient the derivative, and it can be followed."""
+"""The loss of rank consistency: its limit is the metric, its gradient the derivative, and training lowers it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from exegete.objectives.rank_consistency import compute_soft_ranks, soft_spearma
 from small import small
 
 
-def drawn(model):
+def make_explainer(model):
     torch.manual_seed(1)
     single = ParameterisedAttention.for_model(model, normaliser="softmax").double()
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_soft_ranks_become_ranks_that_equal_values_share():
 
 def test_its_limit_is_the_metric_over_all_pairs():
     model = small("bert").double()
-    objective = RankConsistencyLoss(drawn(model), temperature=1e-7)
+    objective = RankConsistencyLoss(make_explainer(model), temperature=1e-7)
     step = step_of(model, objective)
     scores = objective.explain_prediction(step) * step.batch.attended
     found = metric("consistency").evaluate(model, step.batch, scores, objective.predicted_target(step))["consistency"]
@@ -72,7 +72,7 @@ def test_rows_that_do_not_vary_count_nothing_and_spoil_no_gradient():
 
 def test_following_it_makes_explanations_more_consistent():
     model = small("bert").double()
-    single = drawn(model)
+    single = make_explainer(model)
     objective = RankConsistencyLoss(single, temperature=0.3)
     optimizer = torch.optim.Adam([single.coefficients], lr=0.1)
     losses = []
@@ -88,10 +88,10 @@ def test_following_it_makes_explanations_more_consistent():
 
 def test_pairs_are_drawn_in_training_and_a_batch_of_one_has_none():
     model = small("bert").double()
-    every = RankConsistencyLoss(drawn(model))
+    every = RankConsistencyLoss(make_explainer(model))
     some = replace(every, pairs=2)
     assert some(step_of(model, some)).item() == every(step_of(model, every)).item()
     assert some(step_of(model, some, training=True)).item() != every(step_of(model, every)).item()
     assert every(step_of(model, every, texts=1)).item() == 0
     with pytest.raises(ExegeteError, match="temperature"):
-        RankConsistencyLoss(drawn(model), temperature=0)
+        RankConsistencyLoss(make_explainer(model), temperature=0)

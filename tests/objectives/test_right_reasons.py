@@ -23,8 +23,8 @@ def model(head="SequenceClassification", **changes):
     return ExplainedModel(families.tiny("bert", head, **TINY, **QUIET, **changes), families.tokenizer("bert"))
 
 
-def marked_rows():
-    """One text with a marked word, one in which nothing is marked, and one that nobody annotated."""
+def make_marked_rows():
+    """Return a text with a marked word, an annotated text without marks, and a text without an annotation."""
     texts = families.examples("bert", 3)
     first_word = [0, len(texts[0].split()[0])]
     return [
@@ -36,7 +36,7 @@ def marked_rows():
 
 def test_the_term_is_that_of_plain_autograd():
     explained = model()
-    rows = marked_rows()
+    rows = make_marked_rows()
     batch = explained.encode(rows)
     module = TrainingModule(explained, [CrossEntropy(), RightReasonsLoss(), GradientPenalty()]).train()
     found = module(batch, StepContext())["terms"][1]
@@ -72,7 +72,7 @@ def test_the_term_is_that_of_plain_autograd():
 def test_derivatives_of_first_and_second_order():
     explained = model(num_hidden_layers=2)
     replace_layer_norms(explained)
-    batch = explained.encode(marked_rows()[:1])
+    batch = explained.encode(make_marked_rows()[:1])
     at = along_directions(TrainingModule(explained, [RightReasonsLoss()]).train(), batch)
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(at, (point,), eps=1e-6, atol=1e-7, rtol=1e-4)
@@ -81,7 +81,7 @@ def test_derivatives_of_first_and_second_order():
 
 def test_nothing_is_irrelevant_without_an_annotation():
     explained = model()
-    batch = explained.encode([{"text": row["text"], "label": row["label"]} for row in marked_rows()])
+    batch = explained.encode([{"text": row["text"], "label": row["label"]} for row in make_marked_rows()])
     assert not select_irrelevant(batch).any()
 
 

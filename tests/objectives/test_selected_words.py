@@ -34,7 +34,7 @@ def model(**changes):
 
 
 def extractor_for(explained, gate):
-    """An extractor whose gates differ from position to position."""
+    """Return an extractor whose gates differ from position to position."""
     made = RationaleExtractor.for_model(explained, gate=gate).double()
     with torch.no_grad():
         made.weight.normal_(0.0, 0.5, generator=torch.Generator().manual_seed(0))
@@ -152,8 +152,8 @@ def test_the_term_in_evaluation_is_that_of_the_most_likely_gates(gate):
     torch.testing.assert_close(found, again, rtol=0, atol=0)
 
 
-def planted(size, seed):
-    """Sentences of filler words with one word that decides the class."""
+def make_planted_rows(size, seed):
+    """Return sentences of filler words with one word that decides the class."""
     random = np.random.default_rng(seed)
     rows = {"text": [], "label": [], "rationale": []}
     for number in range(size):
@@ -172,9 +172,9 @@ def test_a_word_that_decides_the_class_is_selected(gate, epochs, tmp_path):
     arguments = {"num_train_epochs": epochs, "per_device_train_batch_size": 16, "learning_rate": 1e-3}
     options = {"arguments": arguments | {"disable_tqdm": True, "use_cpu": True}}
     result = RECIPES["extractor"](gate, ratio=1 / 6, sparsity_warmup=0).train(
-        "tiny", planted(512, 0), planted(48, 1), tmp_path / "run", **options
+        "tiny", make_planted_rows(512, 0), make_planted_rows(48, 1), tmp_path / "run", **options
     )
-    judged = list(planted(40, 2))
+    judged = list(make_planted_rows(40, 2))
     method = explainer(f"rationale_extractor:{tmp_path / 'run'}")
     found = [row["text"][span[0] : span[1]] for row in judged for span in row["rationale"]]
     explanations = exegete.attribute(result.model, [row["text"] for row in judged], method)

@@ -1,4 +1,4 @@
-"""Attention fitted to ablations, as a run: by the command, stopped and gone on with, for classifiers and for chats."""
+"""Runs that fit attention to ablations: by the command, stopped and resumed, for classifiers and for chats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def texts(family, count):
     return Dataset.from_list([{"text": text} for text in uneven(family, count)])
 
 
-def trained(model, folder, rows=None, **given):
+def train_explainer(model, folder, rows=None, **given):
     made = RECIPES["at2"](ablations=8, **given)
     rows = rows or texts("bert", 4)
     return made.train(model, rows, rows, folder, arguments=QUICK)
@@ -54,7 +54,7 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
     model, rows = small("bert"), texts("bert", 4)
     monkeypatch.setattr(ablation_effects, "make_batches", lambda model, rows: ([row] for row in range(len(rows))))
     before = digest_weights(model.model)
-    whole = trained(model, tmp_path / "whole", rows)
+    whole = train_explainer(model, tmp_path / "whole", rows)
     measure_effects, asked = ablation_effects.measure_effects, []
 
     def stopping(*given):
@@ -64,15 +64,15 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
         return measure_effects(*given)
 
     monkeypatch.setattr(ablation_effects, "measure_effects", stopping)
-    stopped = trained(model, tmp_path / "stopped", rows)
+    stopped = train_explainer(model, tmp_path / "stopped", rows)
     assert not stopped.finished
     assert stopped.signal == signal.SIGTERM
-    again = trained(model, tmp_path / "stopped", rows)
+    again = train_explainer(model, tmp_path / "stopped", rows)
     assert len(asked) == 2 * len(rows)  # those on dev too, and nothing twice
     assert again.metrics == whole.metrics
     one, other = (AttentionToSource.from_pretrained(tmp_path / name).coefficients for name in ("whole", "stopped"))
     assert torch.equal(one, other)
-    assert trained(model, tmp_path / "stopped", rows).reused
+    assert train_explainer(model, tmp_path / "stopped", rows).reused
     assert not [*(tmp_path / "stopped").glob(".effects-*")]
     assert digest_weights(model.model) == before
     assert again.metrics["correlation"] > again.metrics["correlation_of_mean"]
@@ -82,7 +82,7 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
 def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
     model = chatting()
     rows = Dataset.from_list([CHAT | {"sources": [{"name": n, "text": t} for n, t in CHAT["sources"].items()]}])
-    result = trained(model, tmp_path / "chat", rows, granularity="source", task="generation")
+    result = train_explainer(model, tmp_path / "chat", rows, granularity="source", task="generation")
     assert result.finished
     found = exegete.attribute(model, [CHAT], method=f"attention_to_source:{tmp_path / 'chat'}", unit="source")
     assert found[0].scores.shape == (1, 2)
@@ -101,7 +101,8 @@ def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
 def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     model, rows = small("bert"), texts("bert", 4)
     attention, probe = (
-        trained(model, tmp_path / name, rows, learner=name) for name in ("attention_to_source", "hidden_state_probe")
+        train_explainer(model, tmp_path / name, rows, learner=name)
+        for name in ("attention_to_source", "hidden_state_probe")
     )
     assert probe.metrics["correlation"] > probe.metrics["correlation_of_mean"]
     made = explainer(f"hidden_state_probe:{tmp_path / 'hidden_state_probe'}")
@@ -112,7 +113,7 @@ def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     assert [record["config"]["trainer"] for record in records] == ["attention_to_source", "hidden_state_probe"]
     assert "Products of hidden states take the place of attention." in records[1]["departures"]
     with pytest.raises(ExegeteError, match="holds a run with another configuration"):
-        trained(model, tmp_path / "attention_to_source", rows, learner="hidden_state_probe")
+        train_explainer(model, tmp_path / "attention_to_source", rows, learner="hidden_state_probe")
     with pytest.raises(ExegeteError, match=r"unknown learner 'probe'.*hidden_state_probe"):
         RECIPES["at2"](learner="probe")
 

@@ -16,11 +16,11 @@ from exegete.training import CriterionTrainer
 from families import processor, tiny, tokenizer
 
 
-def generated():
+def load_generated():
     return exegete.load_data("generated?size=32", "train")
 
 
-def started():
+def make_model():
     return ExplainedModel(tiny("bert"), processor("bert"))
 
 
@@ -52,7 +52,7 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
         lr_multiplier=5.0,
     )
     assert recipe.arguments["learning_rate"] == 1e-4
-    terms = recipe.build_objectives(started(), generated(), seed=0)
+    terms = recipe.build_objectives(make_model(), load_generated(), seed=0)
     assert [type(term) for term in terms] == [CrossEntropy, ComprehensivenessLoss, SufficiencyLoss, ConsistencyLoss]
     assert len({id(term.explainer) for term in terms[1:]}) == 1
     single = terms[1].explainer
@@ -60,7 +60,7 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
     assert [term.lr_multiplier for term in terms[1:]] == [5.0] * 3
     assert (terms[1].margin, terms[2].margin, terms[2].form) == (1.0, 0.1, "margin")
     assert all(term.weight == 1 for term in terms)
-    assert terms[1].explainer is not recipe.build_objectives(started(), generated(), seed=0)[1].explainer
+    assert terms[1].explainer is not recipe.build_objectives(make_model(), load_generated(), seed=0)[1].explainer
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])
@@ -69,19 +69,21 @@ def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_i
     tokenizer("bert").save_pretrained(tmp_path)
     own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_rate": 1e-4}
     recipe = RECIPES["ivra"]("simulatability", special_tokens=special_tokens, **own)
-    term = recipe.build_objectives(started(), generated(), seed=0)[1]
+    term = recipe.build_objectives(make_model(), load_generated(), seed=0)[1]
     student = term.student.network
     assert (student.weight, term.student.kind, term.rate) == (7.0, "adamw", 1e-4)
     assert term.explainer.special_tokens == student.explainer.special_tokens == special_tokens
     pupil = {"model": "bert", "weight": 7.0, "optimizer": "adamw", "special_tokens": special_tokens}
     assert term.params["student"].items() > pupil.items()
     tiny("bert", seed=7).save_pretrained(tmp_path)
-    assert recipe.build_objectives(started(), generated(), seed=0)[1].params["student"] != term.params["student"]
+    assert (
+        recipe.build_objectives(make_model(), load_generated(), seed=0)[1].params["student"] != term.params["student"]
+    )
 
 
 def test_softmax_as_printed_is_calibrated_on_training_data():
     recipe = RECIPES["ivra"]("sufficiency", normaliser="softmax", mix="literal")
-    single = recipe.build_objectives(started(), generated(), seed=0)[1].explainer
+    single = recipe.build_objectives(make_model(), load_generated(), seed=0)[1].explainer
     assert all(scale > 1 for scale in single.scales)
 
 
@@ -98,7 +100,9 @@ def test_what_cannot_be_trained_says_why(tmp_path):
     tiny("bert", vocab_size=200).save_pretrained(tmp_path)
     tokenizer("bert").save_pretrained(tmp_path)
     with pytest.raises(ExegeteError, match="the student has 200 tokens"):
-        RECIPES["ivra"]("simulatability", student=str(tmp_path)).build_objectives(started(), generated(), seed=0)
+        RECIPES["ivra"]("simulatability", student=str(tmp_path)).build_objectives(
+            make_model(), load_generated(), seed=0
+        )
 
 
 def test_a_student_of_the_coefficients_that_lie_beside_its_teacher(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/papers.md says of each training method of a paper what is done in another way."""
+"""docs/papers.md lists for each training method of a paper how it departs from the paper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ are in [studies/](../studies/README.md), the results in [results/](results/index
 
 
 def index():
-    """The page as the recipes have it."""
+    """Return the text of the page, from the recipes."""
     made = sorted((factory() for factory in RECIPES.values()), key=lambda recipe: recipe.paper)
     parts = [HEAD]
     for paper, recipes in groupby((recipe for recipe in made if recipe.paper), key=lambda recipe: recipe.paper):

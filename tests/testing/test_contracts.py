@@ -77,7 +77,7 @@ def ranker(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [name for name in EXPLAINERS if name not in QUICK])
 class TestOtherNativeExplainers(NoSideEffectsContract):
-    """Methods that search, learn or ask another model: what they leave."""
+    """Methods that search, learn or ask another model have no side effects."""
 
     @pytest.fixture
     def explainer(self, name, model, request):

@@ -22,7 +22,7 @@ class TestNativeObjectives(ObjectiveContract):
 
 @dataclass(frozen=True)
 class Careless(Objective):
-    """A sum instead of a mean, noise of the global generator, a detached part, and no error for NaN."""
+    """A term with a sum for a mean, noise of the global generator, a detached part, and no error for NaN."""
 
     weight: float = 1.0
     name: ClassVar[str] = "careless"

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "examples" / "plugin"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def plugin_installation(tmp_path_factory):
     """The environment of a process that has the package installed, and a copy of the package."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
@@ -26,8 +26,8 @@ def installed(tmp_path_factory):
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, folder / "source"
 
 
-def test_its_own_tests_pass(installed):
-    environment, source = installed
+def test_its_own_tests_pass(plugin_installation):
+    environment, source = plugin_installation
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     done = subprocess.run(command, env=environment, cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

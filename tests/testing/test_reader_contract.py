@@ -52,7 +52,7 @@ def test_facts_of_every_reader(name):
 
 @dataclass(frozen=True, kw_only=True)
 class Careless(Reader):
-    """Spans beside the text, another row each time, and no word of files that are not there."""
+    """A reader with spans outside the text, another row each time, and no error for missing files."""
 
     card: ClassVar = DataCard(name="careless", what="w", form="careless", source="s", licence="l", example="careless")
     seen: ClassVar = []

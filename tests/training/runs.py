@@ -20,7 +20,7 @@ from exegete.training import ObjectiveTrainer
 ARGUMENTS = {"per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
 
 
-def generated(task="sentiment", split="train", size=80):
+def load_generated(task="sentiment", split="train", size=80):
     return exegete.load_data(f"generated?task={task}&size={size}", split)
 
 
@@ -70,15 +70,15 @@ def bert(**changes):
 
 
 def trainer(folder: Path, model, data, *, objectives=None, **arguments):
-    """An ObjectiveTrainer over the data, for training and evaluation."""
+    """Return an ObjectiveTrainer that trains and evaluates on the data."""
     chosen = {"report_to": "none", "save_strategy": "no", "lr_scheduler_type": "constant"} | ARGUMENTS | arguments
     more = {} if objectives is None else {"objectives": objectives}
     args = TrainingArguments(output_dir=str(folder), **chosen)
     return ObjectiveTrainer(model, args, train_dataset=data, eval_dataset=data, **more)
 
 
-def launched(script: str, *given: object) -> None:
-    """A script of this folder, run by two processes under torchrun."""
+def run_in_two_processes(script: str, *given: object) -> None:
+    """Run a script of this folder in two processes under torchrun."""
     tests = Path(__file__).parents[1]
     paths = [tests, tests / "training", tests.parent / "src"]
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]

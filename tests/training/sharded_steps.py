@@ -1,6 +1,6 @@
 """Steps of eight under FSDP by two processes on a CPU, also from half of them; run by `test_sharded.py`.
 
-Accelerate shards models over GPUs alone; here it is told that these processes have some. All else is as on GPUs.
+Accelerate shards models only over GPUs; here it is told that these processes have some. The rest is as on GPUs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from accelerate.utils import DistributedType
 from exegete import ExegeteError
 from steps_of_eight import prepare
 
-usual = AcceleratorState.__init__
+original_init = AcceleratorState.__init__
 SHARDS = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 MOMENTUM = {"optim_args": "momentum=0.5"}
 """Gives the optimiser something to save."""
 
 
-def sharding(state, *args, fsdp_plugin=None, **named):
-    """Makes the state as on GPUs."""
-    usual(state, *args, fsdp_plugin=fsdp_plugin, **named)
+def init_sharded_state(state, *args, fsdp_plugin=None, **named):
+    """Initialise the accelerator's state as on GPUs."""
+    original_init(state, *args, fsdp_plugin=fsdp_plugin, **named)
     state.fsdp_plugin = fsdp_plugin or state.__dict__.get("fsdp_plugin")
     if state.fsdp_plugin is not None:
         state.distributed_type = DistributedType.FSDP
 
 
-def refused(folder: Path, guide: str) -> str:
-    """What a training says that cannot be."""
+def get_error_message(folder: Path, guide: str) -> str:
+    """Return the message of the error that training raises, or an empty text if it raises none."""
     try:
         prepare(folder, guide, **SHARDS).train()
     except ExegeteError as error:
@@ -40,10 +40,10 @@ def refused(folder: Path, guide: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Trains, saves, and does the second half again from the checkpoint; what is refused is told, too."""
-    guide, said = "attention_rollout", [refused(folder / "none", "attention_rollout")]
+    """Train, save, train the second half again from the checkpoint, and write the messages of refused runs."""
+    guide, messages = "attention_rollout", [get_error_message(folder / "none", "attention_rollout")]
     AcceleratorState._reset_state()
-    AcceleratorState.__init__ = sharding
+    AcceleratorState.__init__ = init_sharded_state
     ends = {"whole": None, "resumed": str(folder / "whole" / "checkpoint-3")}
     for name, checkpoint in ends.items():
         more = {"save_strategy": "steps", "save_steps": 3} if checkpoint is None else {}
@@ -57,8 +57,8 @@ def main(folder: Path) -> None:
             whole = sum(weight.numel() for weight in loop.model.parameters())
             told = {"processes": loop.args.world_size, "curve": curve, "share": sum(here) / whole}
             (folder / name / "told.json").write_text(json.dumps(told))
-    said += [refused(folder / "none", guide) for guide in ("input_x_gradient", "alti")]
-    (folder / f"refused-{loop.args.process_index}.json").write_text(json.dumps(said))
+    messages += [get_error_message(folder / "none", guide) for guide in ("input_x_gradient", "alti")]
+    (folder / f"refused-{loop.args.process_index}.json").write_text(json.dumps(messages))
     loop.accelerator.wait_for_everyone()
     loop.accelerator.end_training()
 

@@ -1,4 +1,4 @@
-"""Guided training in steps of eight sentences, in as many processes as there are; losses and weights go to a file.
+"""Guided training in steps of eight sentences, in one or several processes; losses and weights go to files.
 
 Run by `test_same_curve.py`, alone and under torchrun.
 """
@@ -19,12 +19,12 @@ import families
 from exegete.data import generated_tokenizer
 from exegete.models import ExplainedModel
 from exegete.objectives import Constraint, CrossEntropy, ExplanationLoss
-from runs import generated, trainer
+from runs import load_generated, trainer
 
 
 def data(count=32):
-    """Some are marked, and they are of uneven length: parts of a step count very differently."""
-    rows = generated(size=200).select(range(count))
+    """Return sentences of uneven length, some with a rationale: the parts of a step have very different weights."""
+    rows = load_generated(size=200).select(range(count))
     texts = [text if i % 2 else f"{text} {text}" for i, text in enumerate(rows["text"][:])]
     marks = [spans if i % 4 in (0, 1, 3) and i < 24 else None for i, spans in enumerate(rows["rationale"][:])]
     columns = {"text": texts, "label": rows["label"][:], "rationale": marks}
@@ -33,14 +33,14 @@ def data(count=32):
 
 
 def small_model():
-    """The same in every process; tokenizers that are trained on the spot need not be."""
+    """Return a model that is the same in every process: its tokenizer is not trained here."""
     tokenizer = generated_tokenizer()
     quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return ExplainedModel(families.tiny("bert", num_labels=2, vocab_size=len(tokenizer), **quiet), tokenizer)
 
 
 def prepare(folder: Path, guide: str, parts: int = 1, **arguments):
-    """A trainer of six steps."""
+    """Return a trainer of six steps."""
     torch.set_num_threads(1)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     constrained = Constraint(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
@@ -53,7 +53,7 @@ def prepare(folder: Path, guide: str, parts: int = 1, **arguments):
 
 
 def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
-    """Six steps; what was logged and learned is written to the folder by the first process."""
+    """Train for six steps; the first process writes the logged values and the weights to the folder."""
     loop = prepare(folder, guide, parts, **arguments)
     loop.train()
     if loop.is_world_process_zero():

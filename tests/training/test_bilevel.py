@@ -72,7 +72,7 @@ def label_with_predictions(model, rows) -> Batch:
     return replace(batch, labels=labels[model.task.name])
 
 
-def close(found, expected):
+def assert_close(found, expected):
     assert expected.abs().max() > 1e-9
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
 
@@ -81,7 +81,7 @@ def close(found, expected):
 def test_one_forward_mode_pass_gives_what_double_backward_gives_with_dropout(kind):
     scene = Scene(kind, max_norm=0.5)
     (found, loss), (expected, same) = scene.gradient(), scene.gradient("unrolled")
-    close(found, expected)
+    assert_close(found, expected)
     assert float(loss) == pytest.approx(float(same), rel=1e-12)
     assert not found.requires_grad
 
@@ -96,7 +96,7 @@ def test_gradient_after_backward_equals_that_of_a_separate_lookahead_step(kind, 
     weights, maps = scene.student.trainable_weights(), len(before.outputs)
     kept = {name: (weight.detach().clone(), copy.deepcopy(weight.grad)) for name, weight in weights.items()}
     found, same = scene.lookahead("forward").gradient_after_backward(scene.inner, scene.taught, scene.outer, 3, before)
-    close(found, expected)
+    assert_close(found, expected)
     assert float(loss) == pytest.approx(float(same), rel=1e-12)
     assert len(before.outputs) < maps / 2 or kind == "decoder"
     for name, (value, slope) in kept.items():
@@ -107,8 +107,8 @@ def test_gradient_after_backward_equals_that_of_a_separate_lookahead_step(kind, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_outer_loss_with_explanations_has_gradients_at_both_explanations(kind):
     scene = Scene(kind, "adamw", max_norm=0.5, steps=1)
-    uneven = torch.arange(1.0, scene.outer.length + 1, dtype=torch.float64)
-    shares = uneven.expand(len(scene.outer), -1).masked_fill(~scene.outer.attended, 0)
+    positions = torch.arange(1.0, scene.outer.length + 1, dtype=torch.float64)
+    shares = positions.expand(len(scene.outer), -1).masked_fill(~scene.outer.attended, 0)
     shares = shares / shares.sum(1, keepdim=True)
     found = {}
     for mode in ("forward", "unrolled"):
@@ -116,7 +116,7 @@ def test_an_outer_loss_with_explanations_has_gradients_at_both_explanations(kind
         slope, loss = scene.lookahead(mode).gradient(scene.inner, scene.taught, scene.outer, 3, leaf)
         found[mode] = (slope, leaf.grad, loss)
     for one, other in zip(found["forward"], found["unrolled"], strict=True):
-        close(one, other)
+        assert_close(one, other)
     plain = scene.gradient()
     assert not torch.allclose(found["forward"][0], plain[0])
     assert found["forward"][2] > plain[1]
@@ -125,7 +125,7 @@ def test_an_outer_loss_with_explanations_has_gradients_at_both_explanations(kind
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_both_modes_follow_each_optimizers_step(optimizer):
     scene = Scene(optimizer=optimizer, steps=2)
-    close(scene.gradient()[0], scene.gradient("unrolled")[0])
+    assert_close(scene.gradient()[0], scene.gradient("unrolled")[0])
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -190,7 +190,7 @@ def test_padding_changes_nothing(mode):
     lookahead = scene.lookahead(mode)
     taught = scene.taught[[short]]
     found = lookahead.gradient(wide, taught, scene.outer, 0)[0]
-    close(found[:, columns], lookahead.gradient(narrow, taught[:, columns], scene.outer, 0)[0])
+    assert_close(found[:, columns], lookahead.gradient(narrow, taught[:, columns], scene.outer, 0)[0])
 
 
 def test_an_explanation_costs_no_more_than_its_heads_and_is_the_one_of_a_whole_pass():
@@ -239,7 +239,7 @@ def test_a_question_answering_student_keeps_every_position():
         )[0]
         for mode in ("forward", "unrolled")
     ]
-    close(*pair)
+    assert_close(*pair)
     with skip_unread_positions(model):
         assert model(batch).logits.shape[-1] == batch.length
 

@@ -1,4 +1,4 @@
-"""Trained citations as a run: of a language model's sources and a classifier's words, stopped, with adapters."""
+"""Training runs for citations of a language model's sources and a classifier's words, with stops and adapters."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from exegete.reports.explanations import Explanations
 from exegete.training import citations
 from exegete.training.loop.data import tokenize_responses
 from exegete.training.loop.term_trainer import LEARNED_FILE
-from runs import ARGUMENTS, difference, generated
-from test_resume import interrupted
+from runs import ARGUMENTS, difference, load_generated
+from test_resume import make_interrupted_trainer
 
 STEPS = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "eval_steps": 2, "learning_rate": 1e-2}
 
@@ -38,7 +38,7 @@ def rows(split, size):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """A language model of the demo's vocabulary that was never trained."""
+    """The folder of an untrained language model with the demo's vocabulary."""
     folder, tokenizer = tmp_path_factory.mktemp("start"), generated_tokenizer(get_vocabulary())
     torch.manual_seed(0)
     make_llama(tokenizer).save_pretrained(folder)
@@ -52,7 +52,7 @@ def train(start, folder, recipe=None, **given):
 
 
 def assert_coefficients_are_trained(folder):
-    """They are saved beside the model, and the saved citation has them."""
+    """Check that the coefficients have changed, are saved beside the model, and are those of the saved citation."""
     found = explainer(f"citation:{folder}")
     assert isinstance(found.method, AttentionToSource)
     coefficients = AttentionToSource.from_pretrained(folder).coefficients.detach()
@@ -64,7 +64,9 @@ def test_stopped_and_resumed_is_unbroken_with_adapters_coefficients_and_kept_ans
     recipe = RECIPES["cite"](masks=4, lifetime=2, citation="attention_to_source", rank=2)
     whole = train(start, tmp_path / "whole", recipe)
     assert whole.steps == 6
-    assert not train(start, tmp_path / "run", replace(recipe, trainer=interrupted(signal.SIGTERM, 4))).finished
+    assert not train(
+        start, tmp_path / "run", replace(recipe, trainer=make_interrupted_trainer(signal.SIGTERM, 4))
+    ).finished
     assert not (tmp_path / "run" / "citation").exists()
     resumed = train(start, tmp_path / "run", recipe)
     assert resumed.finished
@@ -167,7 +169,9 @@ def test_responses_end_where_the_model_ends_a_text(start):
 def test_words_of_a_classifier_are_cited_too(tmp_path):
     recipe = RECIPES["cite"](masks=3, drift_weight=1.0)
     arguments = ARGUMENTS | {"num_train_epochs": 1}
-    result = recipe.train("tiny", generated(size=16), generated(split="dev", size=8), tmp_path, arguments=arguments)
+    result = recipe.train(
+        "tiny", load_generated(size=16), load_generated(split="dev", size=8), tmp_path, arguments=arguments
+    )
     assert "accuracy" in result.metrics
     found = exegete.attribute(result.model, ["a dull film"], f"citation:{tmp_path}")[0]
     assert len(found.units) == 3

@@ -1,4 +1,4 @@
-"""The multiplier, which epoch is chosen, and what is left in checkpoints."""
+"""Constrained training: the multiplier, the choice of the epoch, and the contents of checkpoints."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from exegete.recipes import RECIPES
 from exegete.training import ConstrainedTrainer, ObjectiveTrainer, fine_tune
 from exegete.training.loop.constrained import is_patience_exhausted
 from exegete.training.loop.term_trainer import LEARNED_FILE
-from runs import ARGUMENTS, bert, difference, generated, sentences, trainer, weights
-from test_resume import interrupted
+from runs import ARGUMENTS, bert, difference, load_generated, sentences, trainer, weights
+from test_resume import make_interrupted_trainer
 
 
-def guided(bound=0.01, guide="attention_rollout", **options):
+def make_constraint(bound=0.01, guide="attention_rollout", **options):
     return Constraint(ExplanationLoss(exegete.explainer(guide)), bound, **options)
 
 
@@ -33,7 +33,7 @@ def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedul
     reference = torch.nn.Parameter(torch.tensor(1.0))
     optimizer = torch.optim.RMSprop([reference], lr=rate, alpha=0.99, eps=1e-8)
     schedule = get_linear_schedule_with_warmup(optimizer, 4, total)
-    constrained = guided(bound=0.5, learning_rate=rate)
+    constrained = make_constraint(bound=0.5, learning_rate=rate)
     values = (0.5 + torch.randn(total, generator=torch.Generator().manual_seed(0))).tolist()
     seen = []
     for number, value in enumerate(values):
@@ -108,17 +108,17 @@ def run(folder, objective, trainer=ConstrainedTrainer, **arguments):
         "greater_is_better": False, "save_total_limit": None, "eval_strategy": "epoch", "save_strategy": "epoch",
     }  # fmt: skip
     return fine_tune(
-        "tiny", generated(size=64), generated(split="dev", size=40), folder, objectives=[CrossEntropy(), objective],
-        trainer=trainer, arguments=ARGUMENTS | chosen | arguments,
+        "tiny", load_generated(size=64), load_generated(split="dev", size=40), folder,
+        objectives=[CrossEntropy(), objective], trainer=trainer, arguments=ARGUMENTS | chosen | arguments,
     )  # fmt: skip
 
 
 def test_the_best_epoch_is_the_feasible_one_with_the_lowest_cross_entropy(tmp_path):
     """A dev bound between the losses of a first run makes some epochs feasible; the rule is applied by hand."""
-    free = run(tmp_path / "free", guided(bound=0.01, dev_bound=10.0, learning_rate=2.0))
+    free = run(tmp_path / "free", make_constraint(bound=0.01, dev_bound=10.0, learning_rate=2.0))
     losses = [entry["eval_explanation"] for entry in free.history if "eval_explanation" in entry][:-1]
     bound = sorted(losses)[len(losses) // 2] / 1.1 + 1e-9
-    result = run(tmp_path / "bound", guided(bound=0.01, dev_bound=bound, learning_rate=2.0))
+    result = run(tmp_path / "bound", make_constraint(bound=0.01, dev_bound=bound, learning_rate=2.0))
     epochs = [entry for entry in result.history if "eval_cross_entropy" in entry][:-1]
     feasible = [entry for entry in epochs if entry["eval_explanation"] < 1.1 * bound]
     assert 0 < len(feasible) < len(epochs)
@@ -130,7 +130,7 @@ def test_the_best_epoch_is_the_feasible_one_with_the_lowest_cross_entropy(tmp_pa
 
 
 def test_a_run_without_a_feasible_epoch_says_so(tmp_path):
-    result = run(tmp_path, guided(bound=1e-6))
+    result = run(tmp_path, make_constraint(bound=1e-6))
     assert result.metrics["feasible"] == 0.0
     assert json.loads((tmp_path / "metrics.json").read_text())["feasible_cross_entropy"] is None
     climbed = [entry["explanation_multiplier"] for entry in result.history if "explanation_multiplier" in entry]
@@ -139,9 +139,9 @@ def test_a_run_without_a_feasible_epoch_says_so(tmp_path):
 
 
 def test_the_multiplier_weighs_the_term_and_no_optimizer_of_the_model_knows_it(tmp_path):
-    constrained = guided(bound=1e-6, learning_rate=5.0)
+    constrained = make_constraint(bound=1e-6, learning_rate=5.0)
     loop = trainer(
-        tmp_path, bert(), marked_sentences(), objectives=[CrossEntropy(), constrained], max_steps=3,
+        tmp_path, bert(), make_marked_sentences(), objectives=[CrossEntropy(), constrained], max_steps=3,
         warmup_steps=0,
     )  # fmt: skip
     loop.train()
@@ -154,7 +154,7 @@ def test_the_multiplier_weighs_the_term_and_no_optimizer_of_the_model_knows_it(t
     assert not list(constrained.multiplier.parameters())
 
 
-def marked_sentences(count=16):
+def make_marked_sentences(count=16):
     data = sentences(count)
     return data.add_column("rationale", [[[0, 10]] if i % 3 else None for i in range(count)])
 
@@ -163,20 +163,20 @@ def test_stopped_and_resumed_is_unbroken_with_the_same_multiplier(tmp_path):
     """Dropout on; the same weights, multiplier and state of its optimizer."""
     settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
     settings |= {"num_train_epochs": 2}
-    run(tmp_path / "whole", guided(bound=0.02, learning_rate=1.0), **settings)
-    stopping = interrupted(signal.SIGTERM, 5, ConstrainedTrainer)
-    stopped = run(tmp_path / "run", guided(bound=0.02, learning_rate=1.0), stopping, **settings)
+    run(tmp_path / "whole", make_constraint(bound=0.02, learning_rate=1.0), **settings)
+    stopping = make_interrupted_trainer(signal.SIGTERM, 5, ConstrainedTrainer)
+    stopped = run(tmp_path / "run", make_constraint(bound=0.02, learning_rate=1.0), stopping, **settings)
     assert (stopped.steps, stopped.finished) == (5, False)
-    resumed = run(tmp_path / "run", guided(bound=0.02, learning_rate=1.0), **settings)
+    resumed = run(tmp_path / "run", make_constraint(bound=0.02, learning_rate=1.0), **settings)
     assert resumed.finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
-    kept = [exegete_learned(tmp_path / name) for name in ("whole", "run")]
+    kept = [load_learned_weights(tmp_path / name) for name in ("whole", "run")]
     assert kept[0].keys() == {"explanation.value", "explanation.square"}
     assert difference(*kept) == 0.0
     assert float(kept[0]["explanation.value"]) != 1.0
 
 
-def exegete_learned(folder):
+def load_learned_weights(folder):
     from safetensors.torch import load_file
 
     newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
@@ -185,15 +185,15 @@ def exegete_learned(folder):
 
 def test_bad_bounds_are_refused():
     with pytest.raises(ExegeteError, match="bounds above 0"):
-        guided(bound=0.0)
+        make_constraint(bound=0.0)
     with pytest.raises(ExegeteError, match="learning rate of the multiplier above 0"):
-        guided(learning_rate=0.0)
+        make_constraint(learning_rate=0.0)
     with pytest.raises(ExegeteError, match="cannot be bounded"):
-        Constraint(guided(), 0.1)
+        Constraint(make_constraint(), 0.1)
 
 
 def test_a_term_without_examples_is_logged_as_zero(tmp_path):
-    loop = trainer(tmp_path, bert(), sentences(), objectives=[CrossEntropy(), guided()], max_steps=1)
+    loop = trainer(tmp_path, bert(), sentences(), objectives=[CrossEntropy(), make_constraint()], max_steps=1)
     loop.train()
     assert loop.state.log_history[0]["explanation"] == 0.0
     assert isinstance(loop, ObjectiveTrainer)

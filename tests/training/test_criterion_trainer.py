@@ -1,4 +1,4 @@
-"""Training for criteria: rates, what chooses the epoch, adapters, files, and going on after a stop."""
+"""Training for criteria: learning rates, the choice of the epoch, adapters, files, and resuming after a stop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from exegete.training import CriterionTrainer, fine_tune
 from exegete.training.bilevel.criteria import sum_criteria
 from exegete.training.loop.term_trainer import LEARNED_FILE
 from families import processor, tiny
-from runs import ARGUMENTS, answers, difference, generated, pairs, weights
-from test_resume import interrupted
+from runs import ARGUMENTS, answers, difference, load_generated, pairs, weights
+from test_resume import make_interrupted_trainer
 
 UNJUDGED = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 COEFFICIENTS = "interpretable_attention/model.safetensors"
 
 
 def ivra(folder, criteria="comprehensiveness", data=None, start="tiny", trainer=None, arguments=(), **options):
-    """A run of the recipe on little data."""
-    train, dev = data or (generated(size=32), generated(split="dev", size=16))
+    """Train with the recipe on little data."""
+    train, dev = data or (load_generated(size=32), load_generated(split="dev", size=16))
     recipe = RECIPES["ivra"](criteria, **options)
     chosen = ARGUMENTS | {"num_train_epochs": 2, "learning_rate": 1e-3} | dict(arguments)
     if trainer is not None:
@@ -39,10 +39,10 @@ def ivra(folder, criteria="comprehensiveness", data=None, start="tiny", trainer=
 @pytest.fixture(scope="module")
 def student(tmp_path_factory):
     """A folder of a model that is not fine-tuned, with the vocabulary of the generated data."""
-    return saved(tmp_path_factory.mktemp("student"), num_labels=2)
+    return save_model(tmp_path_factory.mktemp("student"), num_labels=2)
 
 
-def saved(folder, kind="bert", **changes):
+def save_model(folder, kind="bert", **changes):
     tiny(kind, **changes).save_pretrained(folder)
     processor(kind).save_pretrained(folder)
     return str(folder)
@@ -79,8 +79,8 @@ def test_a_warm_up_comes_before_the_steps_and_a_schedule_in_their_place(tmp_path
 
 
 def test_the_epoch_that_is_best_by_the_criterions_own_metric_on_dev_is_kept(tmp_path):
-    dev = generated(split="dev", size=24)
-    data = generated(size=32), dev
+    dev = load_generated(split="dev", size=24)
+    data = load_generated(size=32), dev
     result = ivra(
         tmp_path, "sufficiency,consistency", data, arguments={"num_train_epochs": 3, "save_total_limit": None}
     )
@@ -111,7 +111,7 @@ def test_the_sum_of_criteria_turns_signs_and_counts_the_undefined_as_the_worst()
 @pytest.mark.parametrize("make", [pairs, answers])
 def test_pairs_and_spans_are_trained_for_all_criteria(make, tmp_path):
     head = "QuestionAnswering" if make is answers else "SequenceClassification"
-    start = saved(tmp_path / "start", head=head, **({"num_labels": 2} if make is answers else {}))
+    start = save_model(tmp_path / "start", head=head, **({"num_labels": 2} if make is answers else {}))
     criteria, data = "comprehensiveness,sufficiency,consistency,simulatability", make(24)
     once = {"num_train_epochs": 1}
     result = ivra(tmp_path / "run", criteria, (data, data), start, student=start, arguments=once)
@@ -137,7 +137,7 @@ def test_the_student_learns_and_is_saved_beside_and_stays_out_of_the_model(stude
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_decoders_learn_adapters_that_become_part_of_the_model(kind, tmp_path):
-    start = saved(tmp_path / "start", kind, num_labels=2)
+    start = save_model(tmp_path / "start", kind, num_labels=2)
     seen = []
 
     class Watched(CriterionTrainer):
@@ -169,7 +169,7 @@ def test_a_handed_over_model_is_without_adapters_unless_they_became_part_of_it(k
     def train(folder, start, trainer=CriterionTrainer):
         recipe = RECIPES["ivra"]("comprehensiveness", lora=lora)
         recipe = type(recipe)(**{**vars(recipe), "trainer": trainer})
-        data = generated(size=32), generated(split="dev", size=16)
+        data = load_generated(size=32), load_generated(split="dev", size=16)
         options = {"processing_class": processor(kind), "arguments": ARGUMENTS | {"num_train_epochs": 1}}
         return recipe.train(start, *data, folder, **options)
 
@@ -177,7 +177,7 @@ def test_a_handed_over_model_is_without_adapters_unless_they_became_part_of_it(k
         return {name: type(module) for name, module in model.named_modules()}, vars(model).keys()
 
     start, untouched = (tiny(kind, num_labels=2) for _ in range(2))
-    assert not train(tmp_path / "run", start, interrupted(signal.SIGTERM, 1, CriterionTrainer)).finished
+    assert not train(tmp_path / "run", start, make_interrupted_trainer(signal.SIGTERM, 1, CriterionTrainer)).finished
     assert parts(start) == parts(untouched)
     assert all(torch.equal(value, start.state_dict()[name]) for name, value in untouched.state_dict().items())
     result = train(tmp_path / "run", start)
@@ -190,7 +190,7 @@ def test_a_handed_over_model_is_without_adapters_unless_they_became_part_of_it(k
 
 
 def test_decoders_can_be_trained_without_adapters(tmp_path):
-    start = saved(tmp_path / "start", "gpt2", num_labels=2)
+    start = save_model(tmp_path / "start", "gpt2", num_labels=2)
     ivra(tmp_path / "decoder", start=start, lora=False, arguments={"num_train_epochs": 1})
     before, after = load_file(f"{start}/model.safetensors"), weights(tmp_path / "decoder")
     assert any("wte" in name and not torch.equal(before[name], after[name]) for name in before)
@@ -200,7 +200,7 @@ def test_coefficients_can_be_trained_alone(tmp_path):
     start = tiny("bert", num_labels=2)
     start.bert.pooler.requires_grad_(False)
     before = {name: (value.clone(), value.requires_grad) for name, value in start.named_parameters()}
-    train, dev = generated(size=32), generated(split="dev", size=16)
+    train, dev = load_generated(size=32), load_generated(split="dev", size=16)
     arguments = ARGUMENTS | {"num_train_epochs": 1, "learning_rate": 1e-2, "load_best_model_at_end": False}
     options = {"processing_class": processor("bert"), "arguments": arguments}
     RECIPES["ivra"]("comprehensiveness", train_model=False).train(start, train, dev, tmp_path / "alone", **options)
@@ -234,7 +234,7 @@ def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     stopped = ivra(
         tmp_path / "run",
         "simulatability,sufficiency",
-        trainer=interrupted(signal.SIGTERM, 3, CriterionTrainer),
+        trainer=make_interrupted_trainer(signal.SIGTERM, 3, CriterionTrainer),
         **options,
     )
     assert not stopped.finished
@@ -252,7 +252,7 @@ def test_without_a_factor_the_rate_falls_as_in_any_training(tmp_path):
         return [CrossEntropy(), SufficiencyLoss(InterpretableAttention.for_model(start))]
 
     arguments = ARGUMENTS | {"num_train_epochs": 1, "warmup_steps": 0}
-    data = generated(size=32), generated(split="dev", size=16)
+    data = load_generated(size=32), load_generated(split="dev", size=16)
     result = fine_tune("tiny", *data, tmp_path, objectives=terms, trainer=CriterionTrainer, arguments=arguments)
     rates = [entry["learning_rate"] for entry in result.history if "learning_rate" in entry]
     assert rates[-1] < rates[0]

@@ -13,11 +13,11 @@ from exegete.training import ObjectiveTrainer
 from exegete.training.bilevel.criteria import has_variance, summarize_criterion
 from exegete.training.loop.fine_tune import find_idle_terms
 from exegete.training.loop.training_module import TrainingModule
-from runs import ARGUMENTS, bert, generated
+from runs import ARGUMENTS, bert, load_generated
 
 
 def test_dev_values_of_auxiliary_terms_are_those_of_evenly_spaced_rows_and_the_tasks_are_of_all():
-    model, rows = bert(), list(generated(size=200).select(range(12)))
+    model, rows = bert(), list(load_generated(size=200).select(range(12)))
     module = TrainingModule(model, [CrossEntropy(), ExplanationLoss(exegete.explainer("attention_last"))]).eval()
     evaluation = StepContext(training=False)
     with torch.no_grad():
@@ -36,7 +36,7 @@ def test_the_best_checkpoint_is_not_evaluated_a_second_time(tmp_path, monkeypatc
     )
     # the highest loss: an earlier epoch than the last is kept
     arguments = ARGUMENTS | {"num_train_epochs": 3, "learning_rate": 1e-3, "greater_is_better": True}
-    data = {"train": generated(size=48), "dev": generated(split="dev", size=48)}
+    data = {"train": load_generated(size=48), "dev": load_generated(split="dev", size=48)}
     result = exegete.train("tiny", data, "er_joint", output_dir=tmp_path, **arguments)
     # one before training, one per epoch
     assert len(count) == 4
@@ -62,7 +62,7 @@ def test_terms_that_did_not_move_the_model_are_named_with_what_to_try():
 
 
 def test_gradient_norms_of_some_steps_are_logged_in_any_run_with_several_terms(tmp_path):
-    data = {"train": generated(size=160), "dev": generated(split="dev", size=16)}
+    data = {"train": load_generated(size=160), "dev": load_generated(split="dev", size=16)}
     arguments = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "eval_on_start": False}
     result = exegete.train("tiny", data, "er_joint", output_dir=tmp_path, logging_strategy="steps", **arguments)
     logged = [entry for entry in result.history if "explanation_gradient_norm" in entry]
@@ -72,7 +72,7 @@ def test_gradient_norms_of_some_steps_are_logged_in_any_run_with_several_terms(t
 
 def test_the_default_radius_lets_the_adversary_move_answers():
     model = bert()
-    batch = model.encode(list(generated().select(range(8))))
+    batch = model.encode(list(load_generated().select(range(8))))
     norms = []
     for radius in (1e-5, VirtualAdversarialLoss().radius):
         module = TrainingModule(model, [VirtualAdversarialLoss(radius=radius)]).eval()

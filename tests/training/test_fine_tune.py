@@ -20,7 +20,7 @@ from exegete.objectives import OBJECTIVES, CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import train_baseline
 from exegete.training.loop.starting_model import make_word_tokenizer
-from runs import ARGUMENTS, answers, difference, generated, pairs, sentences, weights
+from runs import ARGUMENTS, answers, difference, load_generated, pairs, sentences, weights
 from test_scaffold import pictures
 
 
@@ -29,9 +29,13 @@ def digits(split, count):
 
 
 KINDS = {
-    "text": (lambda: (generated(size=320), generated(split="dev", size=80)), "accuracy", 0.65),
+    "text": (lambda: (load_generated(size=320), load_generated(split="dev", size=80)), "accuracy", 0.65),
     "pair": (lambda: (pairs(192), pairs(24)), "accuracy", 0.9),
-    "regression": (lambda: (generated("regression", size=320), generated("regression", "dev", 80)), "pearson", 0.4),
+    "regression": (
+        lambda: (load_generated("regression", size=320), load_generated("regression", "dev", 80)),
+        "pearson",
+        0.4,
+    ),
     "span": (lambda: (answers(96), answers(24)), "f1", 0.6),
     "image": (lambda: (digits("train", 400), digits("dev", 50)), "accuracy", 0.5),
 }
@@ -59,7 +63,7 @@ def test_a_small_model_learns_and_its_saved_folder_has_the_same_predictions(kind
 
 
 def _history(folder):
-    """What the newest checkpoint logged."""
+    """Return the log history of the newest checkpoint."""
     newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     return json.loads((newest / "trainer_state.json").read_text())["log_history"]
 
@@ -82,8 +86,8 @@ def test_labels_are_named_as_the_data_names_them_in_its_order(tmp_path):
     assert exegete.load(tmp_path).labels == ("zebra", "ant", "mole")
 
 
-def turned(as_folder, folder):
-    """A model that knows the classes of the data, in another order, and the data."""
+def make_reordered_model(as_folder, folder):
+    """Return a model that knows the classes of the data in another order, and the data."""
     model = families.tiny("bert", seed=3, initializer_range=0.4)
     model.config.id2label = {0: "YES", 1: "NO", 2: "MAYBE"}
     model.config.label2id = {name: number for number, name in model.config.id2label.items()}
@@ -95,9 +99,9 @@ def turned(as_folder, folder):
 
 @pytest.mark.parametrize("as_folder", [True, False])
 def test_classes_that_a_model_knows_by_name_are_its_own_in_whatever_order_the_data_has_them(as_folder, tmp_path):
-    start, data = turned(as_folder, tmp_path)
+    start, data = make_reordered_model(as_folder, tmp_path)
     names = data.features["label"].names
-    before = exegete.load(turned(False, tmp_path)[0], families.tokenizer("bert"))
+    before = exegete.load(make_reordered_model(False, tmp_path)[0], families.tokenizer("bert"))
     said = before.predict(before.encode(data["text"][:])).tolist()
     right = [before.labels[number].lower() == names[row["label"]] for number, row in zip(said, data, strict=True)]
     assert 0 < np.mean(right) < 1
@@ -108,7 +112,7 @@ def test_classes_that_a_model_knows_by_name_are_its_own_in_whatever_order_the_da
 
 
 def test_classes_that_a_model_does_not_know_take_the_places_of_those_it_knows(tmp_path):
-    start, data = turned(False, tmp_path)
+    start, data = make_reordered_model(False, tmp_path)
     features = data.features.copy()
     features["label"] = ClassLabel(names=["no", "yes", "perhaps"])
     data = data.cast(features)
@@ -218,7 +222,7 @@ def test_a_tokenizer_made_from_texts_knows_their_frequent_words_and_spells_the_o
 
 def test_the_best_model_is_the_one_that_is_kept(tmp_path):
     """A learning rate that ruins the model later: what is saved is the best evaluation's, not the last one's."""
-    train, dev = generated(size=80), generated(split="dev", size=80)
+    train, dev = load_generated(size=80), load_generated(split="dev", size=80)
     arguments = ARGUMENTS | {"num_train_epochs": 5, "learning_rate": 0.05, "lr_scheduler_type": "constant_with_warmup"}
     result = train_baseline("tiny", train, dev, tmp_path, arguments=arguments)
     evaluated = [entry["eval_accuracy"] for entry in _history(tmp_path) if "eval_accuracy" in entry]
@@ -256,14 +260,14 @@ def test_early_stopping_stops_early(tmp_path):
 
 def test_without_evaluations_a_recipe_runs_to_its_end_and_patience_is_refused(tmp_path):
     unjudged = ARGUMENTS | {"num_train_epochs": 2, "eval_strategy": "no", "load_best_model_at_end": False}
-    data = generated(size=64)
+    data = load_generated(size=64)
     assert RECIPES["er_joint"]().train("tiny", data, data, tmp_path / "joint", arguments=unjudged).steps > 0
     with pytest.raises(ExegeteError, match="set eval_strategy to epoch or steps"):
         run(tmp_path / "other", early_stopping_patience=2, arguments=unjudged)
 
 
-def labelled(feature, *labels):
-    """A text for each label, the first of all without a fault."""
+def make_labelled_rows(feature, *labels):
+    """Return a row with a valid label and then one for each of these labels."""
     first = [0] if isinstance(feature, List) else 0
     types = Features({"text": Value("string"), "label": feature})
     return Dataset.from_dict({"text": ["a film"] * (len(labels) + 1), "label": [first, *labels]}, features=types)
@@ -278,12 +282,15 @@ def labelled(feature, *labels):
         ({"model": "./nowhere"}, "no model at"),
         ({"model": "tiny", "arguments": {"learning_ratio": 1}}, "unusable training arguments"),
         ({"model": families.tiny("bert", num_labels=2)}, "2 outputs, the data 3 classes"),
-        ({"model": families.tiny("bert", num_labels=2), "data": labelled(Value("float32"), 0.5)}, "2 outputs, a regr"),
-        ({"data": labelled(Value("float32"), None)}, "row 1 has no label"),
-        ({"data": labelled(Value("float64"), float("nan"))}, "row 1 has no label"),
-        ({"data": labelled(ClassLabel(names=["a", "b"]), -1)}, "row 1 has no label"),
         (
-            {"data": labelled(List(ClassLabel(names=["a", "b"])), [0, 1], [1])},
+            {"model": families.tiny("bert", num_labels=2), "data": make_labelled_rows(Value("float32"), 0.5)},
+            "2 outputs, a regr",
+        ),
+        ({"data": make_labelled_rows(Value("float32"), None)}, "row 1 has no label"),
+        ({"data": make_labelled_rows(Value("float64"), float("nan"))}, "row 1 has no label"),
+        ({"data": make_labelled_rows(ClassLabel(names=["a", "b"]), -1)}, "row 1 has no label"),
+        (
+            {"data": make_labelled_rows(List(ClassLabel(names=["a", "b"])), [0, 1], [1])},
             "List.*: expected one ClassLabel per row",
         ),
         ({"max_length": 4}, "max_length of at least 8"),

@@ -9,12 +9,12 @@ import exegete
 from exegete.objectives import CrossEntropy, ExplanationLoss, StepContext
 from exegete.training.loop.term_trainer import TermTrainer
 from exegete.training.loop.training_module import TrainingModule
-from runs import generated, trainer
+from runs import load_generated, trainer
 from steps_of_eight import small_model
 
 
 def norms_by_hand(model, batch, objectives):
-    """Of each weighted term alone, by a pass and a backward of its own."""
+    """Return the gradient norm of each weighted term, each from a separate forward and backward pass."""
     found = {}
     for objective in objectives:
         model.model.zero_grad()
@@ -26,7 +26,7 @@ def norms_by_hand(model, batch, objectives):
 
 
 def test_each_weighted_terms_gradient_is_as_long_as_logged_and_training_is_the_same(tmp_path, monkeypatch):
-    data = generated(size=200).select(range(8))
+    data = load_generated(size=200).select(range(8))
     objectives = [CrossEntropy(), ExplanationLoss(exegete.explainer("attention_rollout"), weight=0.25)]
     settings = {"objectives": objectives, "max_steps": 1, "per_device_train_batch_size": 8, "max_grad_norm": 0.0}
     expected = norms_by_hand(small_model(), small_model().encode(list(data)), objectives)

@@ -17,7 +17,7 @@ from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
 from exegete.training.loop.fine_tune import head_activation, head_dropout
 from exegete.training.loop.lora import add_lora
 from exegete.training.loop.trainer import set_head_learning_rate
-from runs import ARGUMENTS, difference, generated, trainer, weights
+from runs import ARGUMENTS, difference, load_generated, trainer, weights
 
 HEADS = {
     "bert": {"classifier"},
@@ -78,8 +78,8 @@ def test_a_step_moves_the_head_by_its_multiple_of_the_rate(tmp_path):
 def run(folder, kind=ObjectiveTrainer, family="bert", **options):
     tiny = families.tiny(family, num_labels=2)
     return fine_tune(
-        tiny, generated(size=32), generated(split="dev", size=16), folder, objectives=[CrossEntropy()], trainer=kind,
-        processing_class=families.processor(family),
+        tiny, load_generated(size=32), load_generated(split="dev", size=16), folder, objectives=[CrossEntropy()],
+        trainer=kind, processing_class=families.processor(family),
         arguments=ARGUMENTS | {"num_train_epochs": 1, "learning_rate": 1e-3}, **options,
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def test_explanation_regularisation_trains_without_dropout_in_the_head(tmp_path)
 
 
 def answer(model, activation):
-    """A BigBird head by hand: dense, activation, output on the first position."""
+    """Return a BigBird's logits, and those of its head by hand: dense, activation, output on the first position."""
     head, ids = model.classifier, torch.arange(5, 13)[None]
     hidden = model.base_model(input_ids=ids).last_hidden_state[:, 0]
     return model(input_ids=ids).logits, head.out_proj(activation(head.dense(hidden)))

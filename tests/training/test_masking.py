@@ -1,4 +1,4 @@
-"""Masked fine-tuning: which words go, and that the step sees it."""
+"""Masked fine-tuning: which words are masked, and that a training step sees the masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def model():
     return exegete.load(families.tiny("bert"), families.tokenizer("bert"))
 
 
-def lost(model, share: float, number: int = 0, copies: int = 400):
+def compute_masked_shares(model, share: float, number: int = 0, copies: int = 400):
     batch = model.encode(families.SENTENCES[:1] * copies)
     after = mask_random_tokens(model, batch, share, StepContext(0, number)).inputs["input_ids"]
     gone = after != batch.inputs["input_ids"]
@@ -27,17 +27,17 @@ def lost(model, share: float, number: int = 0, copies: int = 400):
 
 
 def test_a_share_of_the_examples_loses_words_at_rates_from_none_to_all(model):
-    assert not lost(model, 0.0).any()
-    rates = lost(model, 1.0)
+    assert not compute_masked_shares(model, 0.0).any()
+    rates = compute_masked_shares(model, 1.0)
     assert abs(rates.mean() - 0.5) < 0.05
     assert rates.quantile(0.1) < 0.2
     assert rates.quantile(0.9) > 0.8
-    assert abs((lost(model, 0.25) > 0).float().mean() - 0.25) < 0.08
+    assert abs((compute_masked_shares(model, 0.25) > 0).float().mean() - 0.25) < 0.08
 
 
 def test_the_same_moment_loses_the_same_words_and_another_loses_others(model):
-    assert torch.equal(lost(model, 0.5, 3), lost(model, 0.5, 3))
-    assert not torch.equal(lost(model, 0.5, 3), lost(model, 0.5, 4))
+    assert torch.equal(compute_masked_shares(model, 0.5, 3), compute_masked_shares(model, 0.5, 3))
+    assert not torch.equal(compute_masked_shares(model, 0.5, 3), compute_masked_shares(model, 0.5, 4))
 
 
 def test_training_steps_see_masked_words_and_evaluation_does_not(model):

@@ -67,7 +67,7 @@ def train(folder, model=None, **options):
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
+def unbroken_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
     model = simulate_use(bert(hidden_dropout_prob=0.2))
     before = snapshot(model)
@@ -76,15 +76,15 @@ def unbroken(tmp_path_factory):
     return folder, model, before, bits, result
 
 
-def test_the_explained_model_is_bit_identical_and_as_it_was(unbroken):
-    _, model, before, bits, result = unbroken
+def test_the_explained_model_is_bit_identical_and_as_it_was(unbroken_run):
+    _, model, before, bits, result = unbroken_run
     assert result.model is model
     assert all(torch.equal(value, bits[name]) for name, value in model.state_dict().items())
     assert not {*find_changes(before, model)} - {"torch", "numpy", "python"}, "training draws"
 
 
-def test_all_of_the_masking_model_moved_but_its_input_embeddings(unbroken):
-    folder, model, _, _, _ = unbroken
+def test_all_of_the_masking_model_moved_but_its_input_embeddings(unbroken_run):
+    folder, model, _, _, _ = unbroken_run
     torch.manual_seed(0)
     found = load_file(folder / "model.safetensors")
     there = {f"reader.model.{name}": value for name, value in model.model.base_model.state_dict().items()}
@@ -94,8 +94,8 @@ def test_all_of_the_masking_model_moved_but_its_input_embeddings(unbroken):
     assert not any("pooler" in name for name in found)
 
 
-def test_what_is_kept_is_the_best_evaluation_and_explains_as_it_was_judged(unbroken):
-    folder, model, _, _, result = unbroken
+def test_what_is_kept_is_the_best_evaluation_and_explains_as_it_was_judged(unbroken_run):
+    folder, model, _, _, result = unbroken_run
     evaluations = [entry["eval_aopc_comprehensiveness"] for entry in result.history if "eval_loss" in entry]
     assert len(set(evaluations)) > 2
     assert result.metrics["aopc_comprehensiveness"] == max(evaluations)
@@ -119,8 +119,8 @@ def test_a_metric_that_is_better_when_lower_keeps_the_lowest(tmp_path):
     assert train(tmp_path, selection="log_odds", logged_metrics=("sufficiency",)).reused
 
 
-def stopping(number, step):
-    """A trainer that gets a signal in the middle of a step."""
+def make_interrupted_trainer(number, step):
+    """Return a trainer class that gets a signal in the middle of a step."""
 
     class Interrupted(MaskingTrainer):
         def training_step(self, *args, **kwargs):
@@ -132,13 +132,13 @@ def stopping(number, step):
     return Interrupted
 
 
-def in_another_process(code):
+def run_in_another_process(code):
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
     code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {code}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-def same(one, other):
+def have_equal_weights(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items()) and one.keys() == other.keys()
 
 
@@ -146,19 +146,19 @@ def test_stopped_by_a_signal_it_says_so_and_resumes_to_the_weights_of_an_unbroke
     import exegete.training.masking.run as module
 
     train(tmp_path / "whole")
-    monkeypatch.setattr(module, "MaskingTrainer", stopping(signal.SIGTERM, 5))
+    monkeypatch.setattr(module, "MaskingTrainer", make_interrupted_trainer(signal.SIGTERM, 5))
     stopped = train(tmp_path / "run")
     assert (stopped.finished, stopped.steps, stopped.signal) == (False, 5, signal.SIGTERM)
     monkeypatch.setattr(module, "MaskingTrainer", MaskingTrainer)
     assert train(tmp_path / "run").finished
-    assert same(*(load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run")))
+    assert have_equal_weights(*(load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run")))
 
 
 SEARCH = {"epochs": 1, "train_rows": 8, "dev_rows": 4}
 
 
-def searched(folder, trials=3, trainer=None, **options):
-    """A search with as little as can be."""
+def run_search(folder, trials=3, trainer=None, **options):
+    """Run a search on very little data; return the best weights and the trials."""
     if trainer is not None:
         import exegete.training.masking.search as module
 
@@ -175,8 +175,8 @@ def study_of(folder):
     return open_study(url, summary.study_name, True)
 
 
-def dying(trial):
-    """A trainer whose process dies in the first step of a trial."""
+def make_dying_trainer(trial):
+    """Return a trainer class whose process dies in the first step of a trial."""
     built = []
 
     class Dying(MaskingTrainer):
@@ -190,22 +190,23 @@ def dying(trial):
 
 
 def test_a_killed_search_loses_only_the_running_trial_and_resumes_to_the_result_of_an_unbroken_one(tmp_path):
-    best, trials = searched(tmp_path / "whole")
+    best, trials = run_search(tmp_path / "whole")
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 3
     values = [trial.value for trial in trials]
     assert len(set(values)) > 1
     winner = trials[int(np.argmax(values))]
     assert (best.preservation, best.sparsity, best.inverse) == tuple(winner.params.values())
     assert all(0 <= value <= 1 for trial in trials for value in trial.params.values())
-    code = "import test_masking_trainer as t; from pathlib import Path; t.searched(Path({!r}), trainer=t.dying(1))"
-    done = in_another_process(code.format(str(tmp_path / "run")))
+    code = "import test_masking_trainer as t; from pathlib import Path; "
+    code += "t.run_search(Path({!r}), trainer=t.make_dying_trainer(1))"
+    done = run_in_another_process(code.format(str(tmp_path / "run")))
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     assert [trial.state for trial in study_of(tmp_path / "run").trials] == [TrialState.COMPLETE, TrialState.RUNNING]
-    again, resumed = searched(tmp_path / "run")
+    again, resumed = run_search(tmp_path / "run")
     finished = [trial for trial in resumed if trial.state == TrialState.COMPLETE]
     assert [(t.params, t.value) for t in finished] == [(t.params, t.value) for t in trials]
     assert again == best
-    assert searched(tmp_path / "run")[1] == resumed, "nothing is left to do"
+    assert run_search(tmp_path / "run")[1] == resumed, "nothing is left to do"
 
 
 def test_trials_that_run_at_a_time_have_other_weights_and_a_dead_one_leaves_its_own():
@@ -220,12 +221,12 @@ def test_trials_that_run_at_a_time_have_other_weights_and_a_dead_one_leaves_its_
 
 
 def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
-    best, (trial,) = searched(tmp_path / "without", trials=1, fixed={"inverse": 0.0})
+    best, (trial,) = run_search(tmp_path / "without", trials=1, fixed={"inverse": 0.0})
     assert set(trial.params) == {"preservation", "sparsity"}
     assert best.inverse == 0.0
     assert 0 < best.preservation < 1
-    searched(tmp_path / "all", trials=1)
-    searched(tmp_path / "warm", trials=1, weights=MaskWeights(sparsity_warmup=5))
+    run_search(tmp_path / "all", trials=1)
+    run_search(tmp_path / "warm", trials=1, weights=MaskWeights(sparsity_warmup=5))
     names = {
         optuna.get_all_study_summaries(f"sqlite:///{tmp_path / name / 'search.db'}")[0].study_name
         for name in ("without", "all", "warm")
@@ -239,7 +240,7 @@ def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
 
 
 def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
-    searched(tmp_path, trials=1)
+    run_search(tmp_path, trials=1)
     study = study_of(tmp_path)
     spread = optuna.distributions.FloatDistribution(0.0, 1.0)
     names = ("preservation", "sparsity", "inverse")
@@ -252,7 +253,7 @@ def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
                 intermediate_values={1: 9.0, 2: 9.0},
             )
         )
-    best, trials = searched(tmp_path, trials=7)
+    best, trials = run_search(tmp_path, trials=7)
     assert trials[-1].state == TrialState.PRUNED
     assert list(trials[-1].intermediate_values) == [1]
     assert (best.preservation, best.sparsity, best.inverse) == (0.25, 0.25, 0.25)
@@ -260,7 +261,7 @@ def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
 
 def test_a_storage_that_cannot_be_opened_is_an_error(tmp_path):
     with pytest.raises(ExegeteError, match="cannot be opened"):
-        searched(tmp_path, storage=f"sqlite:///{tmp_path}/no/such/folder/x.db")
+        run_search(tmp_path, storage=f"sqlite:///{tmp_path}/no/such/folder/x.db")
     with pytest.raises(ExegeteError, match="at least one trial"):
         WeightSearch(trials=0)
 
@@ -325,8 +326,8 @@ def test_bad_input(tmp_path):
         module(batch, StepContext())
 
 
-def prompted():
-    """A decoder with a byte-level tokenizer."""
+def make_prompted_model():
+    """Return a prompted decoder with a byte-level tokenizer."""
     torch.manual_seed(1)
     causal = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"]))
     with torch.no_grad():
@@ -339,7 +340,7 @@ def prompted():
 
 
 def test_batches_of_a_prompted_model_have_its_prompt_also_where_texts_are_cut_shorter():
-    model, rows = prompted(), list(texts(4))
+    model, rows = make_prompted_model(), list(texts(4))
     for one in (model, Teaching(model).with_max_length(60).teacher):
         expected, found = one.encode(rows), Collator(one)(rows)["batch"]
         assert torch.equal(found.inputs["input_ids"], expected.inputs["input_ids"])
@@ -363,7 +364,7 @@ def test_a_model_that_is_handed_over_reads_as_many_tokens_as_asked_for_with_its_
 
 def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_path):
     """Explained by an encoder with WordPiece; by the recipe, search included."""
-    model = prompted()
+    model = make_prompted_model()
     families.tiny("bert").base_model.save_pretrained(tmp_path / "encoder")
     families.tokenizer("bert").save_pretrained(tmp_path / "encoder")
     recipe = RECIPES["aml"]("comprehensiveness", backbone=str(tmp_path / "encoder"), trials=1, train_rows=8, dev_rows=4)
@@ -390,14 +391,14 @@ def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_pa
     [(-12.0, "nothing", 2), (12.0, "everything", 6), (-1.0, None, None)],
 )
 def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, step, tmp_path, monkeypatch):
-    made = MaskingTrainer.make_module
+    original_make_module = MaskingTrainer.make_module
 
-    def biased(self, model, objectives):
+    def make_biased_module(self, model, objectives):
         with torch.no_grad():
             self.masking.head[-1].bias.fill_(bias)
-        return made(self, model, objectives)
+        return original_make_module(self, model, objectives)
 
-    monkeypatch.setattr(MaskingTrainer, "make_module", biased)
+    monkeypatch.setattr(MaskingTrainer, "make_module", make_biased_module)
     if kept is None:
         assert 0.1 < train(tmp_path, arguments={"learning_rate": 1e-6}).metrics["mean_mask"] < 0.5
         return

@@ -44,34 +44,34 @@ class Scene:
             outputs = teacher(self.inner, capture=CAPTURE)
             self.kept = self.explainer.head_logits(teacher, self.inner, outputs)
 
-    def taught(self):
+    def explain_with_teacher(self):
         return self.explainer.mix_heads(self.kept, self.inner.attended)
 
-    def stepped(self, taught, graph):
-        """The student's weights after the inner step."""
+    def step_weights(self, taught, graph):
+        """Return the student's weights after the inner step."""
         logits, explanation = functional_call(self.student, self.weights, (self.inner,))
         loss = torch.nn.functional.cross_entropy(logits, LABELS) + WEIGHT * explanation_divergence(taught, explanation)
         slopes = torch.autograd.grad(loss, list(self.weights.values()), create_graph=graph, allow_unused=True)
         pairs = zip(self.weights.items(), slopes, strict=True)
         return {name: weight if slope is None else weight - RATE * slope for (name, weight), slope in pairs}
 
-    def judged(self, weights):
+    def compute_outer_loss(self, weights):
         logits, _ = functional_call(self.student, weights, (self.outer,))
         return torch.nn.functional.cross_entropy(logits, LABELS)
 
     def forward_mode(self):
         after = {
             name: weight.detach().requires_grad_()
-            for name, weight in self.stepped(self.taught().detach(), False).items()
+            for name, weight in self.step_weights(self.explain_with_teacher().detach(), False).items()
         }
-        slopes = torch.autograd.grad(self.judged(after), list(after.values()), materialize_grads=True)
+        slopes = torch.autograd.grad(self.compute_outer_loss(after), list(after.values()), materialize_grads=True)
 
-        def explained(weights):
+        def explain(weights):
             return functional_call(self.student, weights, (self.inner,))[1]
 
         slopes = dict(zip(after, slopes, strict=True))
         (found,) = meta_gradient(
-            self.taught(), [self.explainer.coefficients], explained, self.weights, slopes, RATE * WEIGHT
+            self.explain_with_teacher(), [self.explainer.coefficients], explain, self.weights, slopes, RATE * WEIGHT
         )
         return found
 
@@ -80,7 +80,7 @@ class Scene:
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_the_meta_gradient_equals_double_backward(family, normaliser):
     scene = Scene(family, normaliser)
-    loss = scene.judged(scene.stepped(scene.taught(), True))
+    loss = scene.compute_outer_loss(scene.step_weights(scene.explain_with_teacher(), True))
     (expected,) = torch.autograd.grad(loss, scene.explainer.coefficients)
     found = scene.forward_mode()
     assert found.abs().max() > 1e-8
@@ -94,7 +94,7 @@ def test_the_meta_gradient_equals_finite_differences():
     for size in (1e-4, -1e-4):
         with torch.no_grad():
             scene.explainer.coefficients.add_(direction, alpha=size)
-        ends.append(scene.judged(scene.stepped(scene.taught().detach(), False)).detach())
+        ends.append(scene.compute_outer_loss(scene.step_weights(scene.explain_with_teacher().detach(), False)).detach())
         with torch.no_grad():
             scene.explainer.coefficients.sub_(direction, alpha=size)
     expected = (ends[0] - ends[1]) / 2e-4

@@ -7,14 +7,19 @@ from dataclasses import replace
 
 from exegete.objectives import ExplanationGuidedLoss
 from exegete.recipes import RECIPES
-from runs import ARGUMENTS, difference, generated, weights
-from test_resume import interrupted
+from runs import ARGUMENTS, difference, load_generated, weights
+from test_resume import make_interrupted_trainer
 
 
 def train(folder, recipe):
     arguments = ARGUMENTS | {"num_train_epochs": 2, "eval_steps": 2}
     return recipe.train(
-        "tiny", generated(size=48), generated(split="dev", size=16), folder, arguments=arguments, head_rate=5.0
+        "tiny",
+        load_generated(size=48),
+        load_generated(split="dev", size=16),
+        folder,
+        arguments=arguments,
+        head_rate=5.0,
     )
 
 
@@ -22,7 +27,7 @@ def test_stopped_and_resumed_is_unbroken_with_a_rate_of_the_head_and_kept_explan
     """Step 5 lies in the second epoch: with a lifetime of two, the explanations come from the checkpoint."""
     recipe = RECIPES["regex"]("decompx_linear", form="smart", share=1.0, lifetime=2)
     assert train(tmp_path / "whole", recipe).steps == 6
-    stopped = train(tmp_path / "run", replace(recipe, trainer=interrupted(signal.SIGTERM, 5)))
+    stopped = train(tmp_path / "run", replace(recipe, trainer=make_interrupted_trainer(signal.SIGTERM, 5)))
     assert not stopped.finished
     resumed = train(tmp_path / "run", recipe)
     assert resumed.finished

@@ -13,7 +13,7 @@ import pytest
 
 from exegete.training import ObjectiveTrainer, fine_tune
 from exegete.training.loop.run import find_newest_checkpoint
-from runs import ARGUMENTS, difference, generated, weights
+from runs import ARGUMENTS, difference, load_generated, weights
 
 SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None, "logging_steps": 4}
 BY_EPOCH = {"eval_strategy": "epoch", "save_strategy": "epoch"}
@@ -21,18 +21,18 @@ STEPS_AN_EPOCH, STEPS = 5, 15
 
 
 def train(folder, trainer=ObjectiveTrainer, patience=None, size=80, **arguments):
-    """Three epochs of five steps with dropout, in batches of even length; saved every second step."""
+    """Train for three epochs of five steps with dropout, in batches of even length; save every second step."""
     from exegete.objectives import CrossEntropy
 
     return fine_tune(
-        "tiny", generated(size=size), generated(split="dev", size=40), folder, objectives=[CrossEntropy()],
+        "tiny", load_generated(size=size), load_generated(split="dev", size=40), folder, objectives=[CrossEntropy()],
         trainer=trainer, early_stopping_patience=patience,
         arguments=ARGUMENTS | SCHEDULE | arguments,
     )  # fmt: skip
 
 
-def interrupted(number, step, kind=ObjectiveTrainer):
-    """A trainer that gets a signal in the middle of a step."""
+def make_interrupted_trainer(number, step, kind=ObjectiveTrainer):
+    """Return a trainer class that gets a signal in the middle of a step."""
 
     class Interrupted(kind):
         def training_step(self, *args, **kwargs):
@@ -45,7 +45,7 @@ def interrupted(number, step, kind=ObjectiveTrainer):
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
+def unbroken_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
     result = train(folder)
     assert result.steps == STEPS
@@ -54,14 +54,16 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def unbroken_by_epoch(tmp_path_factory):
+def unbroken_folder_by_epoch(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken-by-epoch")
     train(folder, **BY_EPOCH)
     return folder
 
 
-def test_killed_and_resumed_is_unbroken(unbroken, tmp_path):
-    script = f"import test_resume as t; t.train({str(tmp_path)!r}, t.interrupted({int(signal.SIGKILL)}, 9))"
+def test_killed_and_resumed_is_unbroken(unbroken_folder, tmp_path):
+    script = (
+        f"import test_resume as t; t.train({str(tmp_path)!r}, t.make_interrupted_trainer({int(signal.SIGKILL)}, 9))"
+    )
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
     code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {script}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -69,16 +71,16 @@ def test_killed_and_resumed_is_unbroken(unbroken, tmp_path):
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-8"
     assert not (tmp_path / "model.safetensors").exists()
     assert train(tmp_path).steps == STEPS
-    assert difference(weights(unbroken), weights(tmp_path)) == 0.0
+    assert difference(weights(unbroken_folder), weights(tmp_path)) == 0.0
 
 
 @pytest.mark.parametrize(("strategy", "step"), [("steps", 5), ("steps", 10), ("epoch", 5), ("epoch", 12)])
 def test_stopped_by_a_signal_and_resumed_is_unbroken(request, tmp_path, strategy, step):
     """Also when the stop falls on the last step of an epoch, whose evaluation must not be lost."""
     every = BY_EPOCH if strategy == "epoch" else {}
-    whole = request.getfixturevalue("unbroken_by_epoch" if strategy == "epoch" else "unbroken")
+    whole = request.getfixturevalue("unbroken_folder_by_epoch" if strategy == "epoch" else "unbroken_folder")
     number = signal.SIGTERM if step != 12 else signal.SIGINT
-    stopped = train(tmp_path / "run", interrupted(number, step), **every)
+    stopped = train(tmp_path / "run", make_interrupted_trainer(number, step), **every)
     assert not stopped.finished
     assert (stopped.steps, stopped.signal) == (step, number)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -91,17 +93,17 @@ def test_stopped_by_a_signal_and_resumed_is_unbroken(request, tmp_path, strategy
         assert _controls(tmp_path / "run") == _controls(whole)
 
 
-def test_an_evaluation_before_training_changes_nothing_and_is_made_once(unbroken, tmp_path):
-    assert not train(tmp_path, interrupted(signal.SIGTERM, 3), eval_on_start=True).finished
+def test_an_evaluation_before_training_changes_nothing_and_is_made_once(unbroken_folder, tmp_path):
+    assert not train(tmp_path, make_interrupted_trainer(signal.SIGTERM, 3), eval_on_start=True).finished
     assert train(tmp_path, eval_on_start=True).finished
-    assert difference(weights(unbroken), weights(tmp_path)) == 0.0
-    (first, *rest), whole = _entries(tmp_path, "eval_loss"), _entries(unbroken, "eval_loss")
+    assert difference(weights(unbroken_folder), weights(tmp_path)) == 0.0
+    (first, *rest), whole = _entries(tmp_path, "eval_loss"), _entries(unbroken_folder, "eval_loss")
     assert first[0] == 0
     assert rest == whole
 
 
 def test_of_one_checkpoint_that_is_kept_a_stop_loses_nothing(tmp_path):
-    assert not train(tmp_path, interrupted(signal.SIGTERM, 13), save_total_limit=1).finished
+    assert not train(tmp_path, make_interrupted_trainer(signal.SIGTERM, 13), save_total_limit=1).finished
     best = json.loads((tmp_path / "checkpoint-13" / "trainer_state.json").read_text())["best_global_step"]
     assert {int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")} == {best, 13}
     assert train(tmp_path, save_total_limit=1).finished
@@ -115,50 +117,52 @@ def _entries(folder, name):
 
 
 def _controls(folder):
-    """What the checkpoint of each whole epoch says of going on."""
+    """Return the trainer's control flags in the checkpoint of each complete epoch."""
     states = [folder / f"checkpoint-{step}" / "trainer_state.json" for step in range(STEPS_AN_EPOCH, STEPS + 1, 5)]
     return [json.loads(path.read_text())["stateful_callbacks"]["TrainerControl"] for path in states]
 
 
-def _truncated(path):
+def _truncate(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 TORN = {
     "no state": lambda path: (path / "trainer_state.json").unlink(),
-    "half a state": lambda path: _truncated(path / "trainer_state.json"),
-    "half the weights": lambda path: _truncated(path / "model.safetensors"),
+    "half a state": lambda path: _truncate(path / "trainer_state.json"),
+    "half the weights": lambda path: _truncate(path / "model.safetensors"),
     "no weights": lambda path: (path / "model.safetensors").unlink(),
-    "half the optimizer": lambda path: _truncated(path / "optimizer.pt"),
+    "half the optimizer": lambda path: _truncate(path / "optimizer.pt"),
     "no random state": lambda path: (path / "scheduler.pt").unlink(),
 }
 
 
 @pytest.mark.parametrize("how", TORN)
-def test_a_torn_checkpoint_is_passed_over_with_a_warning(unbroken, tmp_path, how, caplog):
+def test_a_torn_checkpoint_is_passed_over_with_a_warning(unbroken_folder, tmp_path, how, caplog):
     for step in (8, 10, 12):
-        shutil.copytree(unbroken / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+        shutil.copytree(unbroken_folder / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-12"
     TORN[how](tmp_path / "checkpoint-12")
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-10"
     assert "checkpoint-12 is not complete" in caplog.text
 
 
-def test_a_run_with_a_torn_checkpoint_resumes_from_the_one_before_and_ends_at_the_same_weights(unbroken, tmp_path):
-    train(tmp_path, interrupted(signal.SIGTERM, 7))
+def test_a_run_with_a_torn_checkpoint_resumes_from_the_one_before_and_ends_at_the_same_weights(
+    unbroken_folder, tmp_path
+):
+    train(tmp_path, make_interrupted_trainer(signal.SIGTERM, 7))
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-7"
-    _truncated(tmp_path / "checkpoint-7" / "model.safetensors")
+    _truncate(tmp_path / "checkpoint-7" / "model.safetensors")
     train(tmp_path)
-    assert difference(weights(unbroken), weights(tmp_path)) == 0.0
+    assert difference(weights(unbroken_folder), weights(tmp_path)) == 0.0
 
 
 def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
     """Nothing improves after the first evaluation at step 2; the third one, at 6, ends the patience of two."""
     still = {"patience": 2, "size": 32, "learning_rate": 1e-12, "num_train_epochs": 8} | BY_EPOCH
     assert train(tmp_path / "whole", **still).steps == 6
-    assert not train(tmp_path / "run", interrupted(signal.SIGTERM, 5), **still).finished
+    assert not train(tmp_path / "run", make_interrupted_trainer(signal.SIGTERM, 5), **still).finished
     assert train(tmp_path / "run", **still).steps == 6
-    assert not train(tmp_path / "end", interrupted(signal.SIGTERM, 6), **still).finished
+    assert not train(tmp_path / "end", make_interrupted_trainer(signal.SIGTERM, 6), **still).finished
     ended = train(tmp_path / "end", **still)
     assert (ended.steps, ended.finished) == (6, True)
     assert _entries(tmp_path / "end", "eval_loss") == _entries(tmp_path / "whole", "eval_loss")
@@ -168,7 +172,7 @@ def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
 def test_terms_logged_once_per_epoch_do_not_depend_on_where_the_run_was_interrupted(tmp_path):
     rarely = {"size": 32, "logging_strategy": "epoch"} | BY_EPOCH
     logged = []
-    for name, kind in (("whole", ObjectiveTrainer), ("run", interrupted(signal.SIGTERM, 3))):
+    for name, kind in (("whole", ObjectiveTrainer), ("run", make_interrupted_trainer(signal.SIGTERM, 3))):
         result = train(tmp_path / name, kind, **rarely)
         result = result if result.finished else train(tmp_path / name, **rarely)
         logged.append([entry["cross_entropy"] for entry in result.history if "cross_entropy" in entry])

@@ -1,4 +1,4 @@
-"""One large batch, the same in parts, and the same over two processes: one loss curve, one end, one multiplier."""
+"""Steps of one large batch, of its parts and over two processes have equal losses, weights and multipliers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from runs import difference, launched
+from runs import difference, run_in_two_processes
 from steps_of_eight import run, small_model
 
 GUIDES = ("attention_rollout", "input_x_gradient")
 
 
 @pytest.fixture(scope="module", params=GUIDES)
-def whole(request, tmp_path_factory):
-    """The guide, the curve and the end of plain steps of eight."""
+def plain_run(request, tmp_path_factory):
+    """The guide, the curve of losses and the final weights of plain steps of eight."""
     folder = tmp_path_factory.mktemp(request.param)
     run(folder, request.param)
     curve, end = outcome(folder)
@@ -33,26 +33,26 @@ def outcome(folder, processes=1):
     return np.array(found["curve"]), load_file(folder / "end.safetensors")
 
 
-def test_accumulated_parts(whole, tmp_path):
-    guide, curve, end = whole
+def test_accumulated_parts(plain_run, tmp_path):
+    guide, curve, end = plain_run
     run(tmp_path, guide, parts=4)
     found, weights = outcome(tmp_path)
     np.testing.assert_allclose(found, curve, rtol=0, atol=2e-5)
     assert difference(weights, end) < 2e-5
 
 
-@pytest.mark.parametrize("whole", ["input_x_gradient"], indirect=True)
-def test_two_processes(whole, tmp_path):
+@pytest.mark.parametrize("plain_run", ["input_x_gradient"], indirect=True)
+def test_two_processes(plain_run, tmp_path):
     """For the guide whose gradients go through the model twice."""
-    guide, curve, end = whole
-    launched("steps_of_eight.py", tmp_path, guide)
+    guide, curve, end = plain_run
+    run_in_two_processes("steps_of_eight.py", tmp_path, guide)
     found, weights = outcome(tmp_path, processes=2)
     np.testing.assert_allclose(found, curve, rtol=0, atol=2e-5)
     assert difference(weights, end) < 2e-5
 
 
-def test_mixed_precision_stays_close(whole, tmp_path):
-    guide, curve, _ = whole
+def test_mixed_precision_stays_close(plain_run, tmp_path):
+    guide, curve, _ = plain_run
     run(tmp_path, guide, bf16=True)
     found, _ = outcome(tmp_path)
     assert not np.array_equal(found, curve)

@@ -1,4 +1,4 @@
-"""Students of a frozen teacher, and a teacher's explainer that learns from how they do."""
+"""Students of a frozen teacher, and a teacher's explainer that learns from the students' results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from exegete.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, difference, sentences, weights
 from runs import answers as questions
 from small import shared
-from test_resume import interrupted
+from test_resume import make_interrupted_trainer
 
 SCHEDULE = {
     "num_train_epochs": 1, "learning_rate": 0.3, "optim": "sgd", "lr_scheduler_type": "constant",
@@ -65,7 +65,7 @@ def teacher_of(family="bert", **changes):
 
 
 def config(family="bert", **changes):
-    """A student from scratch."""
+    """Return the configuration of a student that is trained from scratch."""
     return families.tiny(family, **changes).config
 
 
@@ -79,7 +79,7 @@ def pictures(count=12):
     return Dataset.from_dict(rows, features=Features({"image": Image(), "label": ClassLabel(names=["a", "b", "c"])}))
 
 
-def student(folder, teaching, data=None, dev=None, model=None, **options):
+def train_student(folder, teaching, data=None, dev=None, model=None, **options):
     data = sentences(16) if data is None else data
     settings = ARGUMENTS | SCHEDULE | options.pop("arguments", {})
     chosen = RunOptions(arguments=settings, **options)
@@ -106,7 +106,7 @@ TASKS = {
 def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
     teacher, data, model = TASKS[kind]()
     before = {name: value.clone() for name, value in teacher.model.state_dict().items()}
-    result = student(tmp_path / "run", Teaching(teacher, rate=0.05), data, model=model)
+    result = train_student(tmp_path / "run", Teaching(teacher, rate=0.05), data, model=model)
     predicted = predict_answers(result.model, label_by_teacher(teacher, data))
     own = label_by_teacher(teacher, data)
     if kind == "regression":
@@ -128,9 +128,9 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
 def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(tmp_path):
     """Dropout on: the lookahead step uses up no random number of the student's."""
     teacher, model = teacher_of(), config(hidden_dropout_prob=0.1)
-    student(tmp_path / "still", Teaching(teacher, rate=0.0), model=model)
-    student(tmp_path / "static", Teaching(teacher, "untrained"), model=model)
-    student(tmp_path / "moved", Teaching(teacher, rate=0.1), model=model)
+    train_student(tmp_path / "still", Teaching(teacher, rate=0.0), model=model)
+    train_student(tmp_path / "static", Teaching(teacher, "untrained"), model=model)
+    train_student(tmp_path / "moved", Teaching(teacher, rate=0.1), model=model)
     still, fixed, moved = (weights(tmp_path / name) for name in ("still", "static", "moved"))
     assert difference(still, fixed) == 0.0
     assert difference(still, moved) > 1e-6
@@ -166,7 +166,7 @@ def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients
         TeacherExplainer, "step", lambda self, slope, *rest: (found.append(slope), step(self, slope, *rest))
     )
     monkeypatch.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Watching)
-    student(tmp_path / "run", Teaching(teacher, rate=0.05, lookahead=False), **steps)
+    train_student(tmp_path / "run", Teaching(teacher, rate=0.05, lookahead=False), **steps)
     assert len(found) == 3
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(other.abs().max()))
@@ -175,15 +175,15 @@ def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients
 @pytest.mark.parametrize("lookahead", [True, False])
 def test_in_mixed_precision_the_explainers_step_is_mixed_as_well(lookahead, tmp_path, monkeypatch):
     seen = []
-    judged = Student.simulation
+    original_simulation = Student.simulation
 
-    def watched(self, batch):
+    def record_autocast(self, batch):
         seen.append(torch.is_autocast_enabled("cpu"))
-        return judged(self, batch)
+        return original_simulation(self, batch)
 
-    monkeypatch.setattr(Student, "simulation", watched)
+    monkeypatch.setattr(Student, "simulation", record_autocast)
     steps = {"arguments": {"max_steps": 2, "bf16": True}, "model": config(hidden_dropout_prob=0.1)}
-    assert student(tmp_path, Teaching(teacher_of(), rate=0.05, lookahead=lookahead), **steps).finished
+    assert train_student(tmp_path, Teaching(teacher_of(), rate=0.05, lookahead=lookahead), **steps).finished
     assert seen == [True, True]
 
 
@@ -193,35 +193,40 @@ LEARNED = {
 }
 
 
-def two_epochs(folder, lookahead):
+def train_two_epochs(folder, lookahead):
     """Train for eight steps with dropout: an outer step after every second one, a checkpoint after every fourth."""
     teaching = Teaching(teacher_of(), rate=0.05, interval=2, lookahead=lookahead)
-    return student(folder, teaching, arguments=TWO_EPOCHS | {"eval_steps": 4}, model=config(hidden_dropout_prob=0.1))
+    return train_student(
+        folder, teaching, arguments=TWO_EPOCHS | {"eval_steps": 4}, model=config(hidden_dropout_prob=0.1)
+    )
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """The folder of an uninterrupted run, by its lookahead."""
-    return functools.cache(lambda lookahead: two_epochs(tmp_path_factory.mktemp("unbroken"), lookahead).output_dir)
+def unbroken_folder(tmp_path_factory):
+    """A function that returns the folder of an uninterrupted run with or without a lookahead step."""
+    return functools.cache(
+        lambda lookahead: train_two_epochs(tmp_path_factory.mktemp("unbroken"), lookahead).output_dir
+    )
 
 
 @pytest.mark.parametrize(("step", "lookahead"), [(5, True), (4, False)])
 def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(
-    step, lookahead, unbroken, tmp_path, monkeypatch
+    step, lookahead, unbroken_folder, tmp_path, monkeypatch
 ):
     """Step 4 ends an epoch; step 5 lies between two outer steps."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            "exegete.training.bilevel.students.ScaffoldTrainer", interrupted(signal.SIGTERM, step, ScaffoldTrainer)
+            "exegete.training.bilevel.students.ScaffoldTrainer",
+            make_interrupted_trainer(signal.SIGTERM, step, ScaffoldTrainer),
         )
-        assert not two_epochs(tmp_path, lookahead).finished
-    assert two_epochs(tmp_path, lookahead).finished
-    assert difference(weights(unbroken(lookahead)), weights(tmp_path)) == 0.0
-    assert difference(_learned(unbroken(lookahead)), _learned(tmp_path)) == 0.0
-    assert _learned(tmp_path).keys() == LEARNED
+        assert not train_two_epochs(tmp_path, lookahead).finished
+    assert train_two_epochs(tmp_path, lookahead).finished
+    assert difference(weights(unbroken_folder(lookahead)), weights(tmp_path)) == 0.0
+    assert difference(_load_learned_weights(unbroken_folder(lookahead)), _load_learned_weights(tmp_path)) == 0.0
+    assert _load_learned_weights(tmp_path).keys() == LEARNED
 
 
-def test_after_a_crash_between_checkpoints_it_resumes_to_the_same_weights(unbroken, tmp_path, monkeypatch):
+def test_after_a_crash_between_checkpoints_it_resumes_to_the_same_weights(unbroken_folder, tmp_path, monkeypatch):
     """Three steps and an outer step are lost; nothing was written on the way out."""
 
     class Crashing(ScaffoldTrainer):
@@ -234,14 +239,14 @@ def test_after_a_crash_between_checkpoints_it_resumes_to_the_same_weights(unbrok
     with monkeypatch.context() as patched:
         patched.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Crashing)
         with pytest.raises(ConnectionError):
-            two_epochs(tmp_path, True)
+            train_two_epochs(tmp_path, True)
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-4"
-    assert two_epochs(tmp_path, True).finished
-    assert difference(weights(unbroken(True)), weights(tmp_path)) == 0.0
-    assert difference(_learned(unbroken(True)), _learned(tmp_path)) == 0.0
+    assert train_two_epochs(tmp_path, True).finished
+    assert difference(weights(unbroken_folder(True)), weights(tmp_path)) == 0.0
+    assert difference(_load_learned_weights(unbroken_folder(True)), _load_learned_weights(tmp_path)) == 0.0
 
 
-def _learned(folder):
+def _load_learned_weights(folder):
     return load_file(folder / LEARNED_FILE)
 
 
@@ -364,19 +369,19 @@ def test_a_student_with_another_vocabulary_is_refused_unless_it_learns_no_explan
     teacher = teacher_of()
     other = {"model": config("gpt2"), "processing_class": families.tokenizer("gpt2")}
     with pytest.raises(ExegeteError, match="different vocabularies"):
-        student(tmp_path / "run", Teaching(teacher), **other)
-    assert student(tmp_path / "none", Teaching(teacher, "none"), **other).finished
+        train_student(tmp_path / "run", Teaching(teacher), **other)
+    assert train_student(tmp_path / "none", Teaching(teacher, "none"), **other).finished
 
 
 def test_a_student_with_other_heads_and_layers_learns(tmp_path):
     small = config(num_hidden_layers=1, num_attention_heads=2)
-    assert student(tmp_path / "run", Teaching(teacher_of()), model=small).finished
+    assert train_student(tmp_path / "run", Teaching(teacher_of()), model=small).finished
     own = ParameterisedAttention.from_pretrained(tmp_path / "run" / "student_explainer")
     assert (own.n_layers, own.n_heads) == (1, 2)
 
 
 def test_a_student_that_cuts_texts_earlier_has_a_teacher_that_does_too(tmp_path):
-    result = student(tmp_path / "run", Teaching(teacher_of()), max_length=12)
+    result = train_student(tmp_path / "run", Teaching(teacher_of()), max_length=12)
     assert result.finished
 
 
@@ -385,14 +390,14 @@ def test_a_regression_teacher_with_constant_output_is_refused(tmp_path):
     with torch.no_grad():
         teacher.model.classifier.weight.zero_()
     with pytest.raises(ExegeteError, match="the same value"):
-        student(tmp_path, Teaching(teacher), values())
+        train_student(tmp_path, Teaching(teacher), values())
 
 
 def test_a_teacher_that_knows_one_class_only_has_students_that_agree(tmp_path):
     teacher = teacher_of()
     with torch.no_grad():
         teacher.model.classifier.bias[1] += 100
-    result = student(tmp_path, Teaching(teacher, rate=0.05), arguments=TWO_EPOCHS)
+    result = train_student(tmp_path, Teaching(teacher, rate=0.05), arguments=TWO_EPOCHS)
     assert result.metrics["simulatability"] == 1.0
 
 
@@ -401,13 +406,13 @@ def test_a_student_that_sees_one_class_only_is_judged_on_all_of_them(tmp_path):
     said = np.array(label_by_teacher(teacher, data)["label"][:])
     first = data.select(np.flatnonzero(said == said[0]))
     assert 0 < len(first) < len(data)
-    result = student(tmp_path, Teaching(teacher, rate=0.05), first, data, arguments=TWO_EPOCHS)
+    result = train_student(tmp_path, Teaching(teacher, rate=0.05), first, data, arguments=TWO_EPOCHS)
     assert result.model.config.num_labels == 3
     assert result.metrics["simulatability"] == pytest.approx((said == said[0]).mean())
 
 
 def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_path):
-    result = student(tmp_path, Teaching(teacher_of(), weight=3.0, rate=0.05))
+    result = train_student(tmp_path, Teaching(teacher_of(), weight=3.0, rate=0.05))
     logged = [entry for entry in result.history if "loss" in entry]
     assert logged
     for entry in logged:
@@ -437,36 +442,36 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_
 
 def test_half_steps_and_masked_texts_are_refused(tmp_path):
     with pytest.raises(ExegeteError, match="gradient_accumulation_steps to 1"):
-        student(tmp_path / "run", Teaching(teacher_of()), arguments={"gradient_accumulation_steps": 2})
+        train_student(tmp_path / "run", Teaching(teacher_of()), arguments={"gradient_accumulation_steps": 2})
     with pytest.raises(ExegeteError, match="masked_share to 0"):
-        student(tmp_path / "other", Teaching(teacher_of()), masked_share=0.5)
+        train_student(tmp_path / "other", Teaching(teacher_of()), masked_share=0.5)
 
 
 def test_patience_counts_evaluations_beyond_it(tmp_path):
     """No weight moves: the first evaluation is the best one, two more are borne, and the next one ends the training."""
     still = {"learning_rate": 1e-30, "num_train_epochs": 9}
     teaching = Teaching(teacher_of(), "none")
-    result = student(tmp_path, teaching, sentences(4), arguments=still, early_stopping_patience=2)
+    result = train_student(tmp_path, teaching, sentences(4), arguments=still, early_stopping_patience=2)
     assert [entry["epoch"] for entry in result.history if "eval_simulatability" in entry] == [1, 2, 3, 4]
 
 
 def test_a_retrained_student_learns_from_the_explainer_held_still(tmp_path):
-    student(tmp_path / "run", Teaching(teacher_of(), rate=0.1, retrain=True))
+    train_student(tmp_path / "run", Teaching(teacher_of(), rate=0.1, retrain=True))
     learned = tmp_path / "run-learned" / "teacher_explainer"
-    student(tmp_path / "by-hand", Teaching(teacher_of(), f"parameterised_attention:{learned}"))
+    train_student(tmp_path / "by-hand", Teaching(teacher_of(), f"parameterised_attention:{learned}"))
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "by-hand")) == 0.0
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "run-learned")) > 1e-6
 
 
 def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
     taught = Teaching(teacher_of(), "untrained", weight=1.0, student_explainer="interpretable_attention")
-    result = student(tmp_path / "run", taught)
+    result = train_student(tmp_path / "run", taught)
     own = InterpretableAttention.from_pretrained(tmp_path / "run" / "student_explainer")
     assert (own.normaliser, own.mix) == ("sparsemax", "literal")
     assert not torch.equal(own.head_coefficients, torch.ones_like(own.head_coefficients))
     assert result.finished
     with pytest.raises(ExegeteError, match="parameterised_attention"):
-        student(tmp_path / "learned", replace(taught, explainer="learned"))
+        train_student(tmp_path / "learned", replace(taught, explainer="learned"))
 
 
 def test_every_explainer_and_size_has_a_student_and_finished_ones_are_kept(tmp_path):
@@ -499,7 +504,7 @@ def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_
     start.config.id2label = {0: "yes", 1: "no", 2: "maybe"}
     still = {"learning_rate": 1e-30}
     options = {"model": start, "arguments": still, "processing_class": teacher.processing_class}
-    result = student(tmp_path / "run", Teaching(teacher, "none"), data, **options)
+    result = train_student(tmp_path / "run", Teaching(teacher, "none"), data, **options)
     assert result.model.labels == ("yes", "no", "maybe")
     said, own = (
         [model.labels[i] for i in predict_answers(model, data).argmax(-1)] for model in (teacher, result.model)
@@ -537,7 +542,7 @@ def test_batches_of_a_teacher_are_all_its_rows():
 
 def test_gradient_checkpointing_is_refused(tmp_path):
     with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
-        student(tmp_path, Teaching(teacher_of()), arguments={"gradient_checkpointing": True})
+        train_student(tmp_path, Teaching(teacher_of()), arguments={"gradient_checkpointing": True})
 
 
 def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_path):

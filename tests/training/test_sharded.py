@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import exegete
 import families
 from exegete import ExegeteError
-from runs import bert, difference, launched, sentences, trainer, weights
+from runs import bert, difference, run_in_two_processes, sentences, trainer, weights
 from sharded_steps import MOMENTUM
 from steps_of_eight import run
 
@@ -19,7 +19,7 @@ from steps_of_eight import run
 def test_two_processes_with_half_of_the_weights_each_resumed_too(tmp_path):
     run(tmp_path, "attention_rollout", **MOMENTUM)
     curve, end = json.loads((tmp_path / "curve.json").read_text())["curve"], load_file(tmp_path / "end.safetensors")
-    launched("sharded_steps.py", tmp_path)
+    run_in_two_processes("sharded_steps.py", tmp_path)
     for name in ("whole", "resumed"):
         told = json.loads((tmp_path / name / "told.json").read_text())
         assert told["processes"] == 2

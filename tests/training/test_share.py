@@ -25,7 +25,7 @@ from runs import bert
 
 @dataclass(frozen=True)
 class Looking(Objective):
-    """Keeps what it is shown."""
+    """A term that keeps the steps it is called with."""
 
     share: float = 1.0
     weight: float = 1.0

@@ -1,4 +1,4 @@
-"""A student that learns in the middle of the model's training: by hand, in its gradient, and at the edge."""
+"""A student that learns during the model's training: its steps by hand, its gradient, and edge cases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scene(
     return model, Simulatability(single, student=pupil, **({"rate": 0.5} | options))
 
 
-def labelled(model, texts=None):
+def make_labelled_batch(model, texts=None):
     texts = families.SENTENCES[:4] if texts is None else texts
     if model.task.name == "span":
         batch = model.encode(PAIRS[:2] * 2)
@@ -60,16 +60,14 @@ def step_of(model, batch, objective, context=TRAINED):
     return TrainingStep(model, batch, outputs, context)
 
 
-def taught_by_hand(objective, lesson, explained):
-    """A student after one SGD step more than it has taken, on a copy."""
+def teach_by_hand(objective, lesson, explained):
+    """Return a copy of the student after one more SGD step."""
     student = copy.deepcopy(objective.student.network).requires_grad_(True)
-    return stepped_by_hand(
-        student, torch.optim.SGD(student.parameters(), lr=objective.rate), objective, lesson, explained
-    )
+    return step_by_hand(student, torch.optim.SGD(student.parameters(), lr=objective.rate), objective, lesson, explained)
 
 
-def stepped_by_hand(student, optimizer, objective, lesson, explained):
-    """The student, after one step."""
+def step_by_hand(student, optimizer, objective, lesson, explained):
+    """Take one step of the student's optimizer and return the student."""
     optimizer.zero_grad()
     outputs = student.explained(lesson, capture=student.explainer.capture)
     own = student.explainer.scores_from_outputs(student.explained, lesson, outputs, lesson.labels, keep_graph=True)
@@ -90,7 +88,7 @@ def divergence_by_hand(explained, own, batch):
 
 def classroom(model, objective):
     """A training step, its explanations, and the halves of its batch with the model's answers."""
-    batch = labelled(model)
+    batch = make_labelled_batch(model)
     model.train()
     objective.student.train()
     step = step_of(model, batch, objective)
@@ -100,7 +98,7 @@ def classroom(model, objective):
 
 
 def sides(batch):
-    """Rows that teach and rows that judge; there are some of both."""
+    """Return the rows that teach and the rows that judge, and check that there are both."""
     held_out = select_held_out(batch, 0.5)
     assert 0 < held_out.sum() < len(batch)
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
@@ -109,7 +107,7 @@ def sides(batch):
 def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was_not_taught():
     model, objective = scene()
     step, explained, lesson, exam = classroom(model, objective)
-    after = taught_by_hand(objective, lesson, explained)
+    after = teach_by_hand(objective, lesson, explained)
     untouched = copy.deepcopy(objective.student.network)
     term = objective(step)
     found = dict(objective.student.network.named_parameters())
@@ -117,7 +115,7 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
         torch.testing.assert_close(found[name], weight, rtol=1e-10, atol=1e-12)
     assert not any(weight.requires_grad for weight in found.values())
     assert any(not torch.equal(weight, found[name]) for name, weight in untouched.named_parameters())
-    judged = taught_by_hand(objective, lesson, explained)
+    judged = teach_by_hand(objective, lesson, explained)
     with torch.no_grad():
         expected = F.cross_entropy(judged.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-10, atol=1e-12)
@@ -151,7 +149,7 @@ def test_a_student_never_learns_from_held_out_examples(share):
 def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(special_tokens):
     model = small("bert", **QUIET, initializer_range=0.3)
     pupil = SimulatingStudent(model, 3.0, special_tokens=special_tokens).double()
-    batch = labelled(model)
+    batch = make_labelled_batch(model)
     explained = InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=special_tokens).double()
     same, other = explained.explain(model, batch, special_tokens=True).scores, pupil.network.explanation(batch)
     torch.testing.assert_close(same.detach(), other.detach(), rtol=1e-10, atol=1e-12)
@@ -169,15 +167,15 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     student = copy.deepcopy(objective.student.network).requires_grad_(True)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2, weight_decay=0.0)
     objective(step)
-    stepped_by_hand(student, optimizer, objective, lesson, explained)
+    step_by_hand(student, optimizer, objective, lesson, explained)
     _, other = scene(optimizer="adamw", rate=1e-2)
     other.student.load_state_dict(objective.student.state_dict())
     term = other(step)
-    stepped_by_hand(student, optimizer, objective, lesson, explained)
+    step_by_hand(student, optimizer, objective, lesson, explained)
     found = dict(other.student.network.named_parameters())
     for name, weight in student.named_parameters():
         torch.testing.assert_close(found[name], weight, rtol=1e-8, atol=1e-10)
-    stepped_by_hand(student, optimizer, objective, lesson, explained)
+    step_by_hand(student, optimizer, objective, lesson, explained)
     with torch.no_grad():
         expected = F.cross_entropy(student.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-8, atol=1e-10)
@@ -191,7 +189,7 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
 def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
     """At the lesson's explanations, through the student's second step; at the exam's where the loss has them."""
     model, objective = scene(normaliser="softmax", max_norm=1e6, outer_divergence=divergent)
-    batch = labelled(model)
+    batch = make_labelled_batch(model)
     step = step_of(model, batch, objective)
     explained = objective.explain_prediction(step).detach().requires_grad_()
     said = replace(batch, labels=step.outputs.logits.argmax(-1))
@@ -204,7 +202,7 @@ def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
     assert bool(slope[judges].any()) is divergent
 
     def outer(value):
-        judged = taught_by_hand(objective, lesson, value[taught])
+        judged = teach_by_hand(objective, lesson, value[taught])
         judged.explained.eval()
         with torch.no_grad():
             answers = F.cross_entropy(judged.explained(exam).logits, exam.labels)
@@ -223,7 +221,7 @@ def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
 def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
     model, objective = scene(family, normaliser=norm)
     module = TrainingModule(model, [objective]).train()
-    module(labelled(model), StepContext())["terms"].sum().backward()
+    module(make_labelled_batch(model), StepContext())["terms"].sum().backward()
     for name in COEFFICIENTS:
         slope = getattr(objective.explainer, name).grad
         assert slope.isfinite().all()
@@ -239,13 +237,13 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
 def test_spans_are_simulated_too():
     model, objective = scene(head="QuestionAnswering")
     module = TrainingModule(model, [objective]).train()
-    module(labelled(model), StepContext())["terms"].sum().backward()
+    module(make_labelled_batch(model), StepContext())["terms"].sum().backward()
     assert objective.explainer.layer_coefficients.grad.any()
 
 
 def test_in_evaluation_it_is_the_students_loss_at_the_models_answers():
     model, objective = scene()
-    batch = labelled(model)
+    batch = make_labelled_batch(model)
     model.eval()
     objective.student.train()
     with torch.no_grad():
@@ -261,7 +259,7 @@ def test_all_four_criteria_train_one_explainer_together():
     every = [CrossEntropy(), simulated, ComprehensivenessLoss(single), SufficiencyLoss(single), ConsistencyLoss(single)]
     module = TrainingModule(model, every).train()
     assert list(module.learned) == ["simulatability", "simulatability_companion"]
-    module(labelled(model), StepContext())["terms"].sum().backward()
+    module(make_labelled_batch(model), StepContext())["terms"].sum().backward()
     assert all(getattr(single, name).grad.any() for name in COEFFICIENTS)
 
 
@@ -272,7 +270,7 @@ def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
     objective = Simulatability(level, student=SimulatingStudent(small("bert", **QUIET)))
     before = copy.deepcopy(objective.student.state_dict())
     module = TrainingModule(model, [objective]).train()
-    term = module(labelled(model, texts), StepContext())["terms"]
+    term = module(make_labelled_batch(model, texts), StepContext())["terms"]
     assert term.isfinite().all()
     term.sum().backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
@@ -290,7 +288,7 @@ def test_bad_input_to_simulatability_is_refused():
         with pytest.raises(ExegeteError, match=message):
             replace(objective, **change)
     with pytest.raises(ExegeteError, match="in one process"):
-        objective(step_of(model, labelled(model), objective, StepContext(rank=1)))
+        objective(step_of(model, make_labelled_batch(model), objective, StepContext(rank=1)))
     several = small("bert", problem_type="multi_label_classification")
     batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
     single = InterpretableAttention.for_model(several).double()

@@ -32,21 +32,21 @@ def example(model, numbers, number):
 def test_published_features_and_scores(golden_generation, numbers):
     model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
     decomposable.replace_rms_norms(model.model)
-    made = AttentionToSource(model.config.num_hidden_layers, model.config.num_attention_heads).double()
-    made.coefficients.data = numbers["weights_300"].view_as(made.coefficients)
+    method = AttentionToSource(model.config.num_hidden_layers, model.config.num_attention_heads).double()
+    method.coefficients.data = numbers["weights_300"].view_as(method.coefficients)
     row = 0
     for number in range(2):
         batch = example(model, numbers, number)
         for target in numbers[f"target_sentences_{number}"].tolist():
             spans = torch.tensor([target])
-            outputs = model(batch, capture=made.capture)
-            found = made.features(model, batch, outputs, spans, batch.unit_of)[0]
+            outputs = model(batch, capture=method.capture)
+            found = method.features(model, batch, outputs, spans, batch.unit_of)[0]
             torch.testing.assert_close(found, numbers["attention_by_source"][row, : len(found)], rtol=1e-9, atol=1e-12)
             signs = 2 * numbers["masks"][row, :, : len(found)].double() - 1
             torch.testing.assert_close(signs @ found, numbers["features"][row], rtol=1e-9, atol=1e-12)
             row += 1
         for token in range(numbers[f"scores_example{number}"].shape[1]):
-            scores = made.attribute(model, batch, token)[0]
+            scores = method.attribute(model, batch, token)[0]
             of_units = torch.stack([scores[batch.unit_of[0] == s].sum() for s in range(len(found))])
             torch.testing.assert_close(of_units, numbers[f"scores_example{number}"][:, token], rtol=1e-6, atol=1e-7)
 
@@ -82,20 +82,20 @@ def test_fitting_classifiers_and_files(family, tmp_path):
     model = shared(family)
     batch = model.encode(uneven(family, 4))
     ablated = ContextCite(n_samples=16)
-    made = AttentionToSource.for_model(model)
+    method = AttentionToSource.for_model(model)
     effects = Effects.concatenate(
-        measure_effects(made, model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3])
+        measure_effects(method, model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3])
     )
-    made.set_coefficients(fit_coefficients(effects, 60, 0.01))
-    inputs, answers = measure_effects(made, model, batch, ablated)
+    method.set_coefficients(fit_coefficients(effects, 60, 0.01))
+    inputs, answers = measure_effects(method, model, batch, ablated)
     before, after = (
         negative_correlation(inputs @ x.flatten().to(inputs), answers)
-        for x in (AttentionToSource.for_model(model).coefficients, made.coefficients)
+        for x in (AttentionToSource.for_model(model).coefficients, method.coefficients)
     )
     assert after < before
-    assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6
-    made.save_pretrained(tmp_path)
+    assert abs(float(method.coefficients.detach().abs().sum()) - 1) < 1e-6
+    method.save_pretrained(tmp_path)
     again = explainer(f"attention_to_source:{tmp_path}")
-    torch.testing.assert_close(again.attribute(model, batch), made.attribute(model, batch))
+    torch.testing.assert_close(again.attribute(model, batch), method.attribute(model, batch))
     mean = explainer("attention_to_source?untrained=true").attribute(model, batch)
     torch.testing.assert_close(mean, explainer("attention_all").attribute(model, batch))

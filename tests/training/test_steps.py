@@ -29,7 +29,7 @@ from exegete.objectives import (
 )
 from exegete.training.loop.data import shuffle_by_length, sort_longest_first, text_lengths
 from exegete.training.loop.training_module import TrainingModule
-from runs import answers, bert, difference, generated, sentences, trainer
+from runs import answers, bert, difference, load_generated, sentences, trainer
 
 TEXTS = families.examples("bert")
 
@@ -68,7 +68,7 @@ def test_the_loss_of_spans_is_the_one_of_the_hugging_face_model_and_skips_answer
 
 
 def test_accumulated_parts_are_the_whole_batch(tmp_path):
-    """Of 14 rows the second step holds 6: parts of 4 and 2, of which the smaller has the smaller share."""
+    """The second step has 6 of the 14 rows, in parts of 4 and 2; the smaller part has the smaller share."""
     data = sentences(14)
     kinds = {}
     for name, size, parts in (("whole", 8, 1), ("parts", 4, 2)):
@@ -221,10 +221,12 @@ def test_an_epoch_sees_every_row_once_in_another_order_with_less_padding():
     assert orders[0] != orders[1]
     assert orders[0] == shuffle_by_length(sizes, 8, seed=0, epoch=0)
 
-    def padded(order):
+    def compute_padded_length(order):
         return sum(8 * max(sizes[row] for row in order[i : i + 8]) for i in range(0, 200, 8))
 
-    assert padded(orders[0]) < 0.8 * padded(np.random.default_rng(0).permutation(200).tolist())
+    assert compute_padded_length(orders[0]) < 0.8 * compute_padded_length(
+        np.random.default_rng(0).permutation(200).tolist()
+    )
     assert [sizes[row] for row in sort_longest_first(sizes)] == sorted(sizes, reverse=True)
 
 
@@ -251,7 +253,7 @@ def test_label_smoothing_is_refused_rather_than_ignored(tmp_path):
     ],
 )
 def test_with_gradient_checkpointing_a_step_is_the_same_or_refused(kind, works, tmp_path):
-    data, found = generated(size=8), []
+    data, found = load_generated(size=8), []
     for checkpointing in (True, False):
         model = bert(num_labels=2)
         parts = {"objectives": [CrossEntropy(), kind()], "gradient_checkpointing": checkpointing, "max_steps": 1}

@@ -17,7 +17,7 @@ from exegete.objectives import OBJECTIVES, TrainingStep
 from exegete.training import ObjectiveTrainer
 from exegete.training.loop.data import Collator
 from exegete.training.terms import ExplanationTerms
-from runs import ARGUMENTS, bert, difference, generated, launched
+from runs import ARGUMENTS, bert, difference, load_generated, run_in_two_processes
 
 STEPS, RATE = 10, 0.05
 PARAMS = {
@@ -37,29 +37,29 @@ def plain_inputs(batch):
     }
 
 
-def with_rationales(count=12):
-    rows = [row for row in generated(size=120) if row["rationale"]][:count]
-    return generated(size=120).select(range(0)).from_list(rows, features=generated(size=120).features)
+def make_rows_with_rationales(count=12):
+    rows = [row for row in load_generated(size=120) if row["rationale"]][:count]
+    return load_generated(size=120).select(range(0)).from_list(rows, features=load_generated(size=120).features)
 
 
 @pytest.fixture(scope="module")
 def start():
     """A tiny model in float64 and ten batches for it, as dictionaries."""
     model = bert(num_labels=2, dtype=torch.float64)
-    rows = list(with_rationales(40))
+    rows = list(make_rows_with_rationales(40))
     collated = [Collator(model)(rows[4 * i : 4 * i + 4])["batch"] for i in range(STEPS)]
     weights = {key: value.clone() for key, value in model.model.state_dict().items()}
     return weights, [plain_inputs(batch) for batch in collated], collated
 
 
-def fresh(weights):
+def make_model(weights):
     model = bert(num_labels=2, dtype=torch.float64)
     model.model.load_state_dict(weights)
     model.model.train()
     return model
 
 
-def five_lines(model, objective, batches, collated, folder, total_steps=None):
+def train_in_plain_loop(model, objective, batches, collated, folder, total_steps=None):
     terms = ExplanationTerms(model, [objective], total_steps=total_steps)
     optimizer = torch.optim.SGD(terms.parameters(), lr=RATE)
     for inputs in batches:
@@ -69,7 +69,7 @@ def five_lines(model, objective, batches, collated, folder, total_steps=None):
         optimizer.zero_grad()
 
 
-def accelerate_loop(model, objective, batches, collated, folder):
+def train_with_accelerate(model, objective, batches, collated, folder):
     accelerator = Accelerator(cpu=True)
     terms = ExplanationTerms(model, [objective])
     terms, optimizer = accelerator.prepare(terms, torch.optim.SGD(terms.parameters(), lr=RATE))
@@ -86,36 +86,36 @@ def arguments(folder, **changes):
     )  # fmt: skip
 
 
-def given_batches(trainer_class, batches):
-    """The class with these batches in their order as training data."""
+def subclass_with_batches(trainer_class, batches):
+    """Return a subclass whose training data are these batches in their order."""
     members = {"get_train_dataloader": lambda self: DataLoader(batches, batch_size=None)}
     return type("Given", (trainer_class,), members)
 
 
-def added_to_a_trainer(model, objective, batches, collated, folder):
-    trainer_class = exegete.with_objectives(given_batches(Trainer, batches), [objective])
+def train_with_added_objectives(model, objective, batches, collated, folder):
+    trainer_class = exegete.with_objectives(subclass_with_batches(Trainer, batches), [objective])
     trainer_class(model.model, arguments(folder), processing_class=model.processing_class).train()
 
 
-def own_trainer(model, objective, batches, collated, folder):
+def train_with_objective_trainer(model, objective, batches, collated, folder):
     inputs = [{"batch": batch} for batch in collated]
-    trainer_class = given_batches(ObjectiveTrainer, inputs)
+    trainer_class = subclass_with_batches(ObjectiveTrainer, inputs)
     trainer_class(model, arguments(folder), [exegete.objective("cross_entropy"), objective]).train()
 
 
-LOOPS = [five_lines, accelerate_loop, added_to_a_trainer]
+LOOPS = [train_in_plain_loop, train_with_accelerate, train_with_added_objectives]
 
 
 @pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy"}))
 def test_every_loop_reaches_the_same_weights(name, start, tmp_path):
     weights, batches, collated = start
     trained = {}
-    for loop in (own_trainer, *LOOPS):
-        model = fresh(weights)
+    for loop in (train_with_objective_trainer, *LOOPS):
+        model = make_model(weights)
         objective = exegete.objective(name, **PARAMS.get(name, {}))
         loop(model, objective, batches, collated, tmp_path)
         trained[loop.__name__] = model.model.state_dict()
-    expected = trained.pop("own_trainer")
+    expected = trained.pop("train_with_objective_trainer")
     assert max(float((value - weights[key]).abs().max()) for key, value in expected.items()) > 1e-4
     for found in trained.values():
         for key, value in found.items():
@@ -125,7 +125,7 @@ def test_every_loop_reaches_the_same_weights(name, start, tmp_path):
 def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():
     model = bert(num_labels=2)
     terms = ExplanationTerms(model, [exegete.objective("explanation", explainer="attention_last", weight=10.0)])
-    inputs = plain_inputs(Collator(model)(list(with_rationales(4)))["batch"])
+    inputs = plain_inputs(Collator(model)(list(make_rows_with_rationales(4)))["batch"])
     for training in (True, False):
         model.model.train(training)
         with torch.set_grad_enabled(training):
@@ -177,7 +177,7 @@ def test_language_models_have_the_loss_of_their_responses_and_terms_on_the_promp
 def classifier_inputs():
     model = bert(num_labels=2)
     model.model.train()
-    return model, plain_inputs(Collator(model)(list(with_rationales(4)))["batch"])
+    return model, plain_inputs(Collator(model)(list(make_rows_with_rationales(4)))["batch"])
 
 
 def gradients(model, objective, inputs):
@@ -259,8 +259,12 @@ def test_accumulated_gradients_are_those_of_one_large_batch():
 def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
     weights, batches, collated = start
     ends = {}
-    for loop in (own_trainer, added_to_a_trainer, partial(five_lines, total_steps=STEPS)):
-        model = fresh(weights)
+    for loop in (
+        train_with_objective_trainer,
+        train_with_added_objectives,
+        partial(train_in_plain_loop, total_steps=STEPS),
+    ):
+        model = make_model(weights)
         constraint = Constraint(exegete.objective("explanation", explainer="attention_last"), bound=0.01)
         loop(model, constraint, batches, collated, tmp_path)
         ends[str(loop)] = torch.cat([constraint.multiplier.value[None], model.model.classifier.weight.flatten()])
@@ -269,7 +273,7 @@ def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-10)
     constant = Constraint(exegete.objective("explanation", explainer="attention_last"), bound=0.01)
-    five_lines(fresh(weights), constant, batches, collated, tmp_path)
+    train_in_plain_loop(make_model(weights), constant, batches, collated, tmp_path)
     assert constant.weight != pytest.approx(float(first[0]), abs=0.01)
 
 
@@ -285,7 +289,7 @@ def test_criteria_of_one_untrained_explainer_train_the_same_one():
 
 
 def test_processes_share_the_gradient_of_one_large_batch(tmp_path):
-    launched("ddp_terms.py", tmp_path)
+    run_in_two_processes("ddp_terms.py", tmp_path)
     found = {file.stem: load_file(file) for file in tmp_path.glob("*.safetensors")}
     model, inputs = classifier_inputs()
     entropy = exegete.objective("attribution_entropy", explainer="input_x_gradient")
@@ -298,18 +302,18 @@ def test_processes_share_the_gradient_of_one_large_batch(tmp_path):
         torch.testing.assert_close(found[f"multiplier_{rank}"]["value"], bounded.multiplier.square)
 
 
-def compiled(model):
+def compile_model(model):
     return exegete.load((torch.compile(model.model), model.processing_class))
 
 
-def compiled_in_place(model):
+def compile_in_place(model):
     model.model.compile()
     return model
 
 
-def wrapped(model):
+def wrap_in_engine(model):
     class Engine(torch.nn.Module):
-        """As DeepSpeed's: it has a `config` of its own, and forwards what else it lacks to the model inside."""
+        """A wrapper like DeepSpeed's, with its own `config`."""
 
         def __init__(self):
             super().__init__()
@@ -319,18 +323,18 @@ def wrapped(model):
     return exegete.load((Engine(), model.processing_class))
 
 
-def soft_prompted(model):
+def add_soft_prompt(model):
     peft = pytest.importorskip("peft")
     config = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
     return exegete.load((peft.get_peft_model(model.model, config), model.processing_class))
 
 
-def checkpointed(model):
+def enable_checkpointing(model):
     model.model.gradient_checkpointing_enable()
     return model
 
 
-def changed(**changes):
+def use_changed_inputs(**changes):
     def use():
         model, inputs = classifier_inputs()
         given = {name: value for name, value in (inputs | changes).items() if value is not None}
@@ -340,7 +344,7 @@ def changed(**changes):
     return use
 
 
-def of_model(change, **params):
+def use_changed_model(change, **params):
     def use():
         model, inputs = classifier_inputs()
         objective = exegete.objective(params.pop("name", "explanation"), **{"explainer": "attention_last"} | params)
@@ -349,7 +353,7 @@ def of_model(change, **params):
     return use
 
 
-def of_chat(change):
+def use_changed_chat(change):
     def use():
         model, inputs = chats()
         ExplanationTerms(model, [])(inputs | {"labels": change(inputs["labels"])})
@@ -357,17 +361,17 @@ def of_chat(change):
     return use
 
 
-def with_a_gap(labels):
+def add_gap(labels):
     labels = labels.clone()
     labels[:, 7] = -100
     return labels
 
 
-def same(model):
+def keep_model(model):
     return model
 
 
-def without_tokenizer(model):
+def drop_tokenizer(model):
     return ExplainedModel(model.model)
 
 
@@ -377,30 +381,36 @@ def learned_constraint():
 
 
 WRONG = [
-    (changed(rationale_mask=lambda i: i["rationale_mask"][:, 1:]), "expected rationale_mask of shape"),
-    (changed(content_mask=lambda i: i["attention_mask"][:2]), "expected content_mask of shape"),
-    (changed(labels=lambda i: i["labels"][:-1]), r"expected labels of shape \[4\], got \[3\]"),
-    (changed(labels=lambda i: i["labels"] + 5), "expected labels from 0 to 1, got 5 to 6"),
-    (changed(labels=lambda i: i["labels"].float()), "expected whole numbers from 0 to 1 as labels"),
-    (changed(input_ids=lambda i: i["input_ids"] + 10_000), "use its own tokenizer"),
-    (changed(labels=None), "the batch lacks labels"),
-    (changed(attention_mask=None), "the batch lacks attention_mask"),
-    (changed(label=lambda i: i["labels"]), "unknown input 'label'"),
-    (of_model(compiled), "without torch.compile"),
-    (of_model(compiled_in_place), r"leave out model.compile\(\)"),
-    (of_model(wrapped), "Engine wraps the model: give the model inside, model.module"),
-    (of_model(soft_prompted), "use LoRA or another adapter"),
-    (of_model(checkpointed), "set gradient_checkpointing=False"),
-    (of_model(without_tokenizer), "without a tokenizer"),
-    (of_model(lambda _: ExplainedModel(families.tiny("bert", "QuestionAnswering"))), "classifies or scores texts"),
-    (of_model(lambda _: ExplainedModel(families.tiny("vit"))), "classifies or scores texts"),
-    (of_model(same, explainer="occlusion"), "is not differentiable"),
-    (of_model(same, explainer="interpretable_attention"), r"interpretable_attention\?untrained to train it"),
+    (use_changed_inputs(rationale_mask=lambda i: i["rationale_mask"][:, 1:]), "expected rationale_mask of shape"),
+    (use_changed_inputs(content_mask=lambda i: i["attention_mask"][:2]), "expected content_mask of shape"),
+    (use_changed_inputs(labels=lambda i: i["labels"][:-1]), r"expected labels of shape \[4\], got \[3\]"),
+    (use_changed_inputs(labels=lambda i: i["labels"] + 5), "expected labels from 0 to 1, got 5 to 6"),
+    (use_changed_inputs(labels=lambda i: i["labels"].float()), "expected whole numbers from 0 to 1 as labels"),
+    (use_changed_inputs(input_ids=lambda i: i["input_ids"] + 10_000), "use its own tokenizer"),
+    (use_changed_inputs(labels=None), "the batch lacks labels"),
+    (use_changed_inputs(attention_mask=None), "the batch lacks attention_mask"),
+    (use_changed_inputs(label=lambda i: i["labels"]), "unknown input 'label'"),
+    (use_changed_model(compile_model), "without torch.compile"),
+    (use_changed_model(compile_in_place), r"leave out model.compile\(\)"),
+    (use_changed_model(wrap_in_engine), "Engine wraps the model: give the model inside, model.module"),
+    (use_changed_model(add_soft_prompt), "use LoRA or another adapter"),
+    (use_changed_model(enable_checkpointing), "set gradient_checkpointing=False"),
+    (use_changed_model(drop_tokenizer), "without a tokenizer"),
+    (
+        use_changed_model(lambda _: ExplainedModel(families.tiny("bert", "QuestionAnswering"))),
+        "classifies or scores texts",
+    ),
+    (use_changed_model(lambda _: ExplainedModel(families.tiny("vit"))), "classifies or scores texts"),
+    (use_changed_model(keep_model, explainer="occlusion"), "is not differentiable"),
+    (
+        use_changed_model(keep_model, explainer="interpretable_attention"),
+        r"interpretable_attention\?untrained to train it",
+    ),
     (lambda: ExplanationTerms(bert(), [exegete.objective("sufficiency")] * 2), "objectives with different names"),
     (learned_constraint, "it cannot be bounded"),
-    (of_chat(lambda labels: labels.clamp(min=0)), "set the labels of the prompt to -100"),
-    (of_chat(with_a_gap), "expected one response per example"),
-    (of_chat(lambda labels: labels[:, 0]), "expected labels of shape"),
+    (use_changed_chat(lambda labels: labels.clamp(min=0)), "set the labels of the prompt to -100"),
+    (use_changed_chat(add_gap), "expected one response per example"),
+    (use_changed_chat(lambda labels: labels[:, 0]), "expected labels of shape"),
 ]
 
 

@@ -13,7 +13,7 @@ from exegete.objectives import Constraint, CrossEntropy
 from exegete.training import ObjectiveTrainer
 from exegete.training.inputs import MaskCollator
 from exegete.training.terms import ExplanationTerms
-from runs import ARGUMENTS, bert, difference, generated
+from runs import ARGUMENTS, bert, difference, load_generated
 
 CLASS_WEIGHTS = torch.tensor([1.0, 3.0])
 
@@ -38,10 +38,10 @@ def guidance(explainer="attention_last", weight=10.0):
 def rows(count=8):
     """Rows of token ids with a number per token for the rationale."""
     model = bert(num_labels=2)
-    made = []
-    for row in [row for row in generated(size=120) if row["rationale"]][:count]:
+    examples = []
+    for row in [row for row in load_generated(size=120) if row["rationale"]][:count]:
         batch = model.encode([row])
-        made.append(
+        examples.append(
             {
                 "input_ids": batch.inputs["input_ids"][0].tolist(),
                 "attention_mask": batch.inputs["attention_mask"][0].tolist(),
@@ -49,7 +49,7 @@ def rows(count=8):
                 "rationale_mask": batch.rationale_mask[0].long().tolist(),
             }
         )
-    return Dataset.from_list(made)
+    return Dataset.from_list(examples)
 
 
 def make(trainer_class, objectives, folder, model=None, data=None, options=None, **changes):
@@ -224,7 +224,7 @@ def test_half_precision_is_that_of_our_own_trainer(tmp_path):
     trainer = make(Trainer, objectives, tmp_path, data=data, max_steps=1, bf16=True)
     trainer.train()
     model = bert(num_labels=2)
-    found = [row for row in generated(size=120) if row["rationale"]][:4]
+    found = [row for row in load_generated(size=120) if row["rationale"]][:4]
     own = ObjectiveTrainer(model, trainer.args, [CrossEntropy(), *objectives], train_dataset=Dataset.from_list(found))
     own.train()
     mine, theirs = trainer.state.log_history[0], own.state.log_history[0]

@@ -20,7 +20,7 @@ def train(folder):
 
 @contextmanager
 def room_for(size):
-    """Inside the block a file can have at most this many bytes, as on a full disk."""
+    """Limit files to this many bytes inside the block, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -30,15 +30,15 @@ def room_for(size):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def reference_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     assert train(folder) == 0
     return folder
 
 
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.99, 1.5], ids=["nothing", "few", "weights", "moments"])
-def test_a_full_disk_is_one_line_of_error_and_the_run_can_be_resumed(undisturbed, tmp_path, share, capsys):
-    with room_for(int(share * (undisturbed / "model.safetensors").stat().st_size)):
+def test_a_full_disk_is_one_line_of_error_and_the_run_can_be_resumed(reference_folder, tmp_path, share, capsys):
+    with room_for(int(share * (reference_folder / "model.safetensors").stat().st_size)):
         assert train(tmp_path) == 2
     said = capsys.readouterr().err
     (line,) = [line for line in said.splitlines() if line.startswith("exegete:")]
@@ -47,8 +47,8 @@ def test_a_full_disk_is_one_line_of_error_and_the_run_can_be_resumed(undisturbed
     assert not any(any(True for _ in find_flaws(path)) for path in list_checkpoints(tmp_path))
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
     assert train(tmp_path) == 0
-    assert difference(weights(tmp_path), weights(undisturbed)) == 0
-    assert {path.name for path in tmp_path.iterdir()} >= {path.name for path in undisturbed.iterdir()}
+    assert difference(weights(tmp_path), weights(reference_folder)) == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {path.name for path in reference_folder.iterdir()}
 
 
 def test_a_second_training_into_one_folder_is_refused_with_the_writers_process(tmp_path, capsys):
