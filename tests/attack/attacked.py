@@ -1,4 +1,4 @@
-"""How large an attack is, and what is written down of it."""
+"""The size of an attack, and the record of its outcomes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 LONG = os.environ.get("EXEGETE_ATTACK") == "long"
-"""Whether this is `make attack`; `make test` does a tenth."""
+"""True in `make attack`; `make test` does a tenth of the cases."""
 FIGURES = os.environ.get("EXEGETE_ATTACK_FIGURES")
 """A file to which each attack adds a line."""
 
 
-def times(count):
-    """So often in the long run, a tenth in the short one."""
+def scale_count(count):
+    """The count itself in the long run, a tenth of it in the short one."""
     return count if LONG else -(-count // 10)
 
 
 def cases(count, **more):
     """Hypothesis's settings for a number of cases: the short run's are always the same, the long run's are new."""
     return settings(
-        max_examples=times(count),
+        max_examples=scale_count(count),
         deadline=None,
         database=None,
         derandomize=not LONG,
@@ -34,16 +34,16 @@ def cases(count, **more):
 
 
 @contextmanager
-def noted(attack, what):
-    """Counts the outcomes of an attack in the block, and writes them to a file if none is a failure."""
-    seen, began = Counter(), _seconds()
-    yield seen
+def record_outcomes(attack, what):
+    """Yields a counter of the outcomes of an attack; appends it to the file of figures unless the block raises."""
+    counts, began = Counter(), _seconds()
+    yield counts
     if FIGURES:
-        line = {"attack": attack, "what": what, "seconds": round(_seconds() - began, 1), **seen}
+        line = {"attack": attack, "what": what, "seconds": round(_seconds() - began, 1), **counts}
         with Path(FIGURES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 def _seconds():
-    """CPU time of this process and of those it waited for."""
+    """CPU time of this process and of the child processes it waited for."""
     return sum(os.times()[:4])

@@ -15,15 +15,15 @@ SEARCH = "aml, with a search"
 OVER_VALUES = "er_joint, over values"
 
 
-def saved(folder):
-    """A tiny classifier's folder."""
+def save_model(folder):
+    """Saves a tiny classifier in the folder, and returns the folder."""
     families.tiny("bert", num_labels=2, id2label={0: "negative", 1: "positive"}).save_pretrained(folder)
     families.tokenizer("bert").save_pretrained(folder)
     return folder
 
 
-def words(name, model, folder):
-    """A command's words: compare, study, a recipe, the search for aml's weights, or one over er_joint's."""
+def build_arguments(name, model, folder):
+    """The arguments of a command: compare, study, a recipe, or a search over the weights of aml or er_joint."""
     out = ["--output-dir", folder]
     if name == "compare":
         return ["compare", "--model", model, *COMPARE, *out]
@@ -50,8 +50,8 @@ def words(name, model, folder):
         terms = "cross_entropy,attribution_entropy?weight=0.1"
         return ["train", "custom", "--objectives", terms, "--config", "tiny", *TRAIN, *out]
     if name in ("aml", SEARCH):
-        given = ["--trials", "2", "--max-length", "24"] if name == SEARCH else WEIGHTS
-        return ["train", "aml", "--model", model, *given, *TRAIN, *out]
+        options = ["--trials", "2", "--max-length", "24"] if name == SEARCH else WEIGHTS
+        return ["train", "aml", "--model", model, *options, *TRAIN, *out]
     if name == OVER_VALUES:
         return ["train", "er_joint", "--search", "weight=0,1,30", "--config", "tiny", *TRAIN, *out]
     start = ["--model", model] if name == "lora" else ["--config", "tiny"]

@@ -1,4 +1,4 @@
-"""Attacks: marked, and told in a table."""
+"""Marks the tests of this folder as attacks, and makes their thousands of cases faster."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cheap():
-    """Saves the time of thousands of useless garbage collections and of cache names of datasets."""
+def low_overhead():
+    """Saves the time of thousands of useless garbage collections and of fingerprints of datasets."""
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.arrow_dataset, "generate_fingerprint", lambda _: uuid4().hex)

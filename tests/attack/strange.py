@@ -35,8 +35,8 @@ PIECES = [
 EDITS = ("cut", "left out", "doubled", "put in", "put in", "put in", "changed")
 
 
-def edited(content, chance):
-    """The bytes with up to three edits: cut off, left out, doubled, put in, or one byte changed."""
+def edit_bytes(content, chance):
+    """The bytes with up to three random edits: cut off, left out, doubled, put in, or one byte changed."""
     for _ in range(chance.randint(1, 3)):
         start = chance.randint(0, len(content))
         end = min(len(content), start + chance.randint(0, 40))
@@ -54,23 +54,23 @@ def edited(content, chance):
     return content
 
 
-def damaged(content):
-    """The bytes with edits; one draw, which is what thousands of cases cost."""
-    return st.randoms(use_true_random=True).map(lambda chance: edited(content, chance))
+def bytes_with_edits(content):
+    """A strategy for the bytes with edits. It takes a single draw, since draws are what thousands of cases cost."""
+    return st.randoms(use_true_random=True).map(lambda chance: edit_bytes(content, chance))
 
 
-def places(value, path=()):
+def find_paths(value, path=()):
     """The paths to everything inside a JSON value, itself included."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, each in inside for found in places(each, (*path, key)))]
+    return [path, *(found for key, each in inside for found in find_paths(each, (*path, key)))]
 
 
-def replaced(value, path, new):
-    """The JSON value with another one at a path."""
+def replace_value(value, path, new):
+    """A copy of the JSON value with `new` at the path."""
     if not path:
         return new
     copy = value.copy()
-    copy[path[0]] = replaced(value[path[0]], path[1:], new)
+    copy[path[0]] = replace_value(value[path[0]], path[1:], new)
     return copy
 
 
@@ -78,5 +78,5 @@ def replaced(value, path, new):
 def with_other_values(draw, value):
     """The JSON value with up to two other values in it."""
     for _ in range(draw(st.integers(1, 2))):
-        value = replaced(value, draw(st.sampled_from(places(value))), draw(VALUES))
+        value = replace_value(value, draw(st.sampled_from(find_paths(value))), draw(VALUES))
     return value

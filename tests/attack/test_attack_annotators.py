@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import exegete
-from attacked import LONG, noted
+from attacked import LONG, record_outcomes
 from exegete.web.human_study.items import make_items
 from exegete.web.human_study.projects import create_project, find_project, invite_annotators
 from exegete.web.human_study.results import load_answers
@@ -51,11 +51,11 @@ def server(study, url):
 
 
 def ballot(person, place):
-    """A ranking by letter that tells whose it is and where."""
+    """A ranking by letter that differs from those of other people and other pages."""
     return {f"rank-{letter}": str(1 + (person >> 2 * n) % 4 if n < 3 else place) for n, letter in enumerate("ABCD")}
 
 
-def joined(server, token):
+def join_study(server, token):
     client = httpx.Client(base_url=server.address, headers={"accept": "text/html"}, timeout=60)
     page = client.get(f"/join/{token}")
     form = {"csrf": csrf(page)}
@@ -63,8 +63,8 @@ def joined(server, token):
     return client, form
 
 
-def kept(storage):
-    """Every stored answer: annotator, ranks in the order they were shown, revision."""
+def load_stored_answers(storage):
+    """All stored answers: annotator, item, ranks in the order shown, revision."""
     with storage.read_session() as session:
         found = load_answers(session, find_project(session, "load"))
     storage.close()  # a fork would inherit its connections
@@ -78,7 +78,7 @@ def test_fifty_people_at_once_lose_nothing_and_double_nothing(study, server):
     storage, tokens = study
 
     def annotate(person):
-        client, form = joined(server, tokens[PEOPLE[person]])
+        client, form = join_study(server, tokens[PEOPLE[person]])
         with closing(client), ThreadPoolExecutor(TWICE) as windows:
             for place in range(1, len(TEXTS) + 1):
                 given = form | {"phase": ""} | ballot(person, place)
@@ -87,7 +87,7 @@ def test_fifty_people_at_once_lose_nothing_and_double_nothing(study, server):
 
     with ThreadPoolExecutor(len(PEOPLE)) as people:
         list(people.map(annotate, range(len(PEOPLE))))
-    found = kept(storage)
+    found = load_stored_answers(storage)
     assert len(found) == len({(name, item) for name, item, _, _ in found}) == len(PEOPLE) * len(TEXTS)
     assert {revision for *_, revision in found} == {TWICE}
     expected = {
@@ -100,11 +100,11 @@ def test_fifty_people_at_once_lose_nothing_and_double_nothing(study, server):
 
 def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged(study, server):
     storage, tokens = study
-    everybody, over = [joined(server, tokens[name]) for name in PEOPLE[: 24 if LONG else 6]], Event()
+    clients, finished = [join_study(server, tokens[name]) for name in PEOPLE[: 24 if LONG else 6]], Event()
     acknowledged = []
 
     def annotate(person):
-        client, form = everybody[person]
+        client, form = clients[person]
         with closing(client):
             for place in range(1, len(TEXTS) + 1):
                 given = form | {"phase": ""} | ballot(person, place)
@@ -119,25 +119,28 @@ def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged
                 time.sleep(0.05)
 
     def kill():
-        while not over.is_set():
+        while not finished.is_set():
             until = len(acknowledged) + 3
-            while len(acknowledged) < until and not over.wait(0.01):
+            while len(acknowledged) < until and not finished.wait(0.01):
                 pass
             server.kill()
-            gone = {(name, tuple(ranks)) for name, _, ranks, _ in kept(storage)}
-            counted.append(len(gone))
-            failed.extend(set(acknowledged) - gone)
+            stored = {(name, tuple(ranks)) for name, _, ranks, _ in load_stored_answers(storage)}
+            sizes.append(len(stored))
+            lost.extend(set(acknowledged) - stored)
             server.start()
 
-    counted, failed = [], []
-    with noted("SIGKILL", f"serve on {storage.engine.name}") as seen, ThreadPoolExecutor(len(everybody) + 1) as people:
+    sizes, lost = [], []
+    with (
+        record_outcomes("SIGKILL", f"serve on {storage.engine.name}") as counts,
+        ThreadPoolExecutor(len(clients) + 1) as people,
+    ):
         killer = people.submit(kill)
-        list(people.map(annotate, range(len(everybody))))
-        over.set()
+        list(people.map(annotate, range(len(clients))))
+        finished.set()
         killer.result()
-        seen["cases"] = len(counted)
-    assert failed == []
-    assert len(counted) >= 2
-    found = [(name, tuple(ranks)) for name, _, ranks, _ in kept(storage)]
+        counts["cases"] = len(sizes)
+    assert lost == []
+    assert len(sizes) >= 2
+    found = [(name, tuple(ranks)) for name, _, ranks, _ in load_stored_answers(storage)]
     assert sorted(found) == sorted(set(acknowledged))
-    assert len(found) == len(everybody) * len(TEXTS)
+    assert len(found) == len(clients) * len(TEXTS)

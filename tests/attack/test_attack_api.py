@@ -17,7 +17,7 @@ import openai
 import torch
 
 import exegete
-from attacked import LONG, noted
+from attacked import LONG, record_outcomes
 from chats import chatting
 
 CLIENTS = 50
@@ -30,8 +30,8 @@ GROWTH = 1.02
 """The memory at the end, at most, relative to that after the first half of the time."""
 
 
-def start(folder, port_file):
-    """The server as a process of its own, and the address of its API."""
+def start_server(folder, port_file):
+    """Starts a server; returns its process and the address of its API."""
     command = [
         sys.executable,
         "-m",
@@ -57,13 +57,13 @@ def start(folder, port_file):
     raise AssertionError("the server does not start")
 
 
-def resident(server):
+def resident_memory(server):
     """The server's memory in MiB."""
     status = Path(f"/proc/{server.pid}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
 
-def expect(model):
+def compute_answers(model):
     """The answer to each question, with the scores of its citations."""
     answers = {}
     for question in QUESTIONS:
@@ -75,8 +75,8 @@ def expect(model):
     return answers
 
 
-def ask(address, number, end, answers):
-    """One client's work until the end; what came of it."""
+def run_client(address, number, end, answers):
+    """Asks questions as one client until `end`, and counts the outcomes."""
     chance, outcomes = random.Random(number), Counter()
     documents = [{"title": name, "text": text} for name, text in DOCUMENTS.items()]
     with openai.OpenAI(base_url=address, api_key=API_TOKEN, max_retries=0, timeout=60) as client:
@@ -119,19 +119,19 @@ def test_fifty_programs_at_once_get_their_own_answers(tmp_path):
     made = chatting(dtype=torch.float32)
     made.model.save_pretrained(tmp_path / "tiny")
     made.tokenizer.save_pretrained(tmp_path / "tiny")
-    answers = expect(exegete.load(tmp_path / "tiny", task="generation"))
+    answers = compute_answers(exegete.load(tmp_path / "tiny", task="generation"))
     assert len({(text, *scores) for text, scores in answers.values()}) == len(QUESTIONS)
-    server, address = start(tmp_path / "tiny", tmp_path / "log")
+    server, address = start_server(tmp_path / "tiny", tmp_path / "log")
     try:
-        with noted("fifty programs at once", "the API") as seen, ThreadPoolExecutor(CLIENTS) as crowd:
+        with record_outcomes("fifty programs at once", "the API") as counts, ThreadPoolExecutor(CLIENTS) as crowd:
             end, memory = time.monotonic() + SECONDS, []
-            clients = [crowd.submit(ask, address, number, end, answers) for number in range(CLIENTS)]
+            clients = [crowd.submit(run_client, address, number, end, answers) for number in range(CLIENTS)]
             while time.monotonic() < end:
                 time.sleep(SECONDS / 12)
-                memory.append(round(resident(server)))
+                memory.append(round(resident_memory(server)))
             outcomes = [client.result() for client in clients]
-            seen.update(sum(outcomes, Counter()))
-            seen["cases"] = seen.total()
+            counts.update(sum(outcomes, Counter()))
+            counts["cases"] = counts.total()
         assert all(each["whole"] + each["stream"] for each in outcomes)
         assert memory[-1] < GROWTH * memory[len(memory) // 2], memory
         server.send_signal(signal.SIGINT)

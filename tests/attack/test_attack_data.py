@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import exegete
-from attacked import cases, noted
+from attacked import cases, record_outcomes
 from corpora import CORPORA
 from exegete import ExegeteError
 from exegete.data.readers import READERS
 from exegete.testing.readers import COLUMNS, check_canonical_row
 from samples import READER, SAMPLES, TEXTS, written
 from strange import TEXTS as STRANGE
-from strange import VALUES, edited, places, replaced
+from strange import VALUES, edit_bytes, find_paths, replace_value
 
 FEW = TEXTS[:4]
 EACH = 5
@@ -31,7 +31,7 @@ EACH = 5
 
 
 def one_line(text):
-    """As a file has it that ends texts with tabs or line ends."""
+    """The text as a format keeps it that separates texts by tabs or line ends."""
     return " ".join(text.replace("\t", " ").replace("\r", " ").split("\n")).strip()
 
 
@@ -41,7 +41,7 @@ KEPT = {
     "labelled": one_line,
     "mlqe": lambda text: one_line(text.lstrip("\ufeff")),
 }
-"""What of a text a format can hold; the others hold all of it."""
+"""The part of a text that a format can hold; other formats hold all of it."""
 
 
 def require_short(message):
@@ -50,7 +50,7 @@ def require_short(message):
 
 
 def load(name, path, split):
-    """The rows, all canonical; or None if they are refused in one short line."""
+    """The rows, which must be canonical, or None if they are refused in one short line."""
     try:
         data = exegete.load_data(f"{READER.get(name, name)}:{path}", split)
     except ExegeteError as error:
@@ -65,7 +65,7 @@ def load(name, path, split):
 
 def test_strange_texts_come_back_as_they_were(tmp_path):
     """Six texts at a time, through every format that is written for tests."""
-    with noted("strange texts through readers", ", ".join(SAMPLES)) as seen:
+    with record_outcomes("strange texts through readers", ", ".join(SAMPLES)) as counts:
 
         @cases(600)
         @given(st.lists(STRANGE, min_size=6, max_size=6))
@@ -73,7 +73,7 @@ def test_strange_texts_come_back_as_they_were(tmp_path):
             for name in SAMPLES:
                 texts = [KEPT.get(name, str)(text) for text in drawn]
                 texts = [text for text in texts if text.strip()]
-                seen["cases"] += len(texts)
+                counts["cases"] += len(texts)
                 if texts:
                     require_same(name, texts, tmp_path)
 
@@ -93,8 +93,8 @@ def test_an_empty_text_is_refused(name, tmp_path):
     assert load(name, written(tmp_path, SAMPLES[name]([" \n "])), None) is None
 
 
-def parsed(content):
-    """A file as JSON with a function that writes it again; None for other files."""
+def parse_json(content):
+    """The JSON value of a file and a function that writes it; None for files that are not JSON."""
     try:
         return json.loads(content), lambda value: json.dumps(value).encode()
     except ValueError:
@@ -111,20 +111,20 @@ def parsed(content):
 
 
 def variants(content):
-    """Functions of a source of chance and a JSON value that give a damaged file, also inside an archive or JSON."""
-    kinds = [lambda chance, _: edited(content, chance)] * 2
+    """Functions (random source, JSON value) → bytes of a damaged file, also damaged inside an archive or JSON."""
+    kinds = [lambda chance, _: edit_bytes(content, chance)] * 2
     if content.startswith(b"\x1f\x8b"):
         inside = gzip.decompress(content)
-        kinds[1:] = [lambda chance, _: gzip.compress(edited(inside, chance), 1)]
-    if found := parsed(content):
+        kinds[1:] = [lambda chance, _: gzip.compress(edit_bytes(inside, chance), 1)]
+    if found := parse_json(content):
         value, text = found
-        inner = places(value)
-        kinds += [lambda chance, new: text(replaced(value, chance.choice(inner), new))] * 2
+        inner = find_paths(value)
+        kinds += [lambda chance, new: text(replace_value(value, chance.choice(inner), new))] * 2
     return kinds
 
 
 def corpus(name, folder):
-    """A dataset's path, and what each of its files holds; the attacked files; the split that reads them."""
+    """A dataset's path, the bytes of its files, the names of the files to attack, and the split that reads them."""
     if name in SAMPLES:
         files = SAMPLES[name](FEW)
         path = written(folder, files)
@@ -139,7 +139,7 @@ def corpus(name, folder):
 def test_damaged_files_are_read_as_rows_or_refused(name, tmp_path):
     path, files, chosen, split = corpus(name, tmp_path)
     kinds = {file: variants(files[file]) for file in chosen}
-    with noted("damaged files through readers", name) as seen:
+    with record_outcomes("damaged files through readers", name) as counts:
 
         @cases(2300 // EACH)
         @given(st.randoms(use_true_random=True), VALUES)
@@ -148,8 +148,8 @@ def test_damaged_files_are_read_as_rows_or_refused(name, tmp_path):
                 file = chance.choice(chosen)
                 (tmp_path / file).write_bytes(chance.choice(kinds[file])(chance, value))
                 data = load(name, path, split)
-                seen["refused" if data is None else "read"] += 1
-                seen["cases"] += 1
+                counts["refused" if data is None else "read"] += 1
+                counts["cases"] += 1
                 (tmp_path / file).write_bytes(files[file])
 
         attack()
@@ -170,7 +170,7 @@ TYPED = {
 def test_parquet_of_other_types_is_read_as_rows_or_refused(tmp_path):
     names = ["text", "label", "rationale", "text_pair", "prompt", "sources", "answer", "messages"]
     columns = st.dictionaries(st.sampled_from(names), st.sampled_from(list(TYPED)), min_size=1, max_size=4)
-    with noted("damaged files through readers", "parquet of other types") as seen:
+    with record_outcomes("damaged files through readers", "parquet of other types") as counts:
 
         @cases(1500)
         @given(columns, st.lists(st.sampled_from([0, 1, None]), min_size=1, max_size=3))
@@ -180,8 +180,8 @@ def test_parquet_of_other_types_is_read_as_rows_or_refused(tmp_path):
                 for name, kind in types.items()
             }
             pq.write_table(pa.table(made), tmp_path / "data")
-            seen["refused" if load("parquet", tmp_path / "data", "all") is None else "read"] += 1
-            seen["cases"] += 1
+            counts["refused" if load("parquet", tmp_path / "data", "all") is None else "read"] += 1
+            counts["cases"] += 1
 
         attack()
 
@@ -193,12 +193,12 @@ def test_strange_specs_are_refused_or_read(tmp_path, monkeypatch):
     fields = [f for name in local for f in READERS[name].__dataclass_fields__]
     options = st.lists(st.tuples(st.sampled_from([*fields, "x"]), STRANGE).map("=".join), max_size=2).map("&".join)
     paths = st.one_of(STRANGE, st.sampled_from(["here.csv", ".", "/", "/dev/null", "here.csv/x", "\0", "a" * 5000]))
-    with noted("strange specs", "kind, path and options") as seen:
+    with record_outcomes("strange specs", "kind, path and options") as counts:
 
         @cases(10_000)
         @given(st.sampled_from(local), paths, options, st.one_of(st.none(), STRANGE))
         def attack(name, path, options, split):
-            seen["refused" if load(name, f"{path}?{options}", split) is None else "read"] += 1
-            seen["cases"] += 1
+            counts["refused" if load(name, f"{path}?{options}", split) is None else "read"] += 1
+            counts["cases"] += 1
 
         attack()

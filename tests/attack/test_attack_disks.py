@@ -14,8 +14,8 @@ from functools import partial
 import pytest
 
 import stored
-from attacked import LONG, noted, times
-from commands import SEARCH, STUDY, saved, words
+from attacked import LONG, record_outcomes, scale_count
+from commands import SEARCH, STUDY, build_arguments, save_model
 from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.spec.study_file import load_study
@@ -40,7 +40,7 @@ SIZE, PAGE = 1 << 25, 1 << 12
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("model"))
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,9 @@ def runs(tmp_path_factory):
 
 
 class Disk:
-    """A folder with so much room as is said: a file system in memory if one can be mounted, otherwise limits on files.
+    """A folder with a given amount of free space: a file system in memory if it can be mounted, or limits on files.
 
-    Limits on files are only like a full disk: each file has a limit of its own, for any number of files.
+    Limits on files only resemble a full disk: each file has a limit of its own, for any number of files.
     """
 
     def __init__(self, folder):
@@ -68,24 +68,24 @@ class Disk:
         run = subprocess.run(["mount", *options, self.folder], capture_output=True, check=False)
         return run.returncode == 0
 
-    def room(self, size):
-        """Leaves this number of bytes free; None: enough of them."""
+    def leave_room(self, size):
+        """Leaves this number of bytes free; with None, as many as there are."""
         self.filler.unlink(missing_ok=True)
         self.limit = None if self.mounted else size
         if self.mounted and size is not None:
             with self.filler.open("wb") as file:
                 file.write(bytes(shutil.disk_usage(self.folder).free - size))
 
-    def read_only(self):
-        """Can only be read from now on; says whether that could be had."""
+    def make_read_only(self):
+        """Makes the folder read-only from now on; returns False if that is impossible."""
         if self.mounted:
             return self._mount("-o", "remount,ro")
         for folder in [self.folder, *self.folder.rglob("*/")]:
             folder.chmod(0o555)
         return os.geteuid() != 0
 
-    def limited(self):
-        """In the process of a command."""
+    def limit_file_size(self):
+        """Sets the limit on files; is called in the process of a command."""
         if self.limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
@@ -103,8 +103,8 @@ def disk(folder):
                 path.chmod(0o755)
 
 
-def written(name, model, runs, folder):
-    """A command's words that write into a folder."""
+def build_usual_arguments(name, model, runs, folder):
+    """The arguments of a command of `USUAL` that writes into the folder."""
     if name in ("explain", "page"):
         where = ["--output-dir", folder / "run"] if name == "explain" else ["--html", folder / "page.html"]
         return ["explain", LINE, "--model", model, "--methods", "saliency,occlusion", *where]
@@ -118,18 +118,18 @@ def written(name, model, runs, folder):
         return ["study", "import", runs, "--output-dir", folder]
     if name == "demo":  # by a path that is the same on each disk: its comparison is of the model that stands there
         return ["demo", "--methods", "saliency,random", "--limit", "8", "--device", "cpu", "-q", "--output-dir", "run"]
-    return words(name, model, folder / "run")
+    return build_arguments(name, model, folder / "run")
 
 
-def standing(folder, then=None):
-    """Stands in a folder, in the process of a command."""
+def enter_folder(folder, then=None):
+    """Changes into the folder and calls `then`; is called in the process of a command."""
     os.chdir(folder)
     if then is not None:
         then()
 
 
 def prepare(name, runs, folder):
-    """Puts into a folder what a command needs there."""
+    """Copies the files that a command needs into the folder."""
     if name == "study table":
         shutil.copytree(runs, folder, dirs_exist_ok=True)
     if name == "study export":
@@ -151,70 +151,76 @@ def require_one_line(code, output):
 @pytest.mark.parametrize("name", USUAL)
 def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, model, runs, tmp_path, monkeypatch):
     monkeypatch.setenv("EXEGETE_SCALE", "0.01")
-    said, whole = tmp_path / "said", tmp_path / "whole"
-    whole.mkdir()
-    with disk(tmp_path / "disk") as place, noted("full disk", name) as seen, forge() as found:
-        prepare(name, runs, whole)
+    log, undisturbed = tmp_path / "said", tmp_path / "whole"
+    undisturbed.mkdir()
+    with disk(tmp_path / "disk") as place, record_outcomes("full disk", name) as counts, forge() as process:
+        prepare(name, runs, undisturbed)
         prepare(name, runs, place.folder)
-        code, output = finished(found, written(name, model, runs, whole), said, partial(standing, whole))
+        code, output = finished(
+            process, build_usual_arguments(name, model, runs, undisturbed), log, partial(enter_folder, undisturbed)
+        )
         assert code == 0, output
-        expected = stored.of(whole)
-        size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
-        count = 4 if name in ("demo", "study") else times(8) + 2
+        expected = stored.read_folder(undisturbed)
+        size = sum(path.stat().st_size for path in undisturbed.rglob("*") if path.is_file())
+        count = 4 if name in ("demo", "study") else scale_count(8) + 2
         for number in range(count):
-            place.room(number * size // count // PAGE * PAGE)
-            limited = partial(standing, place.folder, place.limited)
-            code, output = finished(found, written(name, model, runs, place.folder), said, limited)
-            seen["cases"] += 1
-            seen["refused"] += code != 0
+            place.leave_room(number * size // count // PAGE * PAGE)
+            enter_limited = partial(enter_folder, place.folder, place.limit_file_size)
+            code, output = finished(process, build_usual_arguments(name, model, runs, place.folder), log, enter_limited)
+            counts["cases"] += 1
+            counts["refused"] += code != 0
             if code:
                 require_one_line(code, output)
             left = [path for path in place.folder.rglob(".*") if path.is_file() and path.name != ".lock"]
             assert not [path for path in left if path.name.count(".") > 3], left
-        place.room(None)
-        code, output = finished(found, written(name, model, runs, place.folder), said, partial(standing, place.folder))
+        place.leave_room(None)
+        code, output = finished(
+            process, build_usual_arguments(name, model, runs, place.folder), log, partial(enter_folder, place.folder)
+        )
         assert code == 0, output
         assert stored.difference(place.folder, expected) == {}
-        assert seen["refused"] > 0
-        seen["on a file system of its own" if place.mounted else "by a limit on files"] = seen["cases"]
+        assert counts["refused"] > 0
+        counts["on a file system of its own" if place.mounted else "by a limit on files"] = counts["cases"]
 
 
 @pytest.mark.parametrize("name", USUAL)
 def test_a_folder_that_may_only_be_read_is_told_in_one_line(name, model, runs, tmp_path):
-    with disk(tmp_path / "disk") as place, noted("read-only folder", name) as seen, forge() as found:
+    with disk(tmp_path / "disk") as place, record_outcomes("read-only folder", name) as counts, forge() as process:
         prepare(name, runs, place.folder)
-        if not place.read_only():
+        if not place.make_read_only():
             return
-        before = stored.of(place.folder)
-        inside = partial(standing, place.folder)
-        require_one_line(*finished(found, written(name, model, runs, place.folder), tmp_path / "said", inside))
+        before = stored.read_folder(place.folder)
+        inside = partial(enter_folder, place.folder)
+        require_one_line(
+            *finished(process, build_usual_arguments(name, model, runs, place.folder), tmp_path / "said", inside)
+        )
         assert stored.difference(place.folder, before) == {}
-        seen["cases"] += 1
+        counts["cases"] += 1
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_what_is_printed_onto_a_full_disk_is_told_in_one_line(name, runs, tmp_path):
     words = [*PRINTED[name], runs] if PRINTED[name][-1] == "--output-dir" else PRINTED[name]
-    with noted("full disk", f"{name}, printed") as seen, forge() as found:
-        found.start(onto_a_full_disk, words, tmp_path / "said")
-        require_one_line(found.wait(), (tmp_path / "said").read_text())
-        seen |= {"cases": 1, "refused": 1}
+    with record_outcomes("full disk", f"{name}, printed") as counts, forge() as process:
+        process.start(run_onto_full_disk, words, tmp_path / "said")
+        require_one_line(process.wait(), (tmp_path / "said").read_text())
+        counts |= {"cases": 1, "refused": 1}
 
 
-def onto_a_full_disk(words, said):
-    """A command whose output cannot be written."""
+def run_onto_full_disk(words, log):
+    """Runs a command whose output goes to a full device."""
 
-    def full():
+    def open_full_device():
         sys.stdout = open("/dev/full", "w")  # noqa: SIM115
 
     try:
-        return command(words, said, full)
+        return command(words, log, open_full_device)
     finally:
         sys.stdout = sys.stderr
 
 
 def test_an_answer_that_finds_the_disk_full_is_refused_and_taken_once_there_is_room(tmp_path):
-    with disk(tmp_path / "disk") as place, noted("full disk", "serve") as seen:
+    with disk(tmp_path / "disk") as place, record_outcomes("full disk", "serve") as counts:
         if not place.mounted:
             return
         made = site(tmp_path, with_model=False, storage=Storage(f"sqlite:///{place.folder}/studies.db"))
@@ -222,28 +228,28 @@ def test_an_answer_that_finds_the_disk_full_is_refused_and_taken_once_there_is_r
         form = {"csrf": csrf(ada.get("/annotate/1")), "phase": ""}
         form |= {f"rank-{name}": "1" for name in letters(ada.get("/annotate/1"))}
         refused = 0
-        for number in range(times(60)):
-            place.room(0 if number % 2 else None)
+        for number in range(scale_count(60)):
+            place.leave_room(0 if number % 2 else None)
             answer = ada.post("/annotate/1", data=form | {"comment": "x" * 1900}, follow_redirects=False)
             assert answer.status_code in (303, 503)  # the file may have room in itself
             assert number % 2 or answer.status_code == 303
             refused += answer.status_code == 503
-            seen["cases"] += 1
-        seen["refused"] = refused
+            counts["cases"] += 1
+        counts["refused"] = refused
         assert refused
-        place.room(0)
+        place.leave_room(0)
         for export in ("answers.csv", "answers.parquet"):
             assert admin(made).get(f"/studies/first/export/{export}").status_code == 200
-        place.room(None)
+        place.leave_room(None)
         assert ada.post("/annotate/1", data=form, follow_redirects=False).status_code == 303
         made.studies.close()
 
 
 def test_a_storage_that_cannot_be_made_on_a_full_disk_is_told_in_one_line(tmp_path):
-    with disk(tmp_path / "disk") as place, noted("full disk", "serve") as seen, forge() as found:
-        place.room(0)
+    with disk(tmp_path / "disk") as place, record_outcomes("full disk", "serve") as counts, forge() as process:
+        place.leave_room(0)
         where = ["--study", "films", "--storage", f"sqlite:///{place.folder}/studies.db", "--port", "0"]
         words = ["serve", *where, "--data", "generated?size=8"]
-        found.start(command, words, tmp_path / "said", place.limited)
-        require_one_line(found.wait(), (tmp_path / "said").read_text())
-        seen |= {"cases": 1, "refused": 1}
+        process.start(command, words, tmp_path / "said", place.limit_file_size)
+        require_one_line(process.wait(), (tmp_path / "said").read_text())
+        counts |= {"cases": 1, "refused": 1}

@@ -10,8 +10,8 @@ import time
 import pytest
 
 import stored
-from attacked import LONG, noted, times
-from commands import OVER_VALUES, SEARCH, STUDY, saved, words
+from attacked import LONG, record_outcomes, scale_count
+from commands import OVER_VALUES, SEARCH, STUDY, build_arguments, save_model
 from exegete.recipes import RECIPES
 from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import remove_leftovers, run_cell
@@ -20,62 +20,62 @@ from exegete.studies.spec.study_file import load_study
 from forks import command, finished, forge, seconds_of
 
 KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)
-"""Of the parent, where there are more processes; with those of a study's workers and of servers 200."""
+"""Kills by command, of the parent if there are several processes; with workers of a study and servers 200."""
 USUAL = [*KILLS] if LONG else ["compare", "baseline"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("model"))
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
-def killed(again, found, begin, kills, whole, same, chance):
-    """Starts `begin` until it was killed `kills` times, at random moments. Returns how often it ended before."""
+def kill_repeatedly(reset, process, begin, kills, seconds, check, chance):
+    """Kills the process at random moments until it was killed `kills` times; counts the runs that ended before that."""
     ended = 0
     while kills:
         begin()
-        if found.running(chance.uniform(0.02, 1) * whole):
-            found.kill()
-        if found.wait() == -signal.SIGKILL:
+        if process.running(chance.uniform(0.02, 1) * seconds):
+            process.kill()
+        if process.wait() == -signal.SIGKILL:
             kills -= 1
         else:
             ended += 1
-            same()
-            again()
+            check()
+            reset()
     begin()
-    assert found.wait() == 0
-    same()
+    assert process.wait() == 0
+    check()
     return ended
 
 
 @pytest.mark.parametrize("name", USUAL)
 def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
-    said, whole, run = tmp_path / "said", tmp_path / "whole" / "run", tmp_path / "killed" / "run"
-    with noted("SIGKILL", name) as seen, forge() as found:
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
+    log, undisturbed, run = tmp_path / "said", tmp_path / "whole" / "run", tmp_path / "killed" / "run"
+    with record_outcomes("SIGKILL", name) as counts, forge() as process:
+        took, (code, output) = seconds_of(lambda: finished(process, build_arguments(name, model, undisturbed), log))
         assert code == 0, output
-        expected = stored.of(whole.parent)
+        expected = stored.read_folder(undisturbed.parent)
 
-        def same():
+        def require_same():
             assert stored.difference(run.parent, expected) == {}
 
-        def again():
+        def remove_result():
             shutil.rmtree(run.parent)
 
-        kills = times(KILLS[name])
-        ended = killed(
-            again,
-            found,
-            lambda: found.start(command, words(name, model, run), said),
+        kills = scale_count(KILLS[name])
+        ended = kill_repeatedly(
+            remove_result,
+            process,
+            lambda: process.start(command, build_arguments(name, model, run), log),
             kills,
             took,
-            same,
+            require_same,
             random.Random(name),
         )
-        seen |= {"cases": kills, "runs compared": ended + 1}
+        counts |= {"cases": kills, "runs compared": ended + 1}
 
 
-def all_cells(root):
+def run_all_cells(root):
     for cell in build_grid(load_study(STUDY)).cells:
         while not run_cell(cell, root):
             time.sleep(0.1)
@@ -83,24 +83,24 @@ def all_cells(root):
 
 
 def test_killed_workers_of_a_study_leave_the_runs_of_an_undisturbed_one(tmp_path):
-    with noted("SIGKILL", "workers of a study") as seen, forge() as found:
-        found.start(all_cells, tmp_path / "whole")
-        took, code = seconds_of(found.wait)
+    with record_outcomes("SIGKILL", "workers of a study") as counts, forge() as process:
+        process.start(run_all_cells, tmp_path / "whole")
+        took, code = seconds_of(process.wait)
         assert code == 0
-        expected = stored.of(tmp_path / "whole" / "cells")
+        expected = stored.read_folder(tmp_path / "whole" / "cells")
 
-        def same():
+        def require_same():
             assert stored.difference(tmp_path / "killed" / "cells", expected) == {}
             assert not any((Store(tmp_path / "killed").root / ".work").iterdir())
 
-        kills = times(28)
-        ended = killed(
+        kills = scale_count(28)
+        ended = kill_repeatedly(
             lambda: shutil.rmtree(tmp_path / "killed"),
-            found,
-            lambda: found.start(all_cells, tmp_path / "killed"),
+            process,
+            lambda: process.start(run_all_cells, tmp_path / "killed"),
             kills,
             took,
-            same,
+            require_same,
             random.Random(0),
         )
-        seen |= {"cases": kills, "runs compared": ended + 1}
+        counts |= {"cases": kills, "runs compared": ended + 1}

@@ -10,10 +10,10 @@ import time
 import pytest
 
 import stored
-from attacked import LONG, noted, times
-from commands import SEARCH, saved, words
+from attacked import LONG, record_outcomes, scale_count
+from commands import SEARCH, build_arguments, save_model
 from forks import command, finished, forge, seconds_of
-from test_attack_kills import all_cells
+from test_attack_kills import run_all_cells
 
 USUAL = ["baseline", "compare", "smat", "ivra", "aml", "at2", "corpus", "study", SEARCH] if LONG else ["baseline"]
 STOPS = {"SIGTERM": [signal.SIGTERM], "one Ctrl-C": [signal.SIGINT], "two Ctrl-C": [signal.SIGINT, signal.SIGINT]}
@@ -22,68 +22,68 @@ BACK = 40 * 24 * 3600
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("model"))
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize("name", USUAL)
 def test_a_stopped_command_says_so_and_ends_as_an_undisturbed_one(name, model, tmp_path):
-    said, chance, group = tmp_path / "said", random.Random(name), name == "study"
-    with noted("SIGTERM, Ctrl-C", name) as seen, forge() as found:
-        whole, run = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
+    log, chance, group = tmp_path / "said", random.Random(name), name == "study"
+    with record_outcomes("SIGTERM, Ctrl-C", name) as counts, forge() as process:
+        undisturbed, run = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
+        took, (code, output) = seconds_of(lambda: finished(process, build_arguments(name, model, undisturbed), log))
         assert code == 0, output
-        expected = stored.of(whole.parent)
-        for signals in list(STOPS.values()) * times(2):
-            found.start(command, words(name, model, run), said)
+        expected = stored.read_folder(undisturbed.parent)
+        for signals in list(STOPS.values()) * scale_count(2):
+            process.start(command, build_arguments(name, model, run), log)
             for number in signals:
-                if found.running(chance.uniform(0.02, 1 / len(signals)) * took):
-                    found.kill(number, group)
-            code, output = found.wait(), said.read_text(errors="replace")
+                if process.running(chance.uniform(0.02, 1 / len(signals)) * took):
+                    process.kill(number, group)
+            code, output = process.wait(), log.read_text(errors="replace")
             assert code in (0, 130, 143, -signal.SIGTERM), output
             assert "Traceback" not in output
-            seen["cases"] += 1
-            seen["stopped"] += code != 0
-        assert finished(found, words(name, model, run), said)[0] == 0
+            counts["cases"] += 1
+            counts["stopped"] += code != 0
+        assert finished(process, build_arguments(name, model, run), log)[0] == 0
         assert stored.difference(run.parent, expected) == {}
 
 
-def set_back():
-    """From now on the process's clock is behind what files say."""
+def set_clock_back():
+    """Sets the clock of this process back, so that dates of files are in its future."""
     now, exact = time.time, time.time_ns
     time.time, time.time_ns = (lambda: now() - BACK), (lambda: exact() - BACK * 10**9)
 
 
-def all_cells_later(root):
-    set_back()
-    all_cells(root)
+def run_all_cells_later(root):
+    set_clock_back()
+    run_all_cells(root)
 
 
 @pytest.mark.parametrize("name", ["baseline", "compare"] if LONG else ["compare"])
 def test_a_clock_that_was_set_back_changes_nothing(name, model, tmp_path):
-    said, chance = tmp_path / "said", random.Random(name)
-    with noted("clock set back by 40 days", name) as seen, forge() as found:
-        whole, run = tmp_path / "whole" / "run", tmp_path / "later" / "run"
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
+    log, chance = tmp_path / "said", random.Random(name)
+    with record_outcomes("clock set back by 40 days", name) as counts, forge() as process:
+        undisturbed, run = tmp_path / "whole" / "run", tmp_path / "later" / "run"
+        took, (code, output) = seconds_of(lambda: finished(process, build_arguments(name, model, undisturbed), log))
         assert code == 0, output
-        for _ in range(times(3)):
-            found.start(command, words(name, model, run), said)
-            if found.running(chance.uniform(0.3, 1) * took):
-                found.kill()
-            found.wait()
-            assert finished(found, words(name, model, run), said, set_back)[0] == 0
-            assert stored.difference(run.parent, stored.of(whole.parent)) == {}
-            seen["cases"] += 1
+        for _ in range(scale_count(3)):
+            process.start(command, build_arguments(name, model, run), log)
+            if process.running(chance.uniform(0.3, 1) * took):
+                process.kill()
+            process.wait()
+            assert finished(process, build_arguments(name, model, run), log, set_clock_back)[0] == 0
+            assert stored.difference(run.parent, stored.read_folder(undisturbed.parent)) == {}
+            counts["cases"] += 1
 
 
 def test_a_run_claimed_in_the_future_by_a_dead_worker_is_taken_over(tmp_path):
-    with noted("clock set back by 40 days", "workers of a study") as seen, forge() as found:
-        found.start(all_cells, tmp_path / "runs")
-        while found.running(0.02) and not list(tmp_path.glob("runs/.claims/*")):
+    with record_outcomes("clock set back by 40 days", "workers of a study") as counts, forge() as process:
+        process.start(run_all_cells, tmp_path / "runs")
+        while process.running(0.02) and not list(tmp_path.glob("runs/.claims/*")):
             pass
-        found.kill()
-        found.wait()
+        process.kill()
+        process.wait()
         for path in tmp_path.rglob("*"):
             os.utime(path, (time.time() + BACK,) * 2)
-        found.start(all_cells_later, tmp_path / "runs")
-        assert found.wait() == 0
-        seen["cases"] += 1
+        process.start(run_all_cells_later, tmp_path / "runs")
+        assert process.wait() == 0
+        counts["cases"] += 1

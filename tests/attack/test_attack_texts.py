@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import exegete
-from attacked import cases, noted
-from commands import saved
+from attacked import cases, record_outcomes
+from commands import save_model
 from exegete import ExegeteError
 from exegete.cli import main
 from small import shared
@@ -27,11 +27,11 @@ OPTIONS += ["template", "labels", "task", "prompt", "messages", "source", "respo
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("model"))
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def require_explained(item, text):
-    """Finite scores; words that stand in the text, one after the other; JSON and a page without markup of its own."""
+    """Requires finite scores, and words that occur in the text one after the other."""
     assert item.scores.shape == (1, len(item.units))
     assert np.isfinite(item.scores).all()
     place = 0
@@ -42,17 +42,17 @@ def require_explained(item, text):
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_strange_texts_are_explained_with_their_own_words(family):
     model = shared(family, dtype=torch.float32)
-    with noted("strange texts explained", family) as seen:
+    with record_outcomes("strange texts explained", family) as counts:
 
         @cases(1200)
         @given(st.lists(TEXTS, min_size=4, max_size=4))
         def attack(texts):
             texts = [text for text in texts if text.strip()] or ["a"]
-            seen["cases"] += len(texts)
+            counts["cases"] += len(texts)
             try:
                 found = exegete.attribute(model, texts, "saliency")
             except ExegeteError as error:
-                seen["refused"] += len(texts)
+                counts["refused"] += len(texts)
                 require_one_line(str(error))
                 return
             for item, text in zip(found, texts, strict=True):
@@ -68,36 +68,36 @@ def require_one_line(message):
 
 
 def run(*argv):
-    """A command in this process: its exit code and what it printed."""
-    out, said = io.StringIO(), io.StringIO()
+    """Runs a command in this process; returns its exit code, output and errors."""
+    out, errors = io.StringIO(), io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             code = main([str(word) for word in argv])
     finally:
         logging.disable(logging.NOTSET)
-    return code, out.getvalue(), said.getvalue()
+    return code, out.getvalue(), errors.getvalue()
 
 
 def test_strange_words_on_the_command_line(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = st.one_of(TEXTS, TEXTS.map(lambda text: f"{text}\udcff"))
     options = st.dictionaries(st.sampled_from(OPTIONS), st.one_of(texts, st.integers(-2, 9).map(str)), max_size=1)
-    with noted("strange words on the command line", "explain") as seen:
+    with record_outcomes("strange words on the command line", "explain") as counts:
 
         @cases(1000)
         @given(texts, options)
         def attack(text, given):
             words = [word for name, value in given.items() for word in (f"--{name}", value)]
-            asked = ["explain", "--model", folder, "--methods", "saliency", "--json", *words, "--", text]
-            code, out, said = run(*asked)
-            seen["cases"] += 1
-            seen["refused" if code else "explained"] += 1
+            arguments = ["explain", "--model", folder, "--methods", "saliency", "--json", *words, "--", text]
+            code, out, errors = run(*arguments)
+            counts["cases"] += 1
+            counts["refused" if code else "explained"] += 1
             assert code in (0, 2)
-            assert "Traceback" not in said
+            assert "Traceback" not in errors
             if code == 0:
                 json.loads(out)
             else:
-                assert said.strip()
+                assert errors.strip()
 
         attack()

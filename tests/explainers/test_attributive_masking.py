@@ -33,7 +33,7 @@ LABELS = {"negative": "N", "positive": "P"}
 TEXTS = families.SENTENCES[:3]
 
 
-def prompted(family="llama"):
+def load_prompted_model(family="llama"):
     torch.manual_seed(1)
     model = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model(family, **families.TEXT[family]))
     template = "Is it good ?\n\nText:a joy\nLabel:P\n\nText:{text}\nLabel:"
@@ -45,22 +45,22 @@ def prompted(family="llama"):
     )
 
 
-def masking(model, seed=0, **choices):
+def make_masking(model, seed=0, **choices):
     torch.manual_seed(seed)
     return AttributiveMasking.for_model(model, **choices).double()
 
 
-def explained(kind):
-    return prompted() if kind == "prompted" else shared(kind)
+def load_model(kind):
+    return load_prompted_model() if kind == "prompted" else shared(kind)
 
 
-def masks(mode, model):
+def make_soft_masking(mode, model):
     made = SoftMasking(mode, width=model.embed(model.encode(["a"])).shape[-1]).double()
     made.set_learned_embedding(model)
     return made
 
 
-def reference(made, model, batch):
+def draw_reference(made, model, batch):
     drawn = torch.rand(batch.content.shape, generator=torch.Generator().manual_seed(0))
     return made.reference(model, batch, drawn)
 
@@ -69,10 +69,10 @@ def reference(made, model, batch):
 @pytest.mark.parametrize("mode", ["mask", "random", "learned"])
 @torch.no_grad()
 def test_a_full_mask_changes_nothing_and_an_empty_one_leaves_only_special_tokens(kind, mode):
-    model = explained(kind)
+    model = load_model(kind)
     batch = model.encode(TEXTS)
-    made = masks(mode, model)
-    m = reference(made, model, batch)
+    made = make_soft_masking(mode, model)
+    m = draw_reference(made, model, batch)
     ones = torch.ones(batch.content.shape, dtype=torch.float64)
     assert torch.equal(made.logits(model, batch, ones, m), model(batch).logits)
     assert torch.equal(m[~batch.content], model.embed(batch)[~batch.content])
@@ -89,9 +89,9 @@ def test_a_full_mask_changes_nothing_and_an_empty_one_leaves_only_special_tokens
 @torch.no_grad()
 def test_special_tokens_and_prompts_are_intact_in_a_mask_and_in_its_inverse(kind):
     """Scores of 0 at special tokens, as the masking model gives them, would be 1 in one mask and 0 in the other."""
-    model = explained(kind)
+    model = load_model(kind)
     batch = model.encode(TEXTS)
-    made = masks("mask", model)
+    made = make_soft_masking("mask", model)
     scores = torch.rand(batch.content.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     scores = scores.masked_fill(~batch.content, 0.0)
     original, m = model.embed(batch), made.reference(model, batch, scores)
@@ -121,8 +121,8 @@ def test_omission_and_every_other_mask_have_a_gradient_at_every_word():
     batch = model.encode(TEXTS)
     for mode in ("mask", "random", "learned", "omit"):
         keep = torch.full(batch.content.shape, 0.5, dtype=torch.float64, requires_grad=True)
-        made = masks(mode, model)
-        answer = made.logits(model, batch, keep, reference(made, model, batch)).square().sum()
+        made = make_soft_masking(mode, model)
+        answer = made.logits(model, batch, keep, draw_reference(made, model, batch)).square().sum()
         (slope,) = torch.autograd.grad(answer, keep)
         assert torch.equal(slope != 0, batch.content), mode
 
@@ -187,7 +187,7 @@ def test_gradients_of_the_losses():
 def test_the_answer_embedding_follows_the_last_token_and_gets_no_score(family):
     """Against one pass of the backbone on a text alone, the embedding put in by hand."""
     model = shared(family)
-    made = masking(model)
+    made = make_masking(model)
     batch = model.encode(uneven(family, 3))
     answer = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]], dtype=torch.float64)
     found = made(made.retokenize(model, batch), answer)
@@ -208,7 +208,7 @@ def test_the_answer_embedding_follows_the_last_token_and_gets_no_score(family):
 @torch.no_grad()
 def test_the_answer_and_the_target_matter():
     model = shared("bert")
-    made, batch = masking(model), model.encode(TEXTS)
+    made, batch = make_masking(model), model.encode(TEXTS)
     predicted = model.predict(batch)
     other = (predicted + 1) % 3
     assert not torch.allclose(made.attribute(model, batch), made.attribute(model, batch, other))
@@ -220,8 +220,8 @@ def test_the_answer_and_the_target_matter():
 @pytest.mark.parametrize("kind", ["roberta", "gpt2", "prompted"])
 @torch.no_grad()
 def test_a_model_of_another_tokenizer_is_explained_along_the_characters(kind):
-    model = explained(kind)
-    made = masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
+    model = load_model(kind)
+    made = make_masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
     texts = [*TEXTS, "naïve café — 日本 ok"]
     batch = model.encode(texts)
     scores = made.attribute(model, batch)
@@ -245,7 +245,7 @@ def test_a_model_of_another_tokenizer_is_explained_along_the_characters(kind):
 @torch.no_grad()
 def test_equal_tokenizers_need_no_map_and_give_what_the_map_gives():
     model = shared("bert")
-    made, batch = masking(model), model.encode(uneven("bert", 4))
+    made, batch = make_masking(model), model.encode(uneven("bert", 4))
     assert made.retokenize(model, batch).sources is None
     direct = made.attribute(model, batch)
     made.retokenize._compared = (model.processing_class, False)
@@ -256,7 +256,7 @@ def test_equal_tokenizers_need_no_map_and_give_what_the_map_gives():
 @torch.no_grad()
 def test_tokens_beyond_what_the_masking_model_can_read_score_zero():
     model = shared("bert")
-    made = masking(
+    made = make_masking(
         model, backbone=families.tiny("bert", max_position_embeddings=12).base_model, tokenizer=model.tokenizer
     )
     batch = model.encode([" ".join(TEXTS)])
@@ -268,8 +268,8 @@ def test_tokens_beyond_what_the_masking_model_can_read_score_zero():
         made.attribute(model, Batch.from_ids(batch.inputs["input_ids"]))
 
 
-def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
-    """The paper's refinement of one example: G fine-tuned, its maps before each step and after the last."""
+def refine_one_example(made, model, batch, row, steps, rate, fixed=()):
+    """The paper's refinement of one example: fine-tunes G; returns its maps before each step and after the last."""
     own, columns = alone(model, batch, row)
     network, weights = deepcopy(made).eval(), made.settings.weights
     for part in ("answers", *(f"reader.model.{part}" for part in fixed)):
@@ -311,7 +311,7 @@ def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
 )
 def test_refinement_side_by_side_equals_refinement_one_example_at_a_time(family, upper, fixed):
     model = small(family)
-    made = masking(model, weights=MaskWeights(0.5, 0.2, 0.5))
+    made = make_masking(model, weights=MaskWeights(0.5, 0.2, 0.5))
     batch = model.encode(uneven(family, 4))
     spec = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
     made.with_params(refine_steps=3, refine_rate=0.02, metric=spec, refine_layers=upper)
@@ -320,7 +320,7 @@ def test_refinement_side_by_side_equals_refinement_one_example_at_a_time(family,
     assert all(weight.grad is None for weight in model.parameters())
     better = 0
     for row in range(len(batch)):
-        maps, columns = one_at_a_time(made, model, batch, row, 3, 0.02, fixed)
+        maps, columns = refine_one_example(made, model, batch, row, 3, 0.02, fixed)
         own, _ = alone(model, batch, row)
         judge = exegete.metric(spec)
         values = [float(judge.evaluate(model, own, each[None])["aopc_comprehensiveness"]) for each in maps]
@@ -332,21 +332,21 @@ def test_refinement_side_by_side_equals_refinement_one_example_at_a_time(family,
 
 def test_low_rank_refinement_starts_at_the_model_and_lowers_its_loss():
     model = shared("bert")
-    made, batch = masking(model), model.encode(TEXTS)
+    made, batch = make_masking(model), model.encode(TEXTS)
     plain = made.attribute(model, batch)
-    whole, judged = [], exegete.metric("comprehensiveness?how=mask")
+    values, judge = [], exegete.metric("comprehensiveness?how=mask")
     for steps in (0, 6):
         made.with_params(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?how=mask")
-        whole.append(judged.evaluate(model, batch, made.attribute(model, batch))["comprehensiveness"])
+        values.append(judge.evaluate(model, batch, made.attribute(model, batch))["comprehensiveness"])
     assert torch.equal(made.with_params(refine_steps=0).attribute(model, batch), plain)
-    assert (whole[1] >= whole[0]).all()
-    assert (whole[1] > whole[0]).any()
+    assert (values[1] >= values[0]).all()
+    assert (values[1] > values[0]).any()
 
 
 @pytest.mark.parametrize("mode", ["random", "learned", "omit"])
 def test_refinement_does_not_depend_on_the_batch(mode):
     model = shared("bert")
-    made, batch = masking(model, mode=mode), model.encode(uneven("bert", 3))
+    made, batch = make_masking(model, mode=mode), model.encode(uneven("bert", 3))
     made.with_params(refine_steps=2, refine_rate=0.02, batch_size=2)
     scores = made.attribute(model, batch)
     for row in range(len(batch)):
@@ -356,7 +356,7 @@ def test_refinement_does_not_depend_on_the_batch(mode):
 
 def test_fixed_layers_run_once_and_the_explained_model_is_not_trained():
     model = small("bert")
-    made, batch = masking(model), model.encode(uneven("bert", 3))
+    made, batch = make_masking(model), model.encode(uneven("bert", 3))
     below, above = made.reader.model.encoder.layer
     runs, asking = [], []
     below.register_forward_hook(lambda *_: runs.append(1))
@@ -376,17 +376,17 @@ def test_fixed_layers_run_once_and_the_explained_model_is_not_trained():
 def test_whole_copies_take_three_forward_and_three_backward_passes_a_step(steps):
     """The paper counts 4n + 1 forward passes; the answer, n + 1 maps and 2n masked inputs are 3n + 2 of an example."""
     model = small("bert")
-    made, batch = masking(model).with_params(refine_steps=steps, refine_rate=0.02), model.encode(uneven("bert", 3))
+    made, batch = make_masking(model).with_params(refine_steps=steps, refine_rate=0.02), model.encode(uneven("bert", 3))
     forward, backward = [], []
 
-    def passed(_, inputs, output):
+    def count_passes(_, inputs, output):
         rows = output if isinstance(output, torch.Tensor) else output[0]
         forward.append(len(rows))
         if rows.requires_grad:
             rows.register_hook(lambda slope: backward.append(len(slope)))
 
     for encoder in (model.model.bert.encoder, made.reader.model.encoder):
-        encoder.layer[-1].register_forward_hook(passed)
+        encoder.layer[-1].register_forward_hook(count_passes)
     with torch.no_grad():
         answer = model(batch).logits.softmax(-1)
     list(trajectory(made, model, batch, answer))
@@ -425,7 +425,7 @@ def test_the_best_map_is_selected_and_nan_never_wins():
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_the_model_and_the_process_are_left_as_they_were(kind, steps, upper):
     model = simulate_use(small(kind))
-    made = masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
+    made = make_masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
     made.with_params(refine_steps=steps, refine_rate=0.01, refine_layers=upper)
     own = {name: value.clone() for name, value in made.state_dict().items()}
     before, modes = snapshot(model), [module.training for module in made.modules()]
@@ -438,7 +438,7 @@ def test_the_model_and_the_process_are_left_as_they_were(kind, steps, upper):
 
 def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
     model = shared("bert")
-    made = masking(
+    made = make_masking(
         model, mode="learned", weights=MaskWeights(0.1, 0.2, 0.3, "probability", "l1"), aggregation="mean"
     ).float()
     made.save_pretrained(tmp_path)
@@ -461,14 +461,14 @@ def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
     ],
 )
 def test_bad_parameters_are_errors(tmp_path, query, message):
-    masking(shared("bert")).save_pretrained(tmp_path)
+    make_masking(shared("bert")).save_pretrained(tmp_path)
     with pytest.raises(ExegeteError, match=message):
         exegete.explainer(f"attributive_masking:{tmp_path}{query}")
 
 
 def test_what_cannot_be_explained_is_an_error(tmp_path):
     model = shared("bert")
-    made = masking(model)
+    made = make_masking(model)
     with pytest.raises(ExegeteError, match="not a regression task"):
         AttributiveMasking.for_model(small("bert", num_labels=1))
     with pytest.raises(ExegeteError, match="not images"):

@@ -105,10 +105,10 @@ def test_encoder_scores_equal_published_ones(golden, golden_generation, target):
 def test_cp_lrp_conserves_the_logit_where_there_are_no_biases(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
-    said = explainer("cp_lrp").explain(model, batch, TARGET)
+    explanation = explainer("cp_lrp").explain(model, batch, TARGET)
     score = model.task.score(model(batch).logits, TARGET)
-    torch.testing.assert_close(said.scores.sum(1), score, rtol=1e-10, atol=1e-12)
-    assert said.bias.abs().max() < 1e-10
+    torch.testing.assert_close(explanation.scores.sum(1), score, rtol=1e-10, atol=1e-12)
+    assert explanation.bias.abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("family", ["bert", "qwen2", "vit"])
@@ -164,8 +164,8 @@ def test_the_baseline_is_a_space_or_padding():
     model = shared("bert")
     assert find_baseline_token(model) == model.tokenizer.pad_token_id
     batch = model.encode(uneven("bert", 2))
-    told = explainer("gim", baseline_id=model.tokenizer.pad_token_id).attribute(model, batch, [0, 1])
-    torch.testing.assert_close(explainer("gim").attribute(model, batch, [0, 1]), told, rtol=0, atol=0)
+    expected = explainer("gim", baseline_id=model.tokenizer.pad_token_id).attribute(model, batch, [0, 1])
+    torch.testing.assert_close(explainer("gim").attribute(model, batch, [0, 1]), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("spec", ["attn_lrp", "cp_lrp", "gim"])

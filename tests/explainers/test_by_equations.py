@@ -26,7 +26,7 @@ EXACT = {"rtol": 1e-8, "atol": 1e-10}
 
 @functools.cache
 def decoder(family, *, stock=False):
-    """A language model in float64 and the same written out; norms in float64 too unless `stock`."""
+    """A language model in float64 and its written-out version, with norms in float64 too unless `stock`."""
     made = families.tiny(family, "CausalLM", dtype=torch.float64, seed=3, **DECODERS[family])
     written = equations.Written(made)
     if not stock:
@@ -41,14 +41,14 @@ def encoder(family):
 
 
 @functools.cache
-def passed(family, row):
-    """A row's ordinary pass, written out, and the position that predicts its response's first token."""
+def run_row(family, row):
+    """The written-out pass of a row, and the position that predicts the first token of its response."""
     return decoder(family)[1].run(torch.tensor(PROMPTS[row] + RESPONSES[row])), len(PROMPTS[row]) - 1
 
 
 @functools.cache
 def texts(family):
-    """Ids of three texts, and their batch."""
+    """The ids of three texts, and a batch of them."""
     generator = torch.Generator().manual_seed(2)
     rows = [torch.randint(5, 300, (length,), generator=generator) for length in (8, 5, 3)]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=encoder(family)[0].pad_id)
@@ -56,8 +56,8 @@ def texts(family):
     return rows, Batch.from_ids(ids, mask)
 
 
-def decoders_agree(family, method, expected, span=SPAN, tolerance=EXACT, **how):
-    """Each row of batches padded left and right against `expected(row)` on the prompt."""
+def check_decoders(family, method, expected, span=SPAN, tolerance=EXACT, **how):
+    """Compares each row of batches padded left and right with `expected(row)` on the prompt."""
     model = decoder(family, **how)[0]
     for batch in (model.batch(PROMPTS, RESPONSES), model.add_position_ids(padded_right(PROMPTS, RESPONSES))):
         scores = method.attribute(model, batch, span).detach()
@@ -84,9 +84,9 @@ def test_written_out_models_equal_the_library_models():
 
 def test_windows_are_shorter_than_the_texts():
     for family in ("mistral", "qwen2"):
-        weights = passed(family, 0)[0].layers[1].attention
+        weights = run_row(family, 0)[0].layers[1].attention
         assert not weights[:, -1, 0].any()
-        assert family == "mistral" or passed(family, 0)[0].layers[0].attention[:, -1, 0].all()
+        assert family == "mistral" or run_row(family, 0)[0].layers[0].attention[:, -1, 0].all()
 
 
 @pytest.mark.parametrize("stock", [False, True])
@@ -97,13 +97,15 @@ def test_backward_rules_of_decoders(family, rule, stock):
     written = decoder(family, stock=stock)[1]
     base = written.table[7] if rule == "gim" else 0.0
 
-    def expected(row):
+    def compute_expected(row):
         run = written.run(torch.tensor(PROMPTS[row] + RESPONSES[row]), rule)
         place = len(PROMPTS[row]) - 1 + SPAN[0]
         return equations.times_gradient(run, run.logits[place, RESPONSES[row][SPAN[0]]], base)
 
     method = explainer(rule, output="logit", **({"baseline_id": 7} if rule == "gim" else {}))
-    decoders_agree(family, method, expected, tolerance={"rtol": 1e-5, "atol": 1e-5} if stock else EXACT, stock=stock)
+    check_decoders(
+        family, method, compute_expected, tolerance={"rtol": 1e-5, "atol": 1e-5} if stock else EXACT, stock=stock
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -112,15 +114,15 @@ def test_backward_rules_of_a_summed_log_probability(family, rule):
     written = decoder(family)[1]
     base = written.table[7] if rule == "gim" else 0.0
 
-    def expected(row):
-        said = RESPONSES[row]
-        run = written.run(torch.tensor(PROMPTS[row] + said), rule)
+    def compute_expected(row):
+        response = RESPONSES[row]
+        run = written.run(torch.tensor(PROMPTS[row] + response), rule)
         place = len(PROMPTS[row]) - 1
         chances = run.logits.log_softmax(-1)
-        return equations.times_gradient(run, sum(chances[place + t, said[t]] for t in (0, 1)), base)
+        return equations.times_gradient(run, sum(chances[place + t, response[t]] for t in (0, 1)), base)
 
     method = explainer(rule, **({"baseline_id": 7} if rule == "gim" else {}))
-    decoders_agree(family, method, expected, (0, 2))
+    check_decoders(family, method, compute_expected, (0, 2))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -139,33 +141,33 @@ def test_backward_rules_of_encoders(family, rule):
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_generic_attention_of_decoders(family):
-    def of(span):
-        def expected(row):
-            said = RESPONSES[row]
-            run = decoder(family)[1].run(torch.tensor(PROMPTS[row] + said))
+    def make_expected(span):
+        def compute_expected(row):
+            response = RESPONSES[row]
+            run = decoder(family)[1].run(torch.tensor(PROMPTS[row] + response))
             places = [len(PROMPTS[row]) - 1 + t for t in range(*span)]
-            score = sum(run.logits[p, said[t]] for p, t in zip(places, range(*span), strict=True))
+            score = sum(run.logits[p, response[t]] for p, t in zip(places, range(*span), strict=True))
             return equations.chefer(run, score, places)
 
-        return expected
+        return compute_expected
 
     for span in (SPAN, (0, 2)):
-        decoders_agree(family, explainer("generic_attention", output="logit"), of(span), span)
+        check_decoders(family, explainer("generic_attention", output="logit"), make_expected(span), span)
 
 
 @pytest.mark.parametrize("family", DECODERS)
 @torch.no_grad()
 def test_information_flow_of_decoders(family):
-    def rollout(row):
-        run, place = passed(family, row)
+    def compute_rollout(row):
+        run, place = run_row(family, row)
         return equations.flow_rollout(run, [place + SPAN[0]])
 
-    def one(row):
-        run, place = passed(family, row)
+    def compute_flash(row):
+        run, place = run_row(family, row)
         return equations.flash(run, torch.eye(len(run.embeddings), dtype=torch.float64)[place + SPAN[0]])
 
-    decoders_agree(family, explainer("information_flow"), rollout)
-    decoders_agree(family, explainer("flash_trace"), one)
+    check_decoders(family, explainer("information_flow"), compute_rollout)
+    check_decoders(family, explainer("flash_trace"), compute_flash)
 
 
 @pytest.mark.parametrize("family", DECODERS)
@@ -173,16 +175,16 @@ def test_information_flow_of_decoders(family):
 def test_flash_trace_hops_of_decoders(family):
     """The answer is the response's last token, its reasoning what was said before."""
     model = decoder(family)[0]
-    for row, (prompt, said) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        run, _ = passed(family, row)
+    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        run, _ = run_row(family, row)
         places = torch.arange(len(run.embeddings))
         span = (places == len(places) - 2).double()
         reasoning = (places >= len(prompt)) & (places < len(places) - 1)
         if not reasoning.any():
             continue
         expected = equations.flash_hops(run, span, reasoning, 2)[: len(prompt)]
-        target = (len(said) - 1, len(said))
-        scores = explainer("flash_trace", hops=2).attribute(model, model.batch(prompt, said), target)
+        target = (len(response) - 1, len(response))
+        scores = explainer("flash_trace", hops=2).attribute(model, model.batch(prompt, response), target)
         torch.testing.assert_close(scores[0, : len(prompt)], expected, **EXACT)
 
 
@@ -205,13 +207,13 @@ def test_attention_and_flows_of_encoders(family):
             torch.testing.assert_close(found[name][row, batch.content[row]], wanted, **EXACT)
 
 
-def odds(chance):
+def logit(chance):
     """log p − log(1 − p) of a log-probability."""
     return chance - math.log(-math.expm1(chance))
 
 
-def ablated(count, units, value):
-    """Weights of the units by the published masks, `value` of those who are present."""
+def ablate_units(count, units, value):
+    """The published masks of the units, and `value` of each mask."""
     drawn = [np.random.RandomState(m).choice([0, 1], units, p=[0.5, 0.5]) for m in range(count)]
     return torch.tensor(np.array(drawn)), torch.tensor([value(mask) for mask in drawn], dtype=torch.float64)
 
@@ -221,24 +223,24 @@ def ablated(count, units, value):
 def test_context_cite_of_decoders(family):
     written = decoder(family)[1]
 
-    def expected(row):
-        prompt, said = PROMPTS[row], RESPONSES[row]
+    def compute_expected(row):
+        prompt, response = PROMPTS[row], RESPONSES[row]
 
         def value(mask):
-            left = [token for token, there in zip(prompt[1:], mask, strict=True) if there]
-            chances = written.run(torch.tensor([prompt[0], *left, *said])).logits.log_softmax(-1)
-            return odds(float(sum(chances[len(left) + t, token] for t, token in enumerate(said)))) / len(said)
+            left = [token for token, present in zip(prompt[1:], mask, strict=True) if present]
+            chances = written.run(torch.tensor([prompt[0], *left, *response])).logits.log_softmax(-1)
+            return logit(float(sum(chances[len(left) + t, token] for t, token in enumerate(response)))) / len(response)
 
-        masks, values = ablated(16, len(prompt) - 1, value)
+        masks, values = ablate_units(16, len(prompt) - 1, value)
         weights, _ = equations.lasso(masks, values, 0.01)
-        return weights * len(said)
+        return weights * len(response)
 
     method = explainer("context_cite?n_samples=16&granularity=token")
     model = decoder(family)[0]
-    for row, (prompt, said) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        batch = model.batch(prompt, said, content=[False] + [True] * (len(prompt) - 1))
+    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        batch = model.batch(prompt, response, content=[False] + [True] * (len(prompt) - 1))
         scores = method.attribute(model, batch)[0]
-        torch.testing.assert_close(scores[batch.content[0]], expected(row), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(scores[batch.content[0]], compute_expected(row), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("family", ENCODERS)
@@ -254,9 +256,9 @@ def test_context_cite_of_encoders(family):
 
         def value(mask, ids=ids, row=row):
             left = torch.cat([ids[:1], ids[1:][torch.from_numpy(mask).bool()]])
-            return odds(float(written.run(left).logits.log_softmax(-1)[row]))
+            return logit(float(written.run(left).logits.log_softmax(-1)[row]))
 
-        weights, _ = equations.lasso(*ablated(16, len(ids) - 1, value), 0.01)
+        weights, _ = equations.lasso(*ablate_units(16, len(ids) - 1, value), 0.01)
         torch.testing.assert_close(scores[row, visible[row]], weights, rtol=1e-5, atol=1e-7)
 
 

@@ -12,8 +12,8 @@ from small import small, uneven
 TEXTS = ["a moving film about naïve jokes", "It's simply dull, and long."]
 
 
-def forward(model, batch):
-    """captum's idea of the model: input embeddings in, logits out, everything else as in the batch."""
+def make_forward(model, batch):
+    """The model as captum calls it: from input embeddings to logits, with all else as in the batch."""
     fixed = {name: value for name, value in batch.inputs.items() if name != "input_ids"}
 
     def logits(embeddings):
@@ -23,7 +23,7 @@ def forward(model, batch):
     return logits
 
 
-def close(scores, theirs, batch, tolerance):
+def assert_scores_close(scores, theirs, batch, tolerance):
     expected = theirs.sum(-1).masked_fill(~batch.content, 0).to(scores.dtype)
     torch.testing.assert_close(scores.detach(), expected, rtol=tolerance, atol=tolerance)
 
@@ -43,13 +43,13 @@ def test_integrated_gradients_on_a_real_model(minilm, sentences, baselines):
         start = torch.zeros_like(table(ids)) if token is None else table(ids.masked_fill(sentences.content, token))
         target = minilm.predict(sentences)
         end = table(ids)
-    theirs, delta = captum.attr.IntegratedGradients(forward(minilm, sentences)).attribute(
+    theirs, delta = captum.attr.IntegratedGradients(make_forward(minilm, sentences)).attribute(
         end, start, target, n_steps=50, method="gausslegendre", return_convergence_delta=True, internal_batch_size=40
     )
     with torch.no_grad():
         ours = explainer("integrated_gradients", baselines=baselines).explain(minilm, sentences)
         ends = [minilm.task.score(minilm(sentences, at).logits, target) for at in (end, start)]
-    close(ours.scores, theirs, sentences, 1e-5)
+    assert_scores_close(ours.scores, theirs, sentences, 1e-5)
     if baselines == "mask":
         change = ends[0] - ends[1]
         torch.testing.assert_close(ours.scores.sum(1) - ours.delta, change, rtol=1e-4, atol=1e-4)
@@ -60,8 +60,10 @@ def test_integrated_gradients_on_a_real_model(minilm, sentences, baselines):
 @pytest.mark.real
 def test_input_times_gradient_on_a_real_model(minilm, sentences):
     end = minilm.embed(sentences).detach().requires_grad_()
-    theirs = captum.attr.InputXGradient(forward(minilm, sentences)).attribute(end, target=minilm.predict(sentences))
-    close(explainer("input_x_gradient").attribute(minilm, sentences), theirs, sentences, 1e-5)
+    theirs = captum.attr.InputXGradient(make_forward(minilm, sentences)).attribute(
+        end, target=minilm.predict(sentences)
+    )
+    assert_scores_close(explainer("input_x_gradient").attribute(minilm, sentences), theirs, sentences, 1e-5)
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "distilbert", "modernbert", "deberta-v2", "big_bird"])
@@ -71,12 +73,12 @@ def test_quadrature_rules_equal_captum_on_tiny_models(family, rule):
     batch = model.encode(uneven(family))
     target = torch.tensor([0, 1, 2, 0])
     with model.evaluation_mode():
-        theirs = captum.attr.IntegratedGradients(forward(model, batch)).attribute(
+        theirs = captum.attr.IntegratedGradients(make_forward(model, batch)).attribute(
             model.embed(batch).detach(), model.embed_reference(batch).detach(), target, n_steps=8, method=rule
         )
     captum_weights = 7 / 8 if rule == "riemann_trapezoid" else 1
     ours = explainer("integrated_gradients", n_steps=8, rule=rule).attribute(model, batch, target)
-    close(ours, theirs / captum_weights, batch, 1e-7)
+    assert_scores_close(ours, theirs / captum_weights, batch, 1e-7)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
@@ -86,11 +88,11 @@ def test_baselines_can_be_the_tokens_of_a_reference_text(family):
     length, target = int(batch.attended.sum()), torch.tensor([1])
     ids = tuple(range(5, 5 + length))
     with model.evaluation_mode():
-        theirs = captum.attr.IntegratedGradients(forward(model, batch)).attribute(
+        theirs = captum.attr.IntegratedGradients(make_forward(model, batch)).attribute(
             model.embed(batch).detach(), model.embedding(torch.tensor([ids])).detach(), target, n_steps=8
         )
     ours = explainer("integrated_gradients", n_steps=8, baselines=ids).attribute(model, batch, target)
-    close(ours, theirs, batch, 1e-7)
+    assert_scores_close(ours, theirs, batch, 1e-7)
     same = tuple(batch.inputs["input_ids"][0].tolist())
     for name in ("integrated_gradients", "deep_lift", "sequential_integrated_gradients"):
         assert explainer(name, baselines=same).attribute(model, batch, target).abs().max() < 1e-12

@@ -28,7 +28,7 @@ def model():
 
 
 def subset_values(model, text, target, granularity, how):
-    """v of every subset of one text's units, each asked on its own."""
+    """The number of a text's units, and v of each subset of them, computed one by one."""
     batch = model.encode([text])
     unit = number_units(batch, granularity)[0]
     count = int(unit.max()) + 1
@@ -41,7 +41,7 @@ def subset_values(model, text, target, granularity, how):
 
 
 def shapley_by_orders(count, values):
-    """The definition: the mean rise over all n! orders."""
+    """Shapley values by definition: the mean rise over all n! orders."""
     phi = np.zeros(count)
     orders = list(permutations(range(count)))
     for order in orders:
@@ -128,12 +128,12 @@ def test_kernel_shap_draws_sizes_from_the_kernel_in_pairs():
 def test_scores_depend_on_the_seed_and_not_on_batching(model, kind, how):
     texts = [*SENTENCES, *TEXTS]
     params = {"n_samples": 60, "perturbation": how, "seed": 7}
-    whole = exegete.attribute(model, texts, kind.card.name, target=1, **params)
+    together = exegete.attribute(model, texts, kind.card.name, target=1, **params)
     single = exegete.attribute(model, texts[::-1], kind.card.name, target=1, batch_size=1, **params)
-    for one, other in zip(whole, list(single)[::-1], strict=True):
+    for one, other in zip(together, list(single)[::-1], strict=True):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
     reseeded = exegete.attribute(model, texts, kind.card.name, target=1, **params | {"seed": 8})
-    assert np.abs(whole[0].scores - reseeded[0].scores).max() > 1e-6
+    assert np.abs(together[0].scores - reseeded[0].scores).max() > 1e-6
 
 
 @pytest.mark.parametrize("kind", METHODS)

@@ -12,8 +12,8 @@ from exegete.explainers.learned.conformal import ConformalLowerBound, shares
 ALPHA, SOURCES = 0.1, 6
 
 
-def planted(count, seed):
-    """Prompts of three kinds with their sources' scores and true falls: one needed, two that say the same, two hops."""
+def draw_prompts(count, seed):
+    """Scores, true falls and kinds of prompts: one needed source, two sources that say the same, or two hops."""
     random = np.random.default_rng(seed)
     scores, falls, kinds = [], [], []
     for number in range(count):
@@ -28,22 +28,22 @@ def planted(count, seed):
     return scores, falls, kinds
 
 
-def held(promise, scores, falls):
-    """For each prompt with a bound the share of its bounds that hold."""
+def share_of_held_bounds(promise, scores, falls):
+    """The share of bounds that hold, for each prompt with a bound."""
     bounds = [promise.lower_bounds(each) for each in scores]
     pairs = [(fall[~np.isnan(bound)], bound[~np.isnan(bound)]) for fall, bound in zip(falls, bounds, strict=True)]
     return np.array([(fall >= bound).mean() for fall, bound in pairs if len(bound)])
 
 
 def test_bounds_on_new_prompts_hold_with_the_calibrated_probability():
-    promise = ConformalLowerBound.calibrate(*planted(6000, 0)[:2], ALPHA)
-    scores, falls, kinds = planted(3300, 1)
-    found = held(promise, scores, falls)
+    promise = ConformalLowerBound.calibrate(*draw_prompts(6000, 0)[:2], ALPHA)
+    scores, falls, kinds = draw_prompts(3300, 1)
+    found = share_of_held_bounds(promise, scores, falls)
     assert len(found) > 1000
     assert abs(found.mean() - (1 - ALPHA)) < 0.02
-    told = np.array([not np.isnan(promise.lower_bounds(each)).all() for each in scores])
-    assert told[np.array(kinds) == 0].mean() > 0.95  # one source that is needed
-    assert told[np.array(kinds) == 1].mean() < 0.05  # the other one says it too
+    bounded = np.array([not np.isnan(promise.lower_bounds(each)).all() for each in scores])
+    assert bounded[np.array(kinds) == 0].mean() > 0.95  # one source that is needed
+    assert bounded[np.array(kinds) == 1].mean() < 0.05  # the other one says it too
 
 
 @pytest.mark.parametrize("count", [9, 10, 19, 200])

@@ -21,7 +21,7 @@ def numbers(golden_generation):
 
 
 @pytest.fixture(scope="module")
-def asked(golden_generation, numbers):
+def model_and_batch(golden_generation, numbers):
     """The model, and the prompt with its sources as units."""
     model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
     decomposable.replace_rms_norms(model.model)
@@ -35,14 +35,14 @@ def asked(golden_generation, numbers):
     return model, batch
 
 
-def of_units(batch, scores):
+def sum_over_units(batch, scores):
     unit = number_units(batch, "source")[0]
     return np.array([float(scores[0, unit == number].sum()) for number in range(int(unit.max()) + 1)])
 
 
 @pytest.mark.real
-def test_published_masks_answers_and_weights(asked, numbers):
-    model, batch = asked
+def test_published_masks_answers_and_weights(model_and_batch, numbers):
+    model, batch = model_and_batch
     masks = ablation_masks(64, 6)
     assert np.array_equal(masks, numbers["masks"])
     assert default_granularity(batch) == "sentence"
@@ -56,10 +56,10 @@ def test_published_masks_answers_and_weights(asked, numbers):
     np.testing.assert_allclose(answers[:, 0].numpy(), numbers["output_logit_prob"], rtol=1e-6)
     found = method.explain(model, batch)
     for name, tolerance in (("weights_exact", 1e-6), ("weights", 1e-4)):
-        np.testing.assert_allclose(of_units(batch, found.scores), numbers[name], rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(sum_over_units(batch, found.scores), numbers[name], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(float(found.bias), numbers["bias_exact"], rtol=1e-6)
     span = method.attribute(model, batch, tuple(numbers["span_tokens"].tolist()))
-    np.testing.assert_allclose(of_units(batch, span), numbers["span_weights_exact"], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(sum_over_units(batch, span), numbers["span_weights_exact"], rtol=1e-6, atol=1e-6)
     plain = explainer("context_cite?output=log_prob")
     answers = plain.evaluate_masks(model, batch, target, present, number_units(batch, "source"))
     np.testing.assert_allclose(answers[:, 0].numpy(), numbers["token_log_probs"].sum(1), rtol=1e-9)

@@ -125,7 +125,7 @@ def test_the_same_word_in_both_texts_of_a_pair_is_two_words():
     assert len(set(unit.tolist())) == 2
 
 
-def a_batch(words):
+def make_batch(words):
     """A batch with the given words; -1 is no content, -2 is content without a word."""
     word_of = torch.tensor(words)
     batch = Batch.from_ids(torch.ones_like(word_of) * 7, content=word_of != -1)
@@ -144,7 +144,7 @@ WORDS = st.integers(1, 4).flatmap(
 @settings(max_examples=80, deadline=None)
 @given(WORDS, st.sampled_from(["word", "token"]))
 def test_units_and_spread(words, granularity):
-    batch = a_batch(words)
+    batch = make_batch(words)
     unit = number_units(batch, granularity)
     for row, (numbers, found) in enumerate(zip(words, unit.tolist(), strict=True)):
         inside = [n >= 0 if granularity == "word" else n != -1 for n in numbers]
@@ -172,7 +172,7 @@ def test_units_and_spread(words, granularity):
 
 def test_unknown_granularity_is_refused():
     with pytest.raises(ExegeteError, match="token, word"):
-        number_units(a_batch([[0, 1]]), "letter")
+        number_units(make_batch([[0, 1]]), "letter")
 
 
 @torch.no_grad()

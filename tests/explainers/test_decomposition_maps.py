@@ -21,9 +21,9 @@ def reference(golden):
 def assert_golden(mine, expected, **tolerance):
     """Equal where the authors' arrays hold numbers."""
     expected = torch.tensor(expected)
-    there = ~expected.isnan()
-    assert there.any()
-    torch.testing.assert_close(mine.double()[there], expected[there], **(tolerance or {"rtol": 0, "atol": 1e-10}))
+    known = ~expected.isnan()
+    assert known.any()
+    torch.testing.assert_close(mine.double()[known], expected[known], **(tolerance or {"rtol": 0, "atol": 1e-10}))
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def assert_golden(mine, expected, **tolerance):
 def test_scores_equal_golden_numbers(reference, method, layers, name):
     values, model, batch = reference
     with torch.no_grad():
-        said = type(method)(**(method.params | {"layers": layers})).explain(model, batch, torch.zeros(6).long())
-        assert_golden(said.layers, values[name][:, :, 0])
+        explanation = type(method)(**(method.params | {"layers": layers})).explain(model, batch, torch.zeros(6).long())
+        assert_golden(explanation.layers, values[name][:, :, 0])
         if layers == "up_to":
-            assert_golden(said.scores, values[name][:, -1, 0])
+            assert_golden(explanation.scores, values[name][:, -1, 0])
 
 
 @pytest.mark.parametrize(("method", "name"), [(Alti(), "alti_layers"), (GlobEnc(), "globenc_nenc_layers")])
@@ -85,8 +85,8 @@ def test_single_precision_is_close_to_golden_numbers(golden, reference):
     model = decomposable.golden_model(golden, torch.float32)
     for method, name in ((Alti(), "alti"), (GlobEnc(), "globenc")):
         with torch.no_grad():
-            said = method.explain(model, batch, torch.zeros(6).long())
-        assert_golden(said.layers, values[name][:, :, 0], rtol=1e-5, atol=1e-5)
+            explanation = method.explain(model, batch, torch.zeros(6).long())
+        assert_golden(explanation.layers, values[name][:, :, 0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -145,8 +145,10 @@ def test_alti_rows_add_up_to_one(family):
         for trace in trace_examples(model, batch):
             for made in Alti().compute_maps(trace):
                 torch.testing.assert_close(made.sum(1), torch.ones_like(made[0]), rtol=0, atol=1e-12)
-        said = Alti().explain(model, batch, TARGET)
-    torch.testing.assert_close(said.layers.sum(-1), torch.ones_like(said.layers[..., 0]), rtol=0, atol=1e-12)
+        explanation = Alti().explain(model, batch, TARGET)
+    torch.testing.assert_close(
+        explanation.layers.sum(-1), torch.ones_like(explanation.layers[..., 0]), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -44,7 +44,7 @@ def their_slopes(monkeypatch):
 
 
 def compute_contributions(model, batch, method):
-    """[B, K, C], K as padded, and a bias token behind all."""
+    """Contributions [B, K + 1, C]: K padded tokens, then a bias token."""
     rows = make_readout_weights(model, batch, torch.zeros(len(batch), dtype=torch.long))
     found = torch.zeros(len(batch), batch.length + 1, 3, dtype=torch.float64)
     for row, trace in enumerate(trace_examples(model, batch)):
@@ -89,10 +89,10 @@ def test_golden_lengths(reference, their_slopes):
     layers = torch.tensor(values["decompx_agg_norm_layers"][:, :, 0]).transpose(0, 1)
     expected = layers.masked_fill(~batch.attended[:, None], 0)
     with torch.no_grad():
-        said = DecompX().explain(model, batch, torch.zeros(6).long())
-    torch.testing.assert_close(said.layers, expected, rtol=0, atol=1e-10)
+        explanation = DecompX().explain(model, batch, torch.zeros(6).long())
+    torch.testing.assert_close(explanation.layers, expected, rtol=0, atol=1e-10)
     last = torch.tensor(values["decompx_agg_norm"][:, 0]).masked_fill(~batch.attended, 0)
-    torch.testing.assert_close(said.scores, last, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.scores, last, rtol=0, atol=1e-10)
 
 
 def test_golden_components(reference, their_slopes):
@@ -144,13 +144,13 @@ def test_contributions_add_up_to_the_logits(family):
     batch = decomposable.batch(model)
     with torch.no_grad():
         mine = compute_contributions(model, batch, DecompXClassifier())
-        said = DecompXClassifier().explain(model, batch, TARGET)
+        explanation = DecompXClassifier().explain(model, batch, TARGET)
         logits = model(batch).logits
     torch.testing.assert_close(mine.sum(1), logits, rtol=0, atol=1e-10)
     for row, kept in enumerate(batch.attended):
         own = mine[row, : kept.sum(), TARGET[row]]
-        torch.testing.assert_close(said.scores[row, kept], own, rtol=0, atol=1e-10)
-    torch.testing.assert_close(said.delta, torch.zeros(3).double(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(explanation.scores[row, kept], own, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.delta, torch.zeros(3).double(), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", [DecompX, DecompXClassifier])
@@ -187,11 +187,11 @@ def test_long_inputs_are_run_with_matrices_and_short_ones_without(monkeypatch):
     lengths = []
     folded = block._propagate_folded
 
-    def watched(parts, x, theta, bias):
+    def record_length(parts, x, theta, bias):
         lengths.append(x.shape[1])
         return folded(parts, x, theta, bias)
 
-    monkeypatch.setattr(block, "_propagate_folded", watched)
+    monkeypatch.setattr(block, "_propagate_folded", record_length)
     with torch.no_grad():
         mine = compute_contributions(model, batch, DecompXClassifier())
     assert set(lengths) == {100}
@@ -222,9 +222,9 @@ def test_a_bias_token_is_reported_apart():
     model = decomposable.shared_model("bert")
     batch = decomposable.batch(model)
     with torch.no_grad():
-        said = DecompXClassifier(bias="token").explain(model, batch, TARGET)
+        explanation = DecompXClassifier(bias="token").explain(model, batch, TARGET)
         score = model.task.score(model(batch).logits, TARGET)
-    torch.testing.assert_close(said.scores.sum(1) + said.bias, score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.scores.sum(1) + explanation.bias, score, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
@@ -233,9 +233,9 @@ def test_span_contributions_sum_to_start_plus_end_logit(family):
     batch = decomposable.batch(model)
     target = torch.tensor([[7, 8], [7, 7], [8, 8]]) if model.is_decoder else torch.tensor([[2, 4], [1, 3], [0, 0]])
     with torch.no_grad():
-        said = DecompXClassifier().explain(model, batch, target)
+        explanation = DecompXClassifier().explain(model, batch, target)
         score = model.task.score(model(batch).logits, target)
-    torch.testing.assert_close(said.scores.sum(1), score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.scores.sum(1), score, rtol=0, atol=1e-10)
 
 
 def test_unknown_rules_name_the_known_ones():

@@ -21,7 +21,7 @@ def test_bias_is_the_linear_networks_output_for_zero_input(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     with torch.no_grad():
-        said = DecompXLinear().explain(model, batch, TARGET)
+        explanation = DecompXLinear().explain(model, batch, TARGET)
         factors = HeldFactors(record=True)
         with apply_backward_rules(model.model, factors):
             model(batch, capture=CAPTURE)
@@ -31,9 +31,9 @@ def test_bias_is_the_linear_networks_output_for_zero_input(family):
         ):
             nothing = model.task.score(model(batch, capture=CAPTURE).logits, TARGET)
         score = model.task.score(model(batch).logits, TARGET)
-    torch.testing.assert_close(said.bias, nothing, rtol=0, atol=1e-10)
-    torch.testing.assert_close(said.scores.sum(1) + nothing, score, rtol=0, atol=1e-10)
-    torch.testing.assert_close(said.layers[:, 0], said.scores, rtol=0, atol=0)
+    torch.testing.assert_close(explanation.bias, nothing, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.scores.sum(1) + nothing, score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.layers[:, 0], explanation.scores, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -41,7 +41,7 @@ def test_contributions_from_embeddings_sum_to_the_logit(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     with torch.no_grad():
-        said = DecompXLinear(start="embeddings").explain(model, batch, TARGET)
+        explanation = DecompXLinear(start="embeddings").explain(model, batch, TARGET)
         factors = HeldFactors(record=True)
         with apply_backward_rules(model.model, factors):
             model(batch, capture=CAPTURE)
@@ -49,9 +49,9 @@ def test_contributions_from_embeddings_sum_to_the_logit(family):
             nothing = model(batch, torch.zeros_like(model.embed(batch)), CAPTURE).logits
         score = model.task.score(model(batch).logits, TARGET)
         hidden = DecompXLinear().explain(model, batch, TARGET)
-    torch.testing.assert_close(said.bias, model.task.score(nothing, TARGET), rtol=0, atol=1e-10)
-    torch.testing.assert_close(said.scores.sum(1) + said.bias, score, rtol=0, atol=1e-10)
-    torch.testing.assert_close(said.layers, hidden.layers, rtol=0, atol=1e-12)
+    torch.testing.assert_close(explanation.bias, model.task.score(nothing, TARGET), rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.scores.sum(1) + explanation.bias, score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.layers, hidden.layers, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -80,10 +80,10 @@ def test_golden_bias_token(golden):
         (slope,) = torch.autograd.grad(score, kept)
         inside = (slope * value.bias).sum(-1).detach()
         with torch.no_grad():
-            said = DecompXLinear().explain(model, batch, torch.full((6,), label))
-        mine = (said.scores + inside).masked_fill(~batch.attended, 0)
+            explanation = DecompXLinear().explain(model, batch, torch.full((6,), label))
+        mine = (explanation.scores + inside).masked_fill(~batch.attended, 0)
         torch.testing.assert_close(mine, expected[:, :14, label], rtol=0, atol=1e-9)
-        torch.testing.assert_close(said.bias - inside.sum(1), expected[:, 14, label], rtol=0, atol=1e-9)
+        torch.testing.assert_close(explanation.bias - inside.sum(1), expected[:, 14, label], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -107,11 +107,11 @@ def test_padding_of_block_sparse_attention_gets_no_score(start, keep_graph):
     model = shared("big_bird")
     batch = Batch.from_ids(torch.randint(5, 200, (2, 37), generator=torch.Generator().manual_seed(0)))
     with torch.set_grad_enabled(keep_graph):
-        said = DecompXLinear(start=start).explain(model, batch, torch.tensor([0, 1]))
-    assert said.scores.shape == (2, 37)
-    assert said.layers.shape == (2, 2, 37)
+        explanation = DecompXLinear(start=start).explain(model, batch, torch.tensor([0, 1]))
+    assert explanation.scores.shape == (2, 37)
+    assert explanation.layers.shape == (2, 2, 37)
     logits = model(batch).logits[[0, 1], [0, 1]]
-    torch.testing.assert_close(said.scores.sum(1) + said.bias, logits, rtol=0, atol=1e-9)
+    torch.testing.assert_close(explanation.scores.sum(1) + explanation.bias, logits, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("gate", ["value", "both"])
@@ -121,9 +121,9 @@ def test_contributions_sum_to_the_logit_with_both_gate_rules(family, gate):
     decomposable.zero_biases(model)
     batch = decomposable.batch(model)
     with torch.no_grad():
-        said = DecompXLinear(gate=gate).explain(model, batch, TARGET)
+        explanation = DecompXLinear(gate=gate).explain(model, batch, TARGET)
         score = model.task.score(model(batch).logits, TARGET)
-    torch.testing.assert_close(said.scores.sum(1), score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.scores.sum(1), score, rtol=0, atol=1e-10)
 
 
 def test_the_rules_for_gates_differ():
@@ -139,9 +139,9 @@ def test_span_contributions_sum_to_start_plus_end_logit():
     batch = decomposable.batch(model)
     target = torch.tensor([[2, 4], [1, 3], [0, 0]])
     with torch.no_grad():
-        said = DecompXLinear().explain(model, batch, target)
+        explanation = DecompXLinear().explain(model, batch, target)
         score = model.task.score(model(batch).logits, target)
-    torch.testing.assert_close(said.scores.sum(1) + said.bias, score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.scores.sum(1) + explanation.bias, score, rtol=0, atol=1e-10)
 
 
 HIDDEN = [(family, "hidden") for family in ("bert", "gpt2", "albert", "distilbert", "big_bird")]

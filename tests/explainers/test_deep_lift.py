@@ -117,8 +117,8 @@ def logarithmic_mean(a, b):
     return a if a == b else (a - b) / (math.log(a) - math.log(b))
 
 
-def written_out(block, x, x0):
-    """The multipliers of `Block` as matrices from inputs to each intermediate number, entry by entry."""
+def compute_by_definition(block, x, x0):
+    """The multipliers of `Block` by definition, entry by entry: a row of slopes for each intermediate number."""
     length, size = x.shape
     # `D[...]`: how each number changes per change of each input, a [L·d] row; (value, baseline, D).
     unit = torch.eye(length * size, dtype=x.dtype).view(length, size, -1)
@@ -177,7 +177,7 @@ def test_an_attention_block_has_the_slopes_of_the_definition():
     for weight in block.parameters():
         weight.add_(torch.randn_like(weight))
     point, baseline = torch.randn(3, 4).double(), torch.randn(3, 4).double()
-    expected = written_out(block, point, baseline)
+    expected = compute_by_definition(block, point, baseline)
     torch.testing.assert_close(slopes(block, point, baseline), expected, rtol=1e-10, atol=1e-10)
     rise = block(point) - block(baseline)
     torch.testing.assert_close((expected * (point - baseline)).sum(), rise)

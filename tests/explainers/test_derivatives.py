@@ -15,12 +15,12 @@ IN_FLOAT32 = {name: known.in_float32 for name, known in RECORDS.items()}
 STEPS = FEW | {"integrated_gradients": {"n_steps": 2}, "smooth_grad": {"n_samples": 2}}
 
 
-def made(method):
+def make_explainer(method):
     return explainer(method, **STEPS.get(method, {}))
 
 
-def tiniest(family="bert"):
-    """Wide enough to be one of the family, small enough for every entry of its derivatives."""
+def make_tiny_model(family="bert"):
+    """A model so small that each entry of its derivatives can be checked."""
     size = {"hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 4, "num_labels": 2}
     return small(family, vocab_size=300, **size)
 
@@ -31,7 +31,7 @@ def loss_of(scores):
     return (scores * weights).sum() + scores.square().sum()
 
 
-def queries(model):
+def query_weights(model):
     """The first layer's query weights; its value weights if they have another name."""
     values = get_module(get_layers(model.model)[0], RECORDS[model.config.model_type].attention.value)
     named = (weight for name, weight in model.model.named_parameters() if name.endswith(QUERIES))
@@ -43,11 +43,11 @@ def queries(model):
 def test_weights_get_the_gradient_that_finite_differences_give(family, method):
     model = shared(family)
     batch = model.encode(uneven(family, 2))
-    weight = queries(model)
+    weight = query_weights(model)
     target = torch.tensor([0, 1])
 
     def loss():
-        return loss_of(made(method).attribute(model, batch, target))
+        return loss_of(make_explainer(method).attribute(model, batch, target))
 
     (slope,) = torch.autograd.grad(loss(), weight)
     assert slope.abs().max() > 0
@@ -69,16 +69,16 @@ def test_weights_get_the_gradient_that_finite_differences_give(family, method):
 def test_directional_derivative_where_norms_are_in_float32(family, method):
     model = shared(family)
     batch = model.encode(uneven(family, 2))
-    weight = queries(model)
+    weight = query_weights(model)
     target = torch.tensor([0, 1])
-    loss = loss_of(made(method).attribute(model, batch, target))
+    loss = loss_of(make_explainer(method).attribute(model, batch, target))
     (slope,) = torch.autograd.grad(loss, weight)
     original = weight.detach().clone()
     ends = []
     for step in (1e-3, -1e-3):
         with torch.no_grad():
             weight.copy_(original + step * slope / slope.norm())
-        ends.append(loss_of(made(method).attribute(model, batch, target)).detach())
+        ends.append(loss_of(make_explainer(method).attribute(model, batch, target)).detach())
     with torch.no_grad():
         weight.copy_(original)
     torch.testing.assert_close(slope.norm(), (ends[0] - ends[1]) / 2e-3, rtol=2e-2, atol=1e-6)
@@ -87,7 +87,7 @@ def test_directional_derivative_where_norms_are_in_float32(family, method):
 @pytest.mark.parametrize("method", DIFFERENTIABLE)
 @pytest.mark.parametrize("target", ["attention.self.value.weight", "classifier.weight"])
 def test_gradcheck_and_gradgradcheck(method, target):
-    model = tiniest()
+    model = make_tiny_model()
     batch = model.encode(["a film", "great acting"])
     name, weight = next((n, w) for n, w in model.model.named_parameters() if n.endswith(target))
     module, _, attribute = name.rpartition(".")
@@ -97,7 +97,7 @@ def test_gradcheck_and_gradgradcheck(method, target):
         del owner._parameters[attribute]
         setattr(owner, attribute, value)
         try:
-            return loss_of(made(method).attribute(model, batch, torch.tensor([0, 1])))
+            return loss_of(make_explainer(method).attribute(model, batch, torch.tensor([0, 1])))
         finally:
             delattr(owner, attribute)
             owner.register_parameter(attribute, weight)
@@ -117,7 +117,7 @@ def test_gradcheck_and_gradgradcheck(method, target):
 def test_the_embedding_table_gets_a_gradient_unless_it_is_frozen(method, frozen):
     model = small("bert")
     table = model.embedding.weight.requires_grad_(not frozen)
-    loss_of(made(method).attribute(model, model.encode(uneven("bert", 2)))).backward()
+    loss_of(make_explainer(method).attribute(model, model.encode(uneven("bert", 2)))).backward()
     assert (table.grad is None) == frozen
     used = model.model.bert.encoder.layer[0].attention.self.query.weight.grad
     assert used.isfinite().all()
@@ -129,9 +129,9 @@ def test_no_graph_without_gradients_nor_from_methods_without_derivative(method):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     with torch.no_grad():
-        silent = made(method).attribute(model, batch)
+        silent = make_explainer(method).attribute(model, batch)
     assert not silent.requires_grad
-    loud = made(method).attribute(model, batch)
+    loud = make_explainer(method).attribute(model, batch)
     assert loud.requires_grad == (method in DIFFERENTIABLE)
     torch.testing.assert_close(loud.detach(), silent, rtol=1e-10, atol=1e-10)
     assert all(weight.grad is None for weight in model.model.parameters())
@@ -141,7 +141,7 @@ def test_no_graph_without_gradients_nor_from_methods_without_derivative(method):
 def test_span_scores_have_derivatives(method):
     model = small("bert", "QuestionAnswering")
     batch = model.encode(PAIRS)
-    loss_of(made(method).attribute(model, batch)).backward()
+    loss_of(make_explainer(method).attribute(model, batch)).backward()
     assert model.model.bert.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
 
 
@@ -150,7 +150,7 @@ def test_a_training_step_can_hand_over_its_own_pass(method):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     target = torch.tensor([0, 1])
-    single = made(method)
+    single = make_explainer(method)
     outputs = model(batch, model.embed(batch), single.capture)
     scores = single.scores_from_outputs(model, batch, outputs, target, keep_graph=True).masked_fill(~batch.content, 0)
     torch.testing.assert_close(scores, single.attribute(model, batch, target), rtol=1e-10, atol=1e-10)

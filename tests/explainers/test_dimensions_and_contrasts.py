@@ -23,7 +23,7 @@ REFUSING = [name for name in NATIVE if not EXPLAINERS[name].supports_contrasts]
 quiet = pytest.mark.filterwarnings("ignore:Setting forward, backward hooks:UserWarning")
 
 
-def asked(name, aggregate):
+def make_with_aggregate(name, aggregate):
     return explainer(f"{name}?{SIZES.get(name, '')}{'&' if name in SIZES else ''}aggregate={aggregate}")
 
 
@@ -46,7 +46,7 @@ def test_sum_l2_and_abs_aggregate_the_same_contributions(name, monkeypatch):
         DimensionwiseExplainer, "aggregate_dimensions", lambda self, parts: seen.append(parts.detach()) or parts.sum(-1)
     )
     seen = []
-    asked(name, "l2").attribute(model, batch, [0, 1, 2])
+    make_with_aggregate(name, "l2").attribute(model, batch, [0, 1, 2])
     parts = seen if name == "gradient_shap" else seen[:1]
     monkeypatch.undo()
     for aggregate, formula in (
@@ -54,7 +54,7 @@ def test_sum_l2_and_abs_aggregate_the_same_contributions(name, monkeypatch):
         ("l2", lambda x: x.square().sum(-1).sqrt()),
         ("abs", lambda x: x.abs().sum(-1)),
     ):
-        method = asked(name, aggregate)
+        method = make_with_aggregate(name, aggregate)
         scores = method.attribute(model, batch, [0, 1, 2])
         expected = torch.cat([formula(part).flatten() for part in parts])
         inside = batch.attended if name == "gradient_shap" else torch.ones_like(batch.attended)
@@ -81,7 +81,7 @@ def test_norms_guide_training(name):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     weight = model.model.get_parameter("bert.encoder.layer.0.attention.self.value.weight")
-    method = asked(name, "l2")
+    method = make_with_aggregate(name, "l2")
     (slope,) = torch.autograd.grad(method.attribute(model, batch, [0, 1]).square().sum(), weight)
     step = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=weight.dtype) * 1e-6
     ends = []

@@ -7,7 +7,7 @@ import torch
 from exegete import Batch, ExegeteError, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
-from explainers.test_generated_text import TARGET, alike_alone_and_padded
+from explainers.test_generated_text import TARGET, check_padding
 from models.test_generation import PROMPTS, RESPONSES
 from small import NATIVE, made
 from two_sided import GATED, NAMES, Written, relevance, rollout, two_sided
@@ -42,7 +42,7 @@ def passes(model, rule="plain"):
 
 
 def compare(model, scores, expected, tolerance=1e-8):
-    """Scores [B, L] of prompts with what was written out for each."""
+    """Compares scores [B, L] of the prompts with the expected scores of each."""
     for row, (prompt, own) in enumerate(zip(PROMPTS, expected, strict=True)):
         start = scores.shape[1] - len(prompt) - len(model.decoder_start_ids) - len(RESPONSES[row])
         torch.testing.assert_close(
@@ -114,11 +114,11 @@ def test_relevance_adds_up_where_there_are_no_biases():
 @torch.no_grad()
 def test_scores_do_not_depend_on_the_batch(family, method):
     model = two_sided(family)
-    alike_alone_and_padded(model, made(method), padded_right(model))
+    check_padding(model, made(method), make_right_padded_batch(model))
 
 
-def padded_right(model):
-    """The same examples from ids, with padding behind them."""
+def make_right_padded_batch(model):
+    """The examples as ids, with padding on the right."""
     rows = [torch.tensor([*p, *model.decoder_start_ids, *r]) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     step, ends = torch.arange(ids.shape[1]), torch.tensor([len(row) for row in rows])[:, None]
@@ -177,7 +177,7 @@ def test_removal_is_a_loop_over_shorter_prompts(family):
 
 @torch.no_grad()
 def log_probability(model, prompt, response):
-    """That of the response, from a pass of the Hugging Face model on its own."""
+    """The response's log-probability, from a pass of the Hugging Face model alone."""
     decoder = torch.tensor([[*model.decoder_start_ids, *response]])
     logits = model.generator(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder).logits[
         0, len(model.decoder_start_ids) - 1 :

@@ -1,4 +1,4 @@
-"""What every registered explainer owes: padding, cost, shapes, zeros outside content."""
+"""Requirements on every registered explainer: padding, cost, shapes, zeros outside content."""
 
 import re
 
@@ -24,7 +24,7 @@ VARIANTS = [
 ]
 
 
-def same_alone(method, model, batch, tolerance):
+def check_padding(method, model, batch, tolerance):
     scores = made(method).attribute(model, batch).detach()
     assert scores.shape == batch.content.shape
     assert scores.isfinite().all()
@@ -41,7 +41,7 @@ def same_alone(method, model, batch, tolerance):
 @torch.no_grad()
 def test_padding_changes_no_score(family, method):
     model = shared(family)
-    same_alone(
+    check_padding(
         method, model, model.encode(uneven(family, 3)), 1e-7 if RECORDS[family].in_float32 == "rotations" else 1e-10
     )
 
@@ -50,7 +50,7 @@ def test_padding_changes_no_score(family, method):
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "mistral"])
 def test_padding_changes_no_score_in_single_precision(family, method):
     model = shared(family, dtype=torch.float32)
-    same_alone(method, model, model.encode(uneven(family, 3)), 1e-5)
+    check_padding(method, model, model.encode(uneven(family, 3)), 1e-5)
 
 
 @pytest.mark.parametrize("method", NATIVE)
@@ -73,7 +73,7 @@ def test_padding_on_the_right_of_a_decoder(method):
     model = shared("gpt2")
     ids = torch.randint(5, 200, (3, 8), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(8) < torch.tensor([8, 5, 2])[:, None]
-    same_alone(method, model, Batch.from_ids(ids, mask), 1e-10)
+    check_padding(method, model, Batch.from_ids(ids, mask), 1e-10)
 
 
 @pytest.mark.parametrize("method", [*NATIVE, "sequential_integrated_gradients?n_steps=3"])
@@ -111,11 +111,11 @@ def test_every_method_explains_other_heads_and_dtypes(head, method):
             words = torch.zeros(unit.max() + 1).index_add(0, unit[unit >= 0], scores[unit >= 0])
             torch.testing.assert_close(words.sort().values.diff(), torch.ones(len(words) - 1))
         return
-    same_alone(method, model, model.encode(uneven(family, 3)), 0.1 if head == "bfloat16" else 1e-7)
+    check_padding(method, model, model.encode(uneven(family, 3)), 0.1 if head == "bfloat16" else 1e-7)
 
 
-def counted(model, call):
-    """Example-wise forward and backward passes of a call, and what it returned."""
+def count_passes(model, call):
+    """The forward and backward passes of a call, summed over examples, and the result of the call."""
     passes = {"forward": 0, "backward": 0}
 
     def forward(_, args, output):
@@ -139,7 +139,7 @@ def test_passes_run_are_at_most_those_announced(family, method):
     lengths = batch.content.sum(1).tolist()
     single = made(method)
     single.attribute(model, batch, target)  # a model is checked once, in passes of its own
-    forward, backward, _ = counted(model, lambda: single.attribute(model, batch, target))
+    forward, backward, _ = count_passes(model, lambda: single.attribute(model, batch, target))
     bounds = [single.passes(length) for length in lengths]
     assert forward <= sum(bound[0] for bound in bounds)
     assert backward <= sum(bound[1] for bound in bounds)
@@ -147,7 +147,7 @@ def test_passes_run_are_at_most_those_announced(family, method):
         assert (forward, backward) == (sum(b[0] for b in bounds), sum(b[1] for b in bounds))
     elif method == "occlusion?granularity=token":
         assert forward >= 0.5 * sum(bound[0] for bound in bounds), "most deletions differ"
-    assert counted(model, lambda: single.attribute(model, batch))[0] <= forward + len(batch)
+    assert count_passes(model, lambda: single.attribute(model, batch))[0] <= forward + len(batch)
 
 
 @pytest.mark.parametrize("method", NATIVE)
@@ -157,8 +157,8 @@ def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
     model = shared(family)
     texts = uneven(family, 3)
     single = made(method)
-    own = counted(model, lambda: single.attribute(model, model.encode(texts), torch.tensor([0, 1, 2])))[:2]
-    forward, backward, result = counted(model, lambda: attribute(model, texts, single, [0, 1, 2], batch_size=3))
+    own = count_passes(model, lambda: single.attribute(model, model.encode(texts), torch.tensor([0, 1, 2])))[:2]
+    forward, backward, result = count_passes(model, lambda: attribute(model, texts, single, [0, 1, 2], batch_size=3))
     assert (forward, backward) == (own[0] + (0 if single.returns_logits else len(texts)), own[1])
     lengths = [len(item.content_scores) for item in result]
     exact = EXPLAINERS[method].card.family in ("gradients", "attention", "decomposition") and method != "value_zeroing"
@@ -170,7 +170,7 @@ def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
 
 
 def passes_on_the_card(method, length):
-    """A card's formula as forward and backward passes, for an example of words that have one token each."""
+    """Forward and backward passes by a card's formula, for an example whose words have one token each."""
     single = explainer(method)
     formula = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", single.card.cost.replace("^", "**").replace("²", "**2"))
     names = single.params | {"words": length, "tokens": length, "min": min}

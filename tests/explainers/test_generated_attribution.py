@@ -27,12 +27,12 @@ QUICK = {key: {"n_samples": 8} for key in ("smooth_grad", "lime", "kernel_shap",
 QUICK["integrated_gradients"] = {"n_steps": 2}
 
 
-def said(start, end, words=("It", "is", "so.", "Is", "it?")):
-    """An exchange whose response has a token a word."""
-    return Exchange("p", ("prompt",), ((0, 1),), (False,), " ".join(words), words, tuple(start_ends(words)))
+def make_exchange(start, end, words=("It", "is", "so.", "Is", "it?")):
+    """An exchange whose response has one token per word."""
+    return Exchange("p", ("prompt",), ((0, 1),), (False,), " ".join(words), words, tuple(word_extents(words)))
 
 
-def start_ends(words):
+def word_extents(words):
     place = 0
     for word in words:
         yield place, place + len(word)
@@ -45,7 +45,7 @@ def model():
 
 
 def log_prob(model, prompt, response):
-    """log p of each token of the response, without any of the library."""
+    """log p of each token of the response, computed without the library."""
     ids = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
     both = model.tokenizer(prompt + response, add_special_tokens=False)["input_ids"]
     assert both[: len(ids)] == ids
@@ -103,8 +103,8 @@ def test_a_foil_is_another_response_after_the_same_prompt(model):
         exegete.attribute(model, [CHAT | {"foil": "Never."}], "saliency")
 
 
-def counted(model, run):
-    """The sizes [batch, length] of all forward passes, and how often the first layer was gone back through."""
+def count_passes(model, run):
+    """The rows of all forward passes, and the number of backward passes through the first layer."""
     seen, back = [], []
     layer = model.model.model.layers[0]
     forward = layer.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0].shape[0]))
@@ -133,7 +133,7 @@ def test_all_rows_share_the_passes(model, method, passes):
         (found,) = exegete.attribute(model, [CHAT], method, [(token, token + 1) for token in range(10)], unit="source")
         assert found.scores.shape == (10, 2)
 
-    assert counted(model, run) == passes
+    assert count_passes(model, run) == passes
     chosen, unit = resolve_unit(method, "source", {})
     foreseen = plan_work(model, CHAT, chosen, [(token, token + 1) for token in range(10)], unit, 64)
     assert foreseen.forward >= passes[0]
@@ -142,12 +142,12 @@ def test_all_rows_share_the_passes(model, method, passes):
 
 
 def test_plans_for_responses_that_are_not_generated_yet(model):
-    asked = {key: value for key, value in CHAT.items() if key != "response"}
+    example = {key: value for key, value in CHAT.items() if key != "response"}
     chosen, unit = resolve_unit("integrated_gradients", None, {"n_steps": 20})
-    found = plan_work(model, asked, chosen, "words", unit, 12)
+    found = plan_work(model, example, chosen, "words", unit, 12)
     assert (found.response_tokens, found.rows, found.forward, found.backward) == (12, 12, 12 * 22 + 1, 240)
     assert "12 rows" in str(found)
-    assert plan_work(model, asked, chosen, "sentences", unit, 12).rows == 1
+    assert plan_work(model, example, chosen, "sentences", unit, 12).rows == 1
 
 
 def test_model_is_restored():
@@ -170,7 +170,7 @@ def test_missing_responses_are_generated_first(model):
 
 
 def test_spans_of_a_response_by_kind():
-    exchange = said(0, 1)
+    exchange = make_exchange(0, 1)
     assert exchange.spans("response") == [(0, 5)]
     assert exchange.spans("sentences") == [(0, 3), (3, 5)]
     assert exchange.spans("words") == exchange.spans("tokens") == [(n, n + 1) for n in range(5)]
@@ -202,7 +202,7 @@ def explanation(
         sources,
         "It is so. Is it?",
         ("It", "is", "so.", "Is", "it?"),
-        tuple(start_ends(("It", "is", "so.", "Is", "it?"))),
+        tuple(word_extents(("It", "is", "so.", "Is", "it?"))),
     )
     targets = []
     for span, log_prob in zip(spans, log_probs, strict=True):

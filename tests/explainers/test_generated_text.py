@@ -35,13 +35,13 @@ TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @torch.no_grad()
 def test_padding_on_either_side_changes_nothing(family, method):
-    alike_alone_and_padded(generating(family), made(method), padded_right(PROMPTS, RESPONSES))
+    check_padding(generating(family), made(method), padded_right(PROMPTS, RESPONSES))
 
 
-def alike_alone_and_padded(model, single, padded_right):
-    """The examples one by one have the scores that they have together, padded on either side."""
+def check_padding(model, single, right_padded):
+    """Requires the same scores of examples alone and in batches padded on either side."""
     together = single.attribute(model, model.batch(PROMPTS, RESPONSES), TARGET)
-    right = single.attribute(model, padded_right, TARGET)
+    right = single.attribute(model, right_padded, TARGET)
     for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
         alone = single.attribute(model, model.batch(prompt, response), TARGET[row : row + 1])[0]
         assert alone[: len(prompt)].any()

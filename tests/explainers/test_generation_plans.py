@@ -120,7 +120,7 @@ def test_short_rows_go_back_together_and_long_ones_alone():
 
 
 def find_saved(node, model):
-    """The sizes of the tensors that the nodes of a graph hold, by their memory, without the model's own weights."""
+    """The sizes of the tensors that a graph saves, by their address in memory, without the model's own weights."""
     weights = {tensor.untyped_storage().data_ptr() for tensor in (*model.model.parameters(), *model.model.buffers())}
     saved, seen, waiting = {}, set(), [node]
     while waiting:

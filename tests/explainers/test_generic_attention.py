@@ -28,8 +28,8 @@ def test_published_relevance(golden, golden_generation, target):
             torch.testing.assert_close(ours[row, :length, :length], theirs[:length, :length], rtol=1e-10, atol=1e-12)
 
 
-def by_hand(model, batch, target):
-    """R [B, L, L] in full."""
+def relevance_by_hand(model, batch, target):
+    """The whole relevance matrix [B, L, L]."""
     outputs = model(batch, model.embed(batch), Capture(attentions=True))
     score = model.task.score(outputs.logits, target).sum()
     relevance = torch.eye(batch.length, dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_the_answer_of_a_span_is_read_at_two_positions(family):
     model = shared(family, "QuestionAnswering")
     batch = model.encode(PAIRS)
     target = model.predict(batch)
-    relevance = by_hand(model, batch, target)
+    relevance = relevance_by_hand(model, batch, target)
     expected = torch.zeros(batch.attended.shape, dtype=torch.float64)
     for row, ends in enumerate(target.tolist()):
         for end in ends:
@@ -58,7 +58,7 @@ def test_a_mean_over_all_positions_reads_every_one():
     model = small("modernbert", classifier_pooling="mean")
     batch = model.encode(uneven("modernbert", 3))
     target = torch.tensor([0, 1, 2])
-    relevance = by_hand(model, batch, target)
+    relevance = relevance_by_hand(model, batch, target)
     others = relevance * (1 - torch.eye(batch.length))
     weights = batch.attended / batch.attended.sum(1, keepdim=True)
     expected = (weights[:, None].double() @ others)[:, 0].detach()

@@ -18,12 +18,12 @@ EXACT = {"rtol": 1e-10, "atol": 1e-10}
 def single_precision_weights(monkeypatch):
     """captum rounds its quadrature weights to float32, in float64 runs too; with that alone its numbers are exact."""
 
-    def rounded(rule, points):
+    def round_weights(rule, points):
         nodes, weights = quadrature(rule, points)
         captum_weights = weights * (points - 1) / points if rule == "riemann_trapezoid" else weights
         return nodes, captum_weights.astype(np.float32).astype(np.float64)
 
-    monkeypatch.setattr(integrated_gradients, "quadrature", rounded)
+    monkeypatch.setattr(integrated_gradients, "quadrature", round_weights)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_attentions_and_hidden_states(model, batch, captum_numbers):
         torch.testing.assert_close(ours.transpose(1, 2)[real], theirs.transpose(1, 2)[real], **EXACT)
 
 
-def expected_scores(numbers, name, target, batch):
+def golden_scores(numbers, name, target, batch):
     return numbers[name][target].sum(-1).masked_fill(~batch.content, 0)
 
 
@@ -87,7 +87,7 @@ def test_scores_of_gradient_methods(model, batch, captum_numbers, method, name, 
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
             scores = explainer(method).attribute(model, batch, [target] * 6)
-        expected = expected_scores(captum_numbers, name, target, batch)
+        expected = golden_scores(captum_numbers, name, target, batch)
         torch.testing.assert_close(scores.detach(), expected, **EXACT)
 
 
@@ -97,7 +97,7 @@ def test_riemann_trapezoid(model, batch, captum_numbers, target):
     method = explainer("integrated_gradients?baselines=zero&rule=riemann_trapezoid")
     with torch.no_grad():
         scores = method.attribute(model, batch, [target] * 6)
-    expected = expected_scores(captum_numbers, "ig50_zero_riemann_trapezoid", target, batch)
+    expected = golden_scores(captum_numbers, "ig50_zero_riemann_trapezoid", target, batch)
     torch.testing.assert_close(scores.detach(), expected, **EXACT)
 
 
@@ -105,7 +105,7 @@ def test_riemann_trapezoid(model, batch, captum_numbers, target):
 def test_double_precision_equals_golden_numbers(model, batch, captum_numbers, target):
     for rule, name, factor in (("gausslegendre", "", 1), ("riemann_trapezoid", "_riemann_trapezoid", 50 / 49)):
         method = explainer("integrated_gradients", baselines="zero", rule=rule)
-        expected = factor * expected_scores(captum_numbers, f"ig50_zero{name}", target, batch)
+        expected = factor * golden_scores(captum_numbers, f"ig50_zero{name}", target, batch)
         with torch.no_grad():
             torch.testing.assert_close(method.attribute(model, batch, [target] * 6), expected, rtol=1e-6, atol=1e-8)
 

@@ -44,8 +44,8 @@ def models(dtype):
 
 
 @torch.no_grad()
-def compared(method, dtype):
-    """Σ|difference| / Σ|score| and the mean of Kendall's τ over texts, or None where the method refuses."""
+def compare_precisions(method, dtype):
+    """Σ|difference| / Σ|score| and the mean of Kendall's τ over texts, or None if the method refuses."""
     exact, half = models(dtype)
     batch = exact.encode(families.SENTENCES[:3])
     target = exact.resolve_target(batch)
@@ -65,13 +65,13 @@ def category(error):
 def row(method):
     cells = []
     for dtype in TYPES:
-        found = compared(method, dtype)
+        found = compare_precisions(method, dtype)
         cells += ["refused", ""] if found is None else [category(found[0]), f"{found[1]:.1f}"]
     return f"| `{method}` | {' | '.join(cells)} |"
 
 
-def told():
-    """The page's rows: method, and for every type the bound and τ."""
+def read_table():
+    """The page's rows by method: the bound and τ for every type."""
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     parts = {name: cells.split(" | ") for name, cells in rows}
     return {name: list(zip(cells[::2], cells[1::2], strict=True)) for name, cells in parts.items()}
@@ -80,13 +80,13 @@ def told():
 def test_the_page_lists_every_method():
     if file := os.environ.get("EXEGETE_PRECISION"):
         Path(file).write_text("\n".join(row(method) for method in NATIVE) + "\n")
-    assert list(told()) == NATIVE
+    assert list(read_table()) == NATIVE
 
 
 @pytest.mark.parametrize("method", NATIVE)
 def test_scores_are_as_near_as_the_page_says(method):
-    for dtype, (bound, order) in zip(TYPES, told()[method], strict=True):
-        found = compared(method, dtype)
+    for dtype, (bound, order) in zip(TYPES, read_table()[method], strict=True):
+        found = compare_precisions(method, dtype)
         if bound == "refused":
             assert found is None
         else:

@@ -16,15 +16,15 @@ from two_sided import two_sided
 TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
 
 
-def drawn(model, kind=HiddenStateProbe):
-    """An explainer in float64 whose coefficients all differ."""
+def make_probe(model, kind=HiddenStateProbe):
+    """A probe in float64 whose coefficients all differ."""
     made = kind.for_model(model).double()
     made.set_coefficients(torch.randn(made.coefficients.numel(), generator=torch.Generator().manual_seed(0)))
     return made
 
 
-def by_loops(states, weights, readouts):
-    """Scores [L] of one example from the states of Hugging Face's own pass: for each layer, q, k and dimension."""
+def scores_by_loops(states, weights, readouts):
+    """Scores [L] of one example from the states of Hugging Face's own pass, by loops over layers, q, k and dims."""
     scores = [0.0] * states[0].shape[1]
     for layer, own in zip(states, weights.tolist(), strict=True):
         rows = [[x / (sum(y * y for y in row) / len(row)) ** 0.5 for x in row] for row in layer[0].tolist()]
@@ -39,12 +39,12 @@ def by_loops(states, weights, readouts):
 def test_classifiers_against_loops():
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
-    single = drawn(model)
+    single = make_probe(model)
     scores = single.attribute(model, batch)
     for row in range(3):
         own, columns = alone(model, batch, row)
         states = model.model(**own.inputs, output_hidden_states=True).hidden_states
-        expected = by_loops(states, single.coefficients, [0]).masked_fill(~own.content[0], 0)
+        expected = scores_by_loops(states, single.coefficients, [0]).masked_fill(~own.content[0], 0)
         torch.testing.assert_close(scores[row, columns], expected, rtol=1e-9, atol=1e-10)
 
 
@@ -52,13 +52,13 @@ def test_classifiers_against_loops():
 @torch.no_grad()
 def test_generated_text_against_loops(family):
     model = generating(family)
-    single = drawn(model)
+    single = make_probe(model)
     for batch in (model.batch(PROMPTS, RESPONSES), padded_right(PROMPTS, RESPONSES)):
         scores = single.attribute(model, batch, TARGET)
         for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
             states = model.model(torch.tensor([prompt + response]), output_hidden_states=True).hidden_states
             places = [len(prompt) - 1 + token for token in range(*TARGET[row].tolist())]
-            expected = by_loops(states, single.coefficients, places)[: len(prompt)]
+            expected = scores_by_loops(states, single.coefficients, places)[: len(prompt)]
             torch.testing.assert_close(scores[row, batch.content[row]], expected, rtol=1e-9, atol=1e-10)
 
 
@@ -68,7 +68,7 @@ def test_generated_text_against_loops(family):
 def test_units_have_the_sums_of_their_positions(kind, granularity):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
-    single, unit, target = drawn(model, kind), number_units(batch, granularity), torch.tensor([0, 1, 2])
+    single, unit, target = make_probe(model, kind), number_units(batch, granularity), torch.tensor([0, 1, 2])
     outputs = model(batch, capture=single.capture)
     found = single.features(model, batch, outputs, target, unit) @ single.coefficients.flatten()
     expected = sum_by_unit(single.attribute(model, batch, target), unit)
@@ -104,7 +104,7 @@ def test_planted_coefficients_are_found_again():
     model, generator = generating("llama"), torch.Generator().manual_seed(0)
     ids = torch.randint(5, 200, (96, 14), generator=generator)
     batch = model.batch(ids[:, :12], ids[:, 12:], unit_of=torch.arange(12).expand(96, 12) // 2)
-    planted = drawn(model)
+    planted = make_probe(model)
     outputs, target = model(batch, capture=planted.capture), torch.tensor([[0, 2]] * 96)
     shares = planted.features(model, batch, outputs, target, batch.unit_of)
     inputs = (2.0 * torch.randint(0, 2, (96, 16, 6), generator=generator) - 1).to(shares) @ shares
@@ -122,7 +122,7 @@ def test_planted_coefficients_are_found_again():
 @torch.no_grad()
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     model = shared("bert")
-    batch, single = model.encode(uneven("bert", 2)), drawn(shared("bert"))
+    batch, single = model.encode(uneven("bert", 2)), make_probe(shared("bert"))
     single.save_pretrained(tmp_path)
     again = explainer(f"hidden_state_probe:{tmp_path}")
     assert again.params == single.params == {"n_layers": 2, "width": 32}
@@ -147,7 +147,7 @@ def test_states_of_another_size_are_refused():
 
 def test_gradients_are_those_of_finite_differences():
     model = small("gpt2")  # norms in float64, which Llama has in float32
-    batch, single, weights = model.encode(uneven("gpt2", 2)), drawn(model), model.embedding.weight
+    batch, single, weights = model.encode(uneven("gpt2", 2)), make_probe(model), model.embedding.weight
     direction = torch.randn(weights.shape, generator=torch.Generator().manual_seed(0), dtype=weights.dtype)
 
     def total():

@@ -52,8 +52,8 @@ def trace(model, batch):
         return next(iter(trace_examples(model, batch)))
 
 
-def past_only(attention, residual):
-    """The published shares without those of future positions, which only have the floor's."""
+def shares_of_past(attention, residual):
+    """The published shares without those of future positions, which come from a numerical floor alone."""
     attention = attention.masked_fill(~CAUSAL[None, :, :, None], 0)
     total = attention.sum((2, 3)) + residual
     return attention / total[..., None, None], residual / total
@@ -63,7 +63,7 @@ def past_only(attention, residual):
 @pytest.mark.parametrize(("suffix", "threshold"), [("", 0.0), ("_t003", 0.03)])
 @torch.no_grad()
 def test_shares_equal_published_ones(numbers, trace, suffix, threshold):
-    expected = past_only(numbers[f"ifr_attention{suffix}"], numbers[f"ifr_residual_attention{suffix}"])
+    expected = shares_of_past(numbers[f"ifr_attention{suffix}"], numbers[f"ifr_residual_attention{suffix}"])
     for number, state in enumerate(trace.layers):
         attention, residual = compute_shares(state, HeadVectors(state), torch.arange(16), threshold)
         torch.testing.assert_close(attention.transpose(1, 2), expected[0][number], **TIGHT)
@@ -76,7 +76,7 @@ def test_shares_equal_published_ones(numbers, trace, suffix, threshold):
 @pytest.mark.real
 @torch.no_grad()
 def test_published_rollout_and_routes(numbers, model, batch, trace):
-    attention, residual = past_only(numbers["ifr_attention"], numbers["ifr_residual_attention"])
+    attention, residual = shares_of_past(numbers["ifr_attention"], numbers["ifr_residual_attention"])
     first, second = attention.sum(-1) + torch.diag_embed(residual)
     method = InformationFlow()
     scores = method.explain(model, batch, (4, 5), special_tokens=True).scores[0]

@@ -31,7 +31,7 @@ COEFFICIENTS = {
 }
 
 
-def drawn(single, seed=0):
+def draw_coefficients(single, seed=0):
     """The explainer in float64, with coefficients that all differ and are near the initial ones."""
     generator = torch.Generator().manual_seed(seed)
     single.double()
@@ -41,25 +41,25 @@ def drawn(single, seed=0):
     return single
 
 
-def pass_of(model, batch):
+def run_model(model, batch):
     return model(batch, capture=Capture(heads=True))
 
 
-def seen(model, batch, row):
-    """[L, L]: which query (first) is averaged over for which key."""
+def visible_pairs(model, batch, row):
+    """A mask [queries, keys]: True for pairs that a key's mean runs over."""
     real = batch.attended[row]
     pairs = real[:, None] & real[None]
     return pairs.tril() if model.is_decoder else pairs
 
 
 def mean_by_matrix(matrix, pairs):
-    """Column means over the pairs, 0 for keys that no query sees."""
+    """The mean of each column over the pairs, 0 for keys without any query."""
     return torch.where(pairs, matrix, 0.0).sum(0) / pairs.sum(0).clamp(min=1)
 
 
 def head_means(model, batch, row):
     """Mean logits [N, H, L] of an example, from whole matrices."""
-    outputs, pairs = pass_of(model, batch), seen(model, batch, row)
+    outputs, pairs = run_model(model, batch), visible_pairs(model, batch, row)
     layers = []
     for queries, keys in zip(outputs.queries, outputs.keys, strict=True):
         scale = queries.shape[-1] ** -0.5
@@ -91,17 +91,17 @@ def test_recorded_scaling_explains_the_attention(family):
     outputs = model(batch, capture=Capture(attentions=True, heads=True))
     parts = zip(outputs.queries, outputs.keys, outputs.scalings, outputs.attentions, strict=True)
     for queries, keys, scaling, attention in parts:
-        logits = (queries @ keys.transpose(-1, -2) * scaling).masked_fill(~seen(model, batch, 0), -torch.inf)
+        logits = (queries @ keys.transpose(-1, -2) * scaling).masked_fill(~visible_pairs(model, batch, 0), -torch.inf)
         torch.testing.assert_close(logits.softmax(-1), attention, rtol=1e-6, atol=1e-6)
 
 
 @torch.no_grad()
 def test_scalings_that_differ_from_layer_to_layer():
     model = small("gpt2", scale_attn_by_inverse_layer_idx=True)
-    outputs = pass_of(model, model.encode(["a film"]))
+    outputs = run_model(model, model.encode(["a film"]))
     assert outputs.scalings == pytest.approx((8**-0.5, 8**-0.5 / 2))
     both = shared("deberta-v2")
-    assert pass_of(both, both.encode(["a film"])).scalings == pytest.approx((24**-0.5, 24**-0.5))
+    assert run_model(both, both.encode(["a film"])).scalings == pytest.approx((24**-0.5, 24**-0.5))
 
 
 @torch.no_grad()
@@ -138,7 +138,7 @@ def test_a_single_head_explains_alone():
 def test_a_distribution_over_real_positions_that_padding_does_not_change(family, variant):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
-    single = drawn(VARIANTS[variant](model))
+    single = draw_coefficients(VARIANTS[variant](model))
     scores = single.explain(model, batch, special_tokens=True).scores
     assert (scores >= 0).all()
     assert not scores[~batch.attended].any()
@@ -163,7 +163,7 @@ def test_padding_on_either_side_of_a_decoder_does_not_enter_means():
     padded = torch.cat([ids, torch.zeros(1, 3, dtype=torch.long)], 1)
     batch = Batch.from_ids(padded, torch.arange(9)[None] < 6)
     for make in VARIANTS.values():
-        single = drawn(make(model))
+        single = draw_coefficients(make(model))
         scores = single.attribute(model, batch, 0)
         alone_scores = single.attribute(model, Batch.from_ids(ids), 0)
         torch.testing.assert_close(scores[:, :6], alone_scores, rtol=1e-10, atol=1e-12)
@@ -180,15 +180,15 @@ def test_half_precision_states_are_summed_in_float32(dtype):
         torch.testing.assert_close(scores.sum(1), torch.ones(2), rtol=1e-5, atol=1e-5)
 
 
-def normalised(norm, values):
+def normalise(norm, values):
     """NORM of a flat list of numbers."""
     kinds = {"sparsemax": sparsemax, "softmax": torch.softmax, "entmax15": entmax15}
     return kinds[norm](torch.stack(values), -1)
 
 
-def by_loops(single, model, batch, row):
+def scores_by_loops(single, model, batch, row):
     """Literal IvRA of an example, number by number."""
-    outputs, norm = pass_of(model, batch), single.normaliser
+    outputs, norm = run_model(model, batch), single.normaliser
     real = batch.attended[row].nonzero().flatten().tolist()
     places = [p for p in real if single.special_tokens or batch.content[row, p]]
     layers = []
@@ -197,14 +197,14 @@ def by_loops(single, model, batch, row):
         for head in range(single.n_heads):
             q, k = outputs.queries[layer][row, head], outputs.keys[layer][row, head]
             for m in places:
-                key = normalised(norm, list(single.key_features[layer, head] * k[m]))
+                key = normalise(norm, list(single.key_features[layer, head] * k[m]))
                 who = [n for n in real if n >= m or not model.is_decoder]
-                dots = [normalised(norm, list(single.query_features[layer, head] * q[n])) @ key for n in who]
+                dots = [normalise(norm, list(single.query_features[layer, head] * q[n])) @ key for n in who]
                 grid.append(single.scales[0] * single.head_coefficients[layer, head] * sum(dots) / len(who))
-        of_heads = normalised(norm, grid).view(single.n_heads, len(places)).sum(0)
+        of_heads = normalise(norm, grid).view(single.n_heads, len(places)).sum(0)
         layers.append(single.scales[1] * single.layer_coefficients[layer] * of_heads)
     found = torch.zeros(batch.length, dtype=torch.float64)
-    found[places] = normalised(norm, list(torch.cat(layers))).view(single.n_layers, len(places)).sum(0)
+    found[places] = normalise(norm, list(torch.cat(layers))).view(single.n_layers, len(places)).sum(0)
     return found
 
 
@@ -218,10 +218,10 @@ def test_literal_mix_against_loops(family, norm, special_tokens):
     model = shared(family)
     batch = model.encode(["a moving film", "great"])
     options = {"normaliser": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
-    single = drawn(InterpretableAttention.for_model(model, **options))
+    single = draw_coefficients(InterpretableAttention.for_model(model, **options))
     scores = single.explain(model, batch, special_tokens=True).scores
     for row in range(len(batch)):
-        torch.testing.assert_close(scores[row], by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(scores[row], scores_by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit"])
@@ -239,8 +239,8 @@ def test_untrained_coefficients_mix_as_the_parameterised_attention(family):
 def test_coefficients_on_logits_by_hand():
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
-    single = drawn(InterpretableAttention.for_model(model, mix="coefs"))
-    outputs = pass_of(model, batch)
+    single = draw_coefficients(InterpretableAttention.for_model(model, mix="coefs"))
+    outputs = run_model(model, batch)
     for row in range(len(batch)):
         real = batch.attended[row]
         mixed = torch.zeros(int(real.sum()), dtype=torch.float64)
@@ -264,7 +264,7 @@ def test_coefficients_on_logits_by_hand():
 def test_without_special_tokens_scores_sum_to_one_over_content(made):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
-    whole, inside = drawn(made(model)), drawn(made(model, special_tokens=False))
+    whole, inside = draw_coefficients(made(model)), draw_coefficients(made(model, special_tokens=False))
     expected = whole.attribute(model, batch)
     found = inside.explain(model, batch, special_tokens=True).scores
     torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-10, atol=1e-12)
@@ -282,8 +282,8 @@ def test_without_special_tokens_scores_sum_to_one_over_content(made):
 def test_autocast_does_not_reduce_precision(variant):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
-    single = drawn(VARIANTS[variant](model)).float()
-    outputs = pass_of(model, batch)
+    single = draw_coefficients(VARIANTS[variant](model)).float()
+    outputs = run_model(model, batch)
     outputs = dataclasses.replace(
         outputs,
         queries=tuple(layer.float() for layer in outputs.queries),
@@ -321,7 +321,7 @@ def test_one_normaliser_over_the_grid_by_hand():
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, 0.0]]))  # 0.7 of the first head, 0.3 of the second
 
 
-def weighed(single, model, batch):
+def weigh_scores(single, model, batch):
     scores = single.attribute(model, batch, torch.tensor([0, 1]))
     return (scores * torch.linspace(-1, 1, scores.shape[1], dtype=scores.dtype)).sum()
 
@@ -330,8 +330,8 @@ def weighed(single, model, batch):
 def test_every_coefficient_and_the_model_get_a_gradient(variant):
     model = small("bert")
     batch = model.encode(uneven("bert", 2))
-    single = drawn(VARIANTS[variant](model))
-    weighed(single, model, batch).backward()
+    single = draw_coefficients(VARIANTS[variant](model))
+    weigh_scores(single, model, batch).backward()
     for name in COEFFICIENTS[variant.partition(" ")[0]]:
         slope = getattr(single, name).grad
         assert slope.isfinite().all()
@@ -343,9 +343,9 @@ def test_every_coefficient_and_the_model_get_a_gradient(variant):
 def test_gradients_are_those_of_finite_differences(variant):
     model = shared("bert")
     batch = model.encode(["a film", "great acting"])
-    single = drawn(VARIANTS[variant](model))
+    single = draw_coefficients(VARIANTS[variant](model))
     names, values = zip(*single.named_parameters(), strict=True)
-    outputs = pass_of(model, batch)
+    outputs = run_model(model, batch)
     outputs = dataclasses.replace(
         outputs,
         queries=tuple(layer.detach()[:, :, :3] for layer in outputs.queries),
@@ -361,11 +361,11 @@ def test_gradients_are_those_of_finite_differences(variant):
         def forward(self):
             return self.single.scores_from_outputs(model, short, outputs, torch.tensor([0, 1]), keep_graph=True)
 
-    whole = Scores()
+    module = Scores()
 
     def scores(*given):
         changed = {f"single.{name}": value for name, value in zip(names, given, strict=True)}
-        return torch.func.functional_call(whole, changed, ())
+        return torch.func.functional_call(module, changed, ())
 
     given = tuple(value.detach().clone().requires_grad_() for value in values)
     assert torch.autograd.gradcheck(scores, given, atol=1e-6, fast_mode=True)
@@ -394,8 +394,10 @@ def test_a_pass_of_a_training_step_serves():
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     for make in VARIANTS.values():
-        single = drawn(make(model))
-        found = single.scores_from_outputs(model, batch, pass_of(model, batch), torch.tensor([0, 1]), keep_graph=False)
+        single = draw_coefficients(make(model))
+        found = single.scores_from_outputs(
+            model, batch, run_model(model, batch), torch.tensor([0, 1]), keep_graph=False
+        )
         torch.testing.assert_close(
             found, single.explain(model, batch, special_tokens=True).scores, rtol=1e-10, atol=1e-12
         )
@@ -406,7 +408,7 @@ def test_a_pass_of_a_training_step_serves():
 def test_saved_and_loaded_it_is_the_same(variant, tmp_path):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
-    single = drawn(VARIANTS[variant](model))
+    single = draw_coefficients(VARIANTS[variant](model))
     single.save_pretrained(tmp_path / "saved")
     again = explainer(f"{single.name}:{tmp_path / 'saved'}")
     assert type(again) is type(single)

@@ -83,11 +83,11 @@ def test_without_a_word_that_fits_all_positions_get_one(model):
 
 def test_the_question_holds_the_text_as_it_is_and_what_was_answered(model):
     (alignment,) = model.encode(["a {label} film {text}"]).alignments
-    asked = format_prompt(alignment, "good", ("bad", "good"))
-    assert 'answered "good"' in asked
-    assert "bad, good" in asked
-    assert "a {label} film {text}" in asked
-    assert MARKER in asked
+    prompt = format_prompt(alignment, "good", ("bad", "good"))
+    assert 'answered "good"' in prompt
+    assert "bad, good" in prompt
+    assert "a {label} film {text}" in prompt
+    assert MARKER in prompt
 
 
 def test_greedy_answers_of_a_chat_model_are_those_by_hand(model, ranker):
@@ -112,10 +112,10 @@ def test_greedy_answers_of_a_chat_model_are_those_by_hand(model, ranker):
 
 def test_batching_changes_nothing_and_random_state_stays(model, ranker):
     torch.manual_seed(3)
-    whole = exegete.attribute(model, SENTENCES[:3], "llm_ranking", target=0, ranker=str(ranker))
+    together = exegete.attribute(model, SENTENCES[:3], "llm_ranking", target=0, ranker=str(ranker))
     drawn = torch.rand(())
     single = exegete.attribute(model, SENTENCES[:3], "llm_ranking", target=0, ranker=str(ranker), batch_size=1)
-    for one, other in zip(whole, single, strict=True):
+    for one, other in zip(together, single, strict=True):
         assert (one.scores == other.scores).all()
     torch.manual_seed(3)
     assert drawn == torch.rand(())

@@ -14,7 +14,7 @@ from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
 METHODS = NATIVE
 
 
-def failing(model, at):
+def add_failing_hook(model, at):
     """A hook on the whole model that raises at the given forward pass."""
     passes = []
 
@@ -45,7 +45,7 @@ def test_model_is_restored_after_its_error(family, method):
     model = simulate_use(small(family))
     batch = model.encode(uneven(family, 2))
     for at in (1, 2, 3):
-        hook = failing(model, at)
+        hook = add_failing_hook(model, at)
         before = snapshot(model)
         expected = pytest.raises(RuntimeError, match="the model broke") if at == 1 else suppress(RuntimeError)
         with expected:
@@ -86,7 +86,7 @@ def test_model_is_restored_after_attribute_and_model_calls(family):
 def test_model_is_restored_after_a_failed_perturbed_pass(family, how):
     model = simulate_use(small(family))
     batch = model.encode(uneven(family))
-    hook = failing(model, 1)
+    hook = add_failing_hook(model, 1)
     before = snapshot(model)
     with pytest.raises(RuntimeError, match="broke"), model.cache_perturbed():
         model.predict_perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), how)
@@ -105,7 +105,7 @@ def test_model_is_restored_after_a_captured_pass(family, capture):
     before = snapshot(model)
     model(batch, model.embed(batch), capture)
     assert snapshot(model) == before
-    hook = failing(model, 1)
+    hook = add_failing_hook(model, 1)
     before = snapshot(model)
     with pytest.raises(RuntimeError, match="broke"):
         model(batch, model.embed(batch), capture)
@@ -171,16 +171,16 @@ def test_the_comparison_detects_changes():
 @pytest.mark.parametrize("method", ["saliency", "integrated_gradients", "decompx_linear", "generic_attention"])
 def test_weight_gradients_are_saved_only_if_a_graph_is_needed(method):
     model = small("bert").without_checks()
-    batch, asked = model.encode(uneven("bert", 2)), []
+    batch, require_grads = model.encode(uneven("bert", 2)), []
     hook = model.model.base_model.register_forward_pre_hook(
-        lambda module, given: asked.append(any(weight.requires_grad for weight in model.parameters()))
+        lambda module, given: require_grads.append(any(weight.requires_grad for weight in model.parameters()))
     )
     with torch.no_grad():
         made(method).attribute(model, batch)
         made(method).attribute_each(model, batch, torch.tensor([[0, 0], [1, 1]]))
-    assert not any(asked)
-    asked.clear()
+    assert not any(require_grads)
+    require_grads.clear()
     assert made(method).attribute(model, batch).requires_grad
-    assert all(asked)
+    assert all(require_grads)
     hook.remove()
     assert all(weight.requires_grad for weight in model.parameters())

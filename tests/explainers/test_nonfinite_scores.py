@@ -102,8 +102,8 @@ def test_the_command_line_refuses_scores_that_are_not_finite_unless_allowed(mode
     model.processing_class.save_pretrained(tmp_path / "model")
     command = ["explain", TEXTS[1], "--model", str(tmp_path / "model"), "--methods", "breaking"]
     assert main(command) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("exegete: breaking gives scores that are no finite numbers for example 0")
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message.startswith("exegete: breaking gives scores that are no finite numbers for example 0")
     assert main([*command, "--allow-nan"]) == 0
 
 
@@ -132,6 +132,6 @@ def test_the_runner_knows_both_options():
     from exegete.cli import app
 
     for command in ("explain", "compare"):
-        told = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
-        assert "--allow-nan" in told
-        assert "--incomplete" in told
+        help_text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+        assert "--allow-nan" in help_text
+        assert "--incomplete" in help_text

@@ -27,7 +27,7 @@ def bert():
 
 
 @pytest.fixture(scope="module")
-def published(golden):
+def golden_case(golden):
     numbers = np.load(golden / "bert_captum_f64.npz")
     model = exegete.load(golden / "bert-tiny", dtype=torch.float64, device="cpu")
     model.config.mask_token_id = 103
@@ -38,7 +38,7 @@ def published(golden):
     return model, Batch.from_ids(**given, content=~special), numbers
 
 
-def of_class(numbers, name, target):
+def class_scores(numbers, name, target):
     return torch.tensor(numbers[name][target]).sum(-1)
 
 
@@ -53,18 +53,18 @@ def of_class(numbers, name, target):
         ("sequential_integrated_gradients", "sig50"),
     ],
 )
-def test_equals_the_published_numbers(published, method, name, kind, target):
-    model, batch, numbers = published
+def test_equals_the_published_numbers(golden_case, method, name, kind, target):
+    model, batch, numbers = golden_case
     scores = exegete.explainer(method, baselines=kind).attribute(model, batch, torch.full((6,), target))
-    expected = of_class(numbers, f"{name}_{kind}", target).masked_fill(~batch.content, 0)
+    expected = class_scores(numbers, f"{name}_{kind}", target).masked_fill(~batch.content, 0)
     torch.testing.assert_close(scores, expected, atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("target", [0, 2])
-def test_captum_is_called_with_what_gave_the_published_gradient_shap(published, target):
+def test_captum_is_called_with_what_gave_the_published_gradient_shap(golden_case, target):
     """The published draws, put into the formula by hand on our module from embeddings to score."""
-    model, batch, numbers = published
+    model, batch, numbers = golden_case
     alphas, choice = numbers["gradshap_alphas"][target], numbers["gradshap_choice"][target]
     embeddings = model.embed(batch).detach()
     rows = torch.arange(6).repeat_interleave(8)
@@ -74,7 +74,7 @@ def test_captum_is_called_with_what_gave_the_published_gradient_shap(published, 
     score = ScoreOfEmbeddings(model, batch.select(rows), torch.full((48,), target))(points)
     (slope,) = torch.autograd.grad(score.sum(), points)
     mean = (slope * difference).sum(-1).view(6, 8, -1).mean(1)
-    torch.testing.assert_close(mean, of_class(numbers, "gradshap", target), atol=1e-7, rtol=1e-6)
+    torch.testing.assert_close(mean, class_scores(numbers, "gradshap", target), atol=1e-7, rtol=1e-6)
 
 
 def test_sig_is_complete_position_by_position(model):
@@ -126,11 +126,11 @@ def test_adaptive_integrated_gradients_keeps_a_graph(bert):
 
 
 def test_adaptive_points_are_evaluated_once_and_placed_where_the_function_bends():
-    asked: list[tuple[int, float]] = []
+    evaluated: list[tuple[int, float]] = []
     steepness = (2.0, 60.0)
 
     def evaluate(paths, points):
-        asked.extend(zip(paths, points, strict=True))
+        evaluated.extend(zip(paths, points, strict=True))
         values = []
         for path, point in zip(paths, points, strict=True):
             height = np.tanh(steepness[path] * (point - 0.2))
@@ -138,8 +138,8 @@ def test_adaptive_points_are_evaluated_once_and_placed_where_the_function_bends(
         return values
 
     paths = integrate(evaluate, 2, 0.001, 500)
-    assert len(asked) == len(set(asked))
-    gentle, sharp = ([point for path, point in asked if path == number] for number in (0, 1))
+    assert len(evaluated) == len(set(evaluated))
+    gentle, sharp = ([point for path, point in evaluated if path == number] for number in (0, 1))
     assert len(gentle) < 12 < len(sharp) < 80
     assert np.mean(np.abs(np.array(sharp) - 0.2) < 0.1) > 0.6
     for path, k in zip(paths, steepness, strict=True):

@@ -1,4 +1,4 @@
-"""A published run with its draws; what importance by replacement must do."""
+"""A published run with its draws, and properties of importance by replacement."""
 
 import math
 
@@ -88,8 +88,8 @@ def test_refusals():
         explainer("reagent").attribute(model, model.batch([5, 6], [7], foil_ids=[8]))
 
 
-def step_by_step(ids, kept, batches, chance, suffices):
-    """softmax(ζ) of one example: one step at a time over recorded draws, until its best positions suffice."""
+def scores_by_steps(ids, kept, batches, chance, suffices):
+    """softmax(ζ) of one example and its steps, one by one over recorded draws until the best positions suffice."""
     start, blocks = batches
     zeta, steps, clean = start.clone(), 0, chance(ids)
     for (changed, replaced), (others, _) in blocks:
@@ -106,8 +106,8 @@ def step_by_step(ids, kept, batches, chance, suffices):
     return zeta[kept].softmax(0), steps
 
 
-def asked(family):
-    """A model, an example and its likeliest answer; p and whether it is the answer for ids [L]."""
+def make_case(family):
+    """A model, an example, its likeliest answer, and functions of ids [L]: p of that answer, and if it is predicted."""
     if family == "bert":
         model = shared("bert")
         batch = model.encode([uneven("bert", 1)[0]])
@@ -119,20 +119,20 @@ def asked(family):
 
         return model, batch, target, chance, lambda ids: int(model.model(ids[None]).logits[0].argmax()) == answer
     model, prompt = generating("llama"), PROMPTS[1] * 3
-    said = []
+    response = []
     for _ in range(3):
-        said.append(int(model.model(torch.tensor([prompt + said])).logits[0, -1].argmax()))
+        response.append(int(model.model(torch.tensor([prompt + response])).logits[0, -1].argmax()))
 
     def rows(ids):
         return model.model(ids[None]).logits[0, len(prompt) : len(prompt) + 2]
 
     def probability(ids):
-        return float(rows(ids).log_softmax(-1)[[0, 1], said[1:]].mean().exp())
+        return float(rows(ids).log_softmax(-1)[[0, 1], response[1:]].mean().exp())
 
-    def likely(ids):
-        return all(token in row.topk(3).indices for row, token in zip(rows(ids), said[1:], strict=True))
+    def is_likely(ids):
+        return all(token in row.topk(3).indices for row, token in zip(rows(ids), response[1:], strict=True))
 
-    return model, model.batch(prompt, said), torch.tensor([[1, 3]]), probability, likely
+    return model, model.batch(prompt, response), torch.tensor([[1, 3]]), probability, is_likely
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -141,7 +141,7 @@ def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
     drawn, blocks = reagent.draw_replacements, []
     monkeypatch.setattr(reagent, "draw_replacements", lambda *given: blocks.append(drawn(*given)) or blocks[-1])
     monkeypatch.setattr(reagent, "MAX_STEPS", 20)
-    model, batch, target, chance, suffices = asked(family)
+    model, batch, target, chance, suffices = make_case(family)
     ids, inside, counts = batch.inputs["input_ids"][0], batch.removable[0], []
     for seed in range(6):
         blocks.clear()
@@ -149,7 +149,7 @@ def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
         start = torch.zeros(len(ids), dtype=torch.float64)
         start[inside] = torch.from_numpy(reagent.example_generators(batch, seed)[0].random(int(inside.sum())))
         pairs = [tuple((x[:, 0], y[:, 0]) for x, y in pair) for pair in zip(blocks[::2], blocks[1::2], strict=True)]
-        expected, steps = step_by_step(ids, inside, (start, pairs), chance, suffices)
+        expected, steps = scores_by_steps(ids, inside, (start, pairs), chance, suffices)
         torch.testing.assert_close(found[inside], expected, rtol=1e-8, atol=1e-10)
         assert len(pairs) == -(-steps // reagent.BLOCK)
         counts.append(steps)

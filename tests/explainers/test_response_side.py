@@ -27,43 +27,43 @@ MOVING = ("integrated_gradients", "smooth_grad", "gradient_shap", "deep_lift")
 ASKED = {"prompt": "a moving film about a small town", "response": " it is simply long , and dull"}
 
 
-def explained(model, example, method="input_x_gradient", spans=SPANS, **params):
+def explain(model, example, method="input_x_gradient", spans=SPANS, **params):
     return exegete.attribute(model, [example], method, list(spans), unit="token", attribute_target=True, **params)[0]
 
 
 @torch.enable_grad()
 def products(model, table, ids, response, spans):
-    """[T, R] Embedding · gradient of log p of each span at each response token, by autograd through the whole model.
+    """Embedding · gradient of log p of each span at each response token [T, R], by autograd through the whole model.
 
     `table`: the module whose last call of a pass embeds the response.
     """
-    found, kept = [], []
+    found, embedded = [], []
     for start, end in spans:
-        handle = table.register_forward_hook(lambda _, __, out: kept.append(out) or out)
+        handle = table.register_forward_hook(lambda _, __, out: embedded.append(out) or out)
         try:
             logits = model(**ids).logits[0, -len(response) - 1 : -1].log_softmax(-1)
         finally:
             handle.remove()
         score = logits.gather(1, response[:, None])[start:end].sum()
-        (slope,) = torch.autograd.grad(score, kept[-1])
-        found.append((kept[-1] * slope).sum(-1)[0, -len(response) :].detach().numpy())
+        (slope,) = torch.autograd.grad(score, embedded[-1])
+        found.append((embedded[-1] * slope).sum(-1)[0, -len(response) :].detach().numpy())
     return np.stack(found)
 
 
-def read(scores, spans):
-    """With NaN where a span does not read."""
+def mask_unread(scores, spans):
+    """The scores, with NaN for tokens that a span does not read."""
     return np.where([[token < end - 1 for token in range(scores.shape[1])] for _, end in spans], scores, np.nan)
 
 
 def test_a_decoders_own_tokens_have_their_embedding_times_gradient():
     model = chatting()
-    item = explained(model, CHAT)
+    item = explain(model, CHAT)
     ids = model.tokenizer(item.exchange.prompt + item.response, add_special_tokens=False, return_tensors="pt")[
         "input_ids"
     ]
     table = model.model.get_input_embeddings()
     expected = products(model.model, table, {"input_ids": ids}, ids[0, -len(item.exchange.tokens) :], SPANS)
-    np.testing.assert_allclose(item.response_scores, read(expected, SPANS), rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(item.response_scores, mask_unread(expected, SPANS), rtol=1e-5, atol=1e-8)
     without = exegete.attribute(model, [CHAT], "input_x_gradient", SPANS, unit="token")[0]
     np.testing.assert_allclose(item.scores, without.scores, rtol=1e-5, atol=1e-8)
     assert without.response_scores is None
@@ -72,7 +72,7 @@ def test_a_decoders_own_tokens_have_their_embedding_times_gradient():
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_what_a_decoder_read_beside_its_encoder(family):
     model = two_sided(family)
-    item = explained(model, ASKED)
+    item = explain(model, ASKED)
     batch = model.encode([ASKED])
     response = batch.inputs["input_ids"][0, batch.response[0]]
     source = batch.inputs["input_ids"][:, ~batch.decoder_mask[0]]
@@ -80,15 +80,15 @@ def test_what_a_decoder_read_beside_its_encoder(family):
     ids = {"input_ids": source, "decoder_input_ids": torch.cat([start, response[None]], 1)}
     whole = model.model.inner
     expected = products(whole, whole.get_decoder().embed_tokens, ids, response, SPANS)
-    np.testing.assert_allclose(item.response_scores, read(expected, SPANS), rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(item.response_scores, mask_unread(expected, SPANS), rtol=1e-5, atol=1e-8)
     assert np.abs(np.nan_to_num(item.response_scores)).max() > 1e-6
 
 
 @pytest.mark.parametrize("method", SCORING)
 def test_every_method_that_scores_tokens_scores_those_that_are_read(method):
     model = chatting()
-    item, without = explained(model, CHAT, method), exegete.attribute(model, [CHAT], method, SPANS, unit="token")[0]
-    assert (np.isfinite(item.response_scores) == np.isfinite(read(item.response_scores * 0 + 1, SPANS))).all()
+    item, without = explain(model, CHAT, method), exegete.attribute(model, [CHAT], method, SPANS, unit="token")[0]
+    assert (np.isfinite(item.response_scores) == np.isfinite(mask_unread(item.response_scores * 0 + 1, SPANS))).all()
     assert np.isnan(item.response_scores[0]).all()
     assert np.nansum(np.abs(item.response_scores[1:]), axis=1).min() > 0
     if method not in MOVING:
@@ -98,15 +98,15 @@ def test_every_method_that_scores_tokens_scores_those_that_are_read(method):
 @torch.no_grad()
 def test_attention_to_the_response_equals_the_models_attention():
     model = chatting()
-    item = explained(model, CHAT, "attention_last", [(3, 4)])
+    item = explain(model, CHAT, "attention_last", [(3, 4)])
     prompt, whole = (
         model.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
         for text in (item.exchange.prompt, item.exchange.prompt + item.response)
     )
     model.model.set_attn_implementation("eager")
     maps = model.model(whole, output_attentions=True).attentions[-1][0].mean(0)
-    said = maps[prompt.shape[1] + 2, prompt.shape[1] :][:3]  # where the fourth token is foretold
-    np.testing.assert_allclose(item.response_scores[0, :3], said, rtol=1e-5)
+    expected = maps[prompt.shape[1] + 2, prompt.shape[1] :][:3]  # where the fourth token is foretold
+    np.testing.assert_allclose(item.response_scores[0, :3], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_attention_to_the_response_equals_the_models_attention():
 @torch.no_grad()
 def test_changes_from_a_baseline_are_complete_over_both_sides(method, params, rtol):
     model = chatting()
-    item = explained(model, CHAT, method, [(0, 6)], **params)
+    item = explain(model, CHAT, method, [(0, 6)], **params)
     batch = model.encode([CHAT])
     wide = replace(batch, content=batch.content | batch.response)
     ends = [model(wide, at).logits[0, :6, 0].sum() for at in (model.embed(wide), model.embed_reference(wide))]
@@ -124,7 +124,7 @@ def test_changes_from_a_baseline_are_complete_over_both_sides(method, params, rt
 
 
 def test_prefix_scores_are_shown_and_saved(tmp_path):
-    item = explained(chatting(), CHAT, spans=[(0, 3), (3, 9)])
+    item = explain(chatting(), CHAT, spans=[(0, 3), (3, 9)])
     kept = Explanations([item])
     kept.save(tmp_path / "kept")
     assert Explanations.load(tmp_path / "kept") == kept
@@ -150,11 +150,11 @@ def test_methods_without_token_scores_refuse():
     model = chatting()
     for method in ("occlusion", "lime", "random"):
         with pytest.raises(ExegeteError, match="no scores to a response's own tokens: choose one of attention"):
-            explained(model, CHAT, method)
+            explain(model, CHAT, method)
     with pytest.raises(ExegeteError, match="a foil begins otherwise"):
-        explained(model, CHAT | {"foil": "Never."})
+        explain(model, CHAT | {"foil": "Never."})
     with pytest.raises(ExegeteError, match="task='generation'"):
-        exegete.attribute(classifying(), "a film", "saliency", attribute_target=True)
+        exegete.attribute(make_classifier(), "a film", "saliency", attribute_target=True)
 
 
 def test_plan_counts_prefix_scores():
@@ -167,7 +167,7 @@ def test_plan_counts_prefix_scores():
         plan_work(model, CHAT, resolve_unit("occlusion", unit, {})[0], "tokens", unit, 8, attribute_target=True)
 
 
-def classifying():
+def make_classifier():
     """A model that classifies."""
     import families
     from exegete.models import ExplainedModel

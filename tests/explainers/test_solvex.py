@@ -24,7 +24,7 @@ def model():
 
 
 def probabilities(model, batch, how):
-    """p of every subset of kept units, asked one by one."""
+    """The number of units, and p of each subset of kept units, computed one by one."""
     unit = number_units(batch, "word")[0]
     count = int(unit.max()) + 1
     found = {}
@@ -99,9 +99,9 @@ def test_the_shift_makes_most_signs_agree():
 def test_batching_changes_nothing(model):
     texts = [*SENTENCES[:3], "two women", "rain"]
     params = {"beam": 3, "target": 1}
-    whole = exegete.attribute(model, texts, "solvex", **params)
+    together = exegete.attribute(model, texts, "solvex", **params)
     single = exegete.attribute(model, texts[::-1], "solvex", batch_size=1, **params)
-    for one, other in zip(whole, list(single)[::-1], strict=True):
+    for one, other in zip(together, list(single)[::-1], strict=True):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
 
 

@@ -20,7 +20,7 @@ from small import alone, shared
 TEXT = "a moving film about nothing"
 
 
-def by_definition(value, count):
+def interactions_by_definition(value, count):
     """Shapley interactions of pairs: mean second differences over sets of the others, by their sizes' weights."""
     found = np.zeros((count, count))
     for i, j in combinations(range(count), 2):
@@ -37,11 +37,11 @@ def test_transform_and_interactions_by_definition():
     values = np.random.default_rng(0).random(32)
     found, sets = moebius_transform(values), all_subsets(5)
     for own, value in zip(sets, values, strict=True):
-        there = set(np.flatnonzero(own).tolist())
-        assert sum(m for part, m in found.items() if there.issuperset(part)) == pytest.approx(value)
+        present = set(np.flatnonzero(own).tolist())
+        assert sum(m for part, m in found.items() if present.issuperset(part)) == pytest.approx(value)
     alone, together = shapley_values(found, 5)
     value = {frozenset(np.flatnonzero(own).tolist()): v for own, v in zip(sets, values, strict=True)}
-    np.testing.assert_allclose(together, by_definition(value, 5), atol=1e-12)
+    np.testing.assert_allclose(together, interactions_by_definition(value, 5), atol=1e-12)
     assert alone.sum() == pytest.approx(values[-1] - values[0])
 
 
@@ -57,7 +57,9 @@ def test_few_words_are_exact(family):
     answers = coalition_values(model, batch, target, torch.from_numpy(sets)[:, None].repeat(1, 2, 1), unit, "remove")
     value = {frozenset(np.flatnonzero(own).tolist()): float(v) for own, v in zip(sets, answers[:, 0], strict=True)}
     member = (unit[0][None] == torch.arange(5)[:, None]).double()
-    torch.testing.assert_close(member @ found.pairs[0] @ member.T, torch.from_numpy(by_definition(value, 5)))
+    torch.testing.assert_close(
+        member @ found.pairs[0] @ member.T, torch.from_numpy(interactions_by_definition(value, 5))
+    )
     assert not found.pairs[1].any()
 
 
@@ -74,8 +76,8 @@ def test_many_words_have_equal_scores_alone_and_in_a_batch():
 
 def test_planted_pairs_are_found_among_many():
     def value(sets):
-        there = sets.astype(float)
-        return 2 * there[:, 1] * there[:, 7] - 1.5 * there[:, 3] * there[:, 10] + 0.8 * there[:, 2]
+        present = sets.astype(float)
+        return 2 * present[:, 1] * present[:, 7] - 1.5 * present[:, 3] * present[:, 10] + 0.8 * present[:, 2]
 
     alone, together = shapley_values(fit_proxy(value, 12, 160, 0), 12)
     strongest = sorted(combinations(range(12), 2), key=lambda pair: -abs(together[pair]))

@@ -26,18 +26,18 @@ def model(request):
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
-def parting(request):
+def pair_model(request):
     """Models whose tokenizers put special tokens between two texts."""
     return shared(request.param).with_max_length(16)
 
 
 def windows_of(model, example, stride):
-    """Transformers' windows of one example: a batch for each, and the positions of its tokens in the whole text."""
+    """Transformers' windows of one example, each as a batch with its positions in the text, and the text's length."""
     texts = example if isinstance(example, tuple) else (example,)
     longer = int(len(texts) == 2 and len(texts[1]) > len(texts[0]))
     how = ("only_first", "only_second")[longer] if len(texts) == 2 else True
     given = {"truncation": how, "max_length": 16, "stride": stride, "return_overflowing_tokens": True}
-    step, whole, found = 0, model.tokenizer(*texts).encodings[0].sequence_ids, []
+    step, all_sides, found = 0, model.tokenizer(*texts).encodings[0].sequence_ids, []
     for number, one in enumerate(model.tokenizer(*texts, **given).encodings):
         own = torch.tensor([not special for special in one.special_tokens_mask])
         types = (
@@ -45,16 +45,16 @@ def windows_of(model, example, stride):
         )
         batch, sides = Batch.from_ids(torch.tensor([one.ids]), content=own[None], **types), one.sequence_ids
         step = step if number else sides.count(longer) - stride
-        begun = number * step
+        shift = number * step
         places = [
-            None if side is None else whole.index(side) + sides[:at].count(side) + begun * (side == longer)
+            None if side is None else all_sides.index(side) + sides[:at].count(side) + shift * (side == longer)
             for at, side in enumerate(sides)
         ]
         found.append((batch, places))
-    return found, len(whole)
+    return found, len(all_sides)
 
 
-def same_windows(model, example, stride):
+def check_windows(model, example, stride):
     windowed = WindowedModel(model, stride)
     batch = windowed.encode([example, example])
     expected, _ = windows_of(model, example, stride)
@@ -71,19 +71,19 @@ def same_windows(model, example, stride):
 
 @pytest.mark.parametrize("stride", [0, 3, 6])
 def test_windows_are_those_of_transformers(model, stride):
-    same_windows(model, LONG, stride)
-    same_windows(model, SHORT, stride)
+    check_windows(model, LONG, stride)
+    check_windows(model, SHORT, stride)
 
 
 @pytest.mark.parametrize("stride", [0, 3, 6])
 @pytest.mark.parametrize("pair", PAIRS, ids=["first", "second", "short"])
-def test_windows_of_pairs_are_those_of_transformers(parting, pair, stride):
-    same_windows(parting, pair, stride)
+def test_windows_of_pairs_are_those_of_transformers(pair_model, pair, stride):
+    check_windows(pair_model, pair, stride)
 
 
 @pytest.mark.parametrize("target", ["predicted", 1, (0, 2)])
 def test_scores_are_means_over_windows_in_an_explicit_loop(model, target):
-    means_over_windows(model, "input_x_gradient", target, LONG, SHORT)
+    check_means_over_windows(model, "input_x_gradient", target, LONG, SHORT)
 
 
 @pytest.mark.parametrize("how", ["mask", "remove"])
@@ -111,11 +111,11 @@ def test_shapley_values_of_a_long_text_sum_to_the_fall_of_its_answer(model, meth
     torch.testing.assert_close(scores.sum(1), chances[0] - chances[1], rtol=1e-4, atol=1e-6)
 
 
-def test_scores_of_pairs_are_means_over_windows(parting):
-    means_over_windows(parting, "input_x_gradient", 1, PAIRS[1], PAIRS[2])
+def test_scores_of_pairs_are_means_over_windows(pair_model):
+    check_means_over_windows(pair_model, "input_x_gradient", 1, PAIRS[1], PAIRS[2])
 
 
-def means_over_windows(model, method, target, example, short):
+def check_means_over_windows(model, method, target, example, short):
     item, other = exegete.attribute(model, [example, short], method, target, stride=4)
     spans, length = windows_of(model, example, 4)
     with torch.no_grad(), model.evaluation_mode():

@@ -54,7 +54,7 @@ def result(tmp_path_factory, model_folder, data):
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """Where pictures go: kept in CI, thrown away elsewhere."""
+    """The folder for pictures: kept in CI, temporary elsewhere."""
     kept = os.environ.get("EXEGETE_PICTURES")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("pictures")
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ def address(result, model_folder):
 
 
 @pytest.fixture
-def opened(browser, address):
+def open_page(browser, address):
     with visitor(browser, address) as found:
         yield found
 
@@ -56,7 +56,7 @@ def size(request):
     return request.param
 
 
-def kept(page, pictures, name, size):
+def save_screenshot(page, pictures, name, size):
     page.screenshot(path=pictures / f"{name}-{size}.png", full_page=True)
 
 
@@ -73,7 +73,7 @@ def report(browser, result, size):
 
 
 def test_the_report_fits_and_breaks_no_word(report, pictures, size):
-    kept(report, pictures, "report", size)
+    save_screenshot(report, pictures, "report", size)
     assert fits(report)
     assert report.evaluate(BROKEN) == []
     assert report.evaluate(CUT) == 0
@@ -129,24 +129,24 @@ def test_the_legend_has_the_colours_it_speaks_of(report):
     assert report.locator(".key .gold").count() in (0, 1)
 
 
-def test_pages_of_results_begin_with_the_best(opened, pictures, result, size):
-    page = opened("/browse/films", admin=True, size=SIZES[size])
-    kept(page, pictures, "browse", size)
+def test_pages_of_results_begin_with_the_best(open_page, pictures, result, size):
+    page = open_page("/browse/films", admin=True, size=SIZES[size])
+    save_screenshot(page, pictures, "browse", size)
     best = page.locator("table.sortable tbody th").first.inner_text().split("\n")[0]
     assert page.locator("#method option:checked").inner_text() == best
     assert fits(page)
     assert page.evaluate(BROKEN) == []
     page.locator("td a").first.click()
     page.wait_for_url("**/examples/*")
-    kept(page, pictures, "example", size)
+    save_screenshot(page, pictures, "example", size)
     assert fits(page)
 
 
-def test_the_explorer_begins_with_the_best_and_a_second_look(opened, pictures, size):
-    page = opened("/explore?text=a+moving+film+about+a+small+town", admin=True, size=SIZES[size])
+def test_the_explorer_begins_with_the_best_and_a_second_look(open_page, pictures, size):
+    page = open_page("/explore?text=a+moving+film+about+a+small+town", admin=True, size=SIZES[size])
     page.locator("article[data-method=occlusion]:not(.waiting)").wait_for()
     page.locator("article[data-method=decompx_linear]:not(.waiting)").wait_for()
-    kept(page, pictures, "explore", size)
+    save_screenshot(page, pictures, "explore", size)
     assert page.locator("#answers article h3").all_inner_texts() == ["Linear DecompX", "Occlusion"]
     assert fits(page)
     assert page.evaluate(BROKEN) == []

@@ -24,8 +24,8 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WIDTHS = (80, 100, 160)
 
 
-def seen(width, *words):
-    """All that a command writes into a terminal of this width: exit code, text with its escapes."""
+def run_in_terminal(width, *words):
+    """Runs a command in a terminal of this width; returns its exit code and its text with escapes."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "CI")}
@@ -48,12 +48,12 @@ def seen(width, *words):
 
 
 @pytest.fixture(scope="module")
-def shown(model_folder, data, result, pictures):
-    """The comparison's output at every width, without escapes and with them."""
+def outputs(model_folder, data, result, pictures):
+    """The comparison's output with its escapes, by width."""
     command = ("compare", "--model", str(model_folder), "--data", str(data), "--methods", ",".join(METHODS))
     found = {}
     for width in WIDTHS:
-        code, text = seen(width, *command, "--output-dir", str(result), "--device", "cpu")
+        code, text = run_in_terminal(width, *command, "--output-dir", str(result), "--device", "cpu")
         assert code == 0, text
         (pictures / f"compare-{width}.ansi").write_text(text, encoding="utf-8")
         found[width] = text
@@ -61,8 +61,8 @@ def shown(model_folder, data, result, pictures):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_sticks_out_and_no_word_is_broken(width, shown):
-    lines = ESCAPES.sub("", shown[width]).splitlines()
+def test_nothing_sticks_out_and_no_word_is_broken(width, outputs):
+    lines = ESCAPES.sub("", outputs[width]).splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("method"))
     end = next(at for at, line in enumerate(lines) if line.startswith("Bold numbers are"))
     assert max(map(len, (line.rstrip() for line in lines[:end]))) <= width
@@ -73,8 +73,8 @@ def test_nothing_sticks_out_and_no_word_is_broken(width, shown):
     assert {word for word in words - known if not re.fullmatch(r"n=\d+|method|nan", word)} == set()
 
 
-def test_a_narrow_terminal_says_what_it_leaves_out(shown):
-    plain = {width: " ".join(ESCAPES.sub("", text).split()) for width, text in shown.items()}
+def test_a_narrow_terminal_says_what_it_leaves_out(outputs):
+    plain = {width: " ".join(ESCAPES.sub("", text).split()) for width, text in outputs.items()}
     assert "Too narrow for intervals" in plain[80]
     # The path of the report, which has all columns, is printed below.
     assert "widen the terminal." in plain[80].partition("report")[0]
@@ -84,22 +84,22 @@ def test_a_narrow_terminal_says_what_it_leaves_out(shown):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_last_lines_say_the_best_the_cost_and_where_the_report_is(width, shown, result):
+def test_the_last_lines_say_the_best_the_cost_and_where_the_report_is(width, outputs, result):
     board = Comparison.load(result).leaderboard
-    last = " ".join(" ".join(ESCAPES.sub("", shown[width]).splitlines()[-15:]).split())
+    last = " ".join(" ".join(ESCAPES.sub("", outputs[width]).splitlines()[-15:]).split())
     assert str(result / "report.html") in last.replace(" ", "") or f"report: {result}/report.html" in last
     assert board.titles[0] in last or "no method is" in last
     assert "s per example" in last or "no method is" in last
 
 
-def test_the_best_is_bold_and_intervals_are_dim(shown):
-    assert "\x1b[1m" in shown[160]
-    assert "\x1b[2m" in shown[160]
+def test_the_best_is_bold_and_intervals_are_dim(outputs):
+    assert "\x1b[1m" in outputs[160]
+    assert "\x1b[2m" in outputs[160]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("command", ["methods", "metrics", "datasets"])
 def test_lists_fit(width, command):
-    code, text = seen(width, command)
+    code, text = run_in_terminal(width, command)
     assert code == 0
     assert max(map(len, ESCAPES.sub("", text).splitlines())) <= width

@@ -31,7 +31,7 @@ def attribution_for(batch, seed=0):
 
 
 def top(scores, content, k, rounding, length):
-    """Positions of one example in falling order of score, the first of equals first."""
+    """The top positions of one example by falling score; among equal scores, the first ones."""
     n = len(content)
     size = {"floor": math.floor(n * k + 1e-9), "ceil": math.ceil(n * k - 1e-9), "er": int(length * k + 1e-9)}[rounding]
     size = size if rounding == "floor" else max(1, size)
@@ -39,7 +39,7 @@ def top(scores, content, k, rounding, length):
 
 
 class OneByOne:
-    """The probability of one example's target after its positions were really taken out or overwritten."""
+    """The probability of one example's target after positions were really removed or overwritten."""
 
     def __init__(self, model, batch, row, target, how):
         self.model, self.how = model, how

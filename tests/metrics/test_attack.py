@@ -30,7 +30,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def model():
-    """Answers that hang on every word: no class is ahead of the others on the mean of the texts."""
+    """A model whose answers depend on every word: its classes are equally likely on the mean of the texts."""
     tiny = families.tiny("bert", dtype=torch.float64)
     explained = ExplainedModel(tiny, families.tokenizer("bert"))
     with torch.no_grad():
@@ -41,20 +41,20 @@ def model():
 
 @pytest.fixture(scope="module")
 def rows(model):
-    """All right but the last one, whose label is another one."""
+    """Rows that the model classifies correctly, except the last one."""
     labels = [int(model.predict(model.encode([text]))) for text in TEXTS]
     labels[-1] = (labels[-1] + 1) % 3
     return [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True)]
 
 
-def alone(model, text):
+def predict_alone(model, text):
     return model.probabilities(model.encode([text]))[0].double()
 
 
-def searched(model, text, label, budget=math.inf, **options):
-    """Greedy search, written down again: status, text and queries."""
+def search_greedily(model, text, label, budget=math.inf, **options):
+    """Greedy search by the definition: returns status, text and number of queries."""
     found, chosen, queries = find_swaps(text, **options), {}, 1
-    if int(alone(model, text).argmax()) != label:
+    if int(predict_alone(model, text).argmax()) != label:
         return "wrong already", text, 1
     if not found:
         return "nothing to swap", text, 1
@@ -64,7 +64,7 @@ def searched(model, text, label, budget=math.inf, **options):
             for word in () if number in chosen else swap.choices:
                 if queries < budget:
                     queries += 1
-                    answer = alone(model, apply_swaps(text, found, {**chosen, number: word}))
+                    answer = predict_alone(model, apply_swaps(text, found, {**chosen, number: word}))
                     tried.append((float(answer[label]), len(tried), {number: word}, int(answer.argmax())))
         if not tried:
             return "out of queries", text, queries
@@ -79,10 +79,12 @@ def searched(model, text, label, budget=math.inf, **options):
 def test_an_attack_equals_greedy_search_on_one_text_at_a_time(model, rows, budget, seed):
     report = attack(model, rows, budget=budget, seed=seed, choices=3)
     for row, outcome in zip(rows, report.examples, strict=True):
-        status, text, queries = searched(model, row["text"], row["label"], budget or math.inf, seed=seed, choices=3)
+        status, text, queries = search_greedily(
+            model, row["text"], row["label"], budget or math.inf, seed=seed, choices=3
+        )
         assert (outcome.status, outcome.text, outcome.queries) == (status, text, queries)
-        assert outcome.before == pytest.approx(float(alone(model, row["text"])[row["label"]]), abs=1e-6)
-        assert outcome.after == pytest.approx(float(alone(model, text)[row["label"]]), abs=1e-6)
+        assert outcome.before == pytest.approx(float(predict_alone(model, row["text"])[row["label"]]), abs=1e-6)
+        assert outcome.after == pytest.approx(float(predict_alone(model, text)[row["label"]]), abs=1e-6)
         assert (outcome.predicted != row["label"]) == (status in ("succeeded", "wrong already"))
     found = {outcome.status for outcome in report.examples}
     assert {"nothing to swap", "wrong already"} <= found
@@ -95,7 +97,7 @@ def test_a_failed_attack_leaves_the_text_unchanged(model):
     try:
         rows = [{"text": text, "label": 0} for text in TEXTS]
         report = attack(model, rows, choices=2)
-        expected = [searched(model, text, 0, choices=2) for text in TEXTS]
+        expected = [search_greedily(model, text, 0, choices=2) for text in TEXTS]
     finally:
         with torch.no_grad():
             model.model.classifier.bias[0] -= 1e3
@@ -137,16 +139,16 @@ def test_both_texts_of_a_pair_are_attacked(model):
 
 
 def test_the_figures_by_hand():
-    def one(status, words=10, changed=0, queries=1):
+    def make_result(status, words=10, changed=0, queries=1):
         return AttackResult(status, "", None, 0, 0, 0.9, 0.4, words, changed, queries)
 
     report = AttackReport(
         [
-            one("succeeded", 10, 2, 7),
-            one("succeeded", 20, 1, 3),
-            one("failed", 30, 0, 9),
-            one("nothing to swap", 4),
-            one("wrong already", 6),
+            make_result("succeeded", 10, 2, 7),
+            make_result("succeeded", 20, 1, 3),
+            make_result("failed", 30, 0, 9),
+            make_result("nothing to swap", 4),
+            make_result("wrong already", 6),
         ]
     )
     assert report.figures == {
@@ -159,7 +161,7 @@ def test_the_figures_by_hand():
         "queries": 5.0,
     }
     assert list(report.to_pandas()["status"])[2:4] == ["failed", "nothing to swap"]
-    wrong = AttackReport([one("wrong already")]).figures
+    wrong = AttackReport([make_result("wrong already")]).figures
     assert wrong["original_accuracy"] == 0
     assert all(math.isnan(wrong[name]) for name in ("success_rate", "perturbed_words", "queries"))
 

@@ -17,15 +17,15 @@ from exegete.models.rank_correlation import compute_spearman
 from judged import PAIRS, attribution_for, model_of
 
 
-def aggregated(model, batch):
+def mean_states(model, batch):
     with torch.no_grad():
         layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
     return torch.stack([layer.double() for layer in layers]).mean(0)
 
 
-def by_pairs(model, batch, scores):
-    """Each pair's ρ by scipy, over positions counted from the first content one where both have content."""
-    states, found = aggregated(model, batch), {}
+def correlations_by_pairs(model, batch, scores):
+    """Each pair's ρ by scipy, over positions with content in both, counted from the first content position."""
+    states, found = mean_states(model, batch), {}
     for i, j in itertools.combinations(range(len(batch)), 2):
         rows = []
         for row in (i, j):
@@ -46,7 +46,7 @@ def test_the_mean_over_pairs_of_spearmans_rho_over_tokens(family, pairs):
     batch = model.encode([*PAIRS, ("a", "river")] if pairs else families.examples(family))
     scores = attribution_for(batch)
     values = metric("consistency").evaluate(model, batch, scores)["consistency"]
-    rho = by_pairs(model, batch, scores.double())
+    rho = correlations_by_pairs(model, batch, scores.double())
     assert len(rho) >= 3
     for row in range(len(batch)):
         own = [value for pair, value in rho.items() if row in pair]
@@ -58,7 +58,7 @@ def test_consistency_across_pairs_is_one_rho_for_all_pairs():
     batch = model.encode(families.examples("bert"))
     scores = attribution_for(batch)
     values = metric("consistency?across=pairs").evaluate(model, batch, scores)["consistency"]
-    states, inside, outside = aggregated(model, batch), [], []
+    states, inside, outside = mean_states(model, batch), [], []
     for i, j in itertools.combinations(range(len(batch)), 2):
         means = [states[row][batch.content[row]].mean(0) for row in (i, j)]
         inside.append(float((means[0] - means[1]).norm()))

@@ -14,7 +14,7 @@ from exegete.testing.models import random_model
 from judged import OneByOne, attribution_for, model_of
 
 
-def saved(model, folder):
+def save_model(model, folder):
     model.model.save_pretrained(folder)
     model.processing_class.save_pretrained(folder)
     return str(folder)
@@ -27,7 +27,7 @@ def copy(tmp_path_factory):
     with torch.no_grad():
         for weight in other.parameters():
             weight.mul_(1.3)
-    return saved(ExplainedModel(other, families.processor("bert")), tmp_path_factory.mktemp("copy"))
+    return save_model(ExplainedModel(other, families.processor("bert")), tmp_path_factory.mktemp("copy"))
 
 
 @pytest.mark.parametrize("how", ["mask", "remove"])
@@ -35,8 +35,8 @@ def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, 
     model, judge = model_of("bert", dtype=torch.float64), exegete.load(copy, device="cpu")
     batch = model.encode(families.SENTENCES[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
-    whole = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
-    got = whole.evaluate(model, batch, scores)["f_fidelity"]
+    fidelity = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
+    got = fidelity.evaluate(model, batch, scores)["f_fidelity"]
     unit = number_units(batch, "word")
     for row in range(3):
         answer = OneByOne(judge, batch, row, target, how)
@@ -45,8 +45,8 @@ def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, 
         order = sorted(range(count), key=lambda number, own=own: -own[number])
         drops = []
         for size in (-(-count // 4), -(-count // 2)):
-            gone = [p for p in answer.content if int(unit[row, p]) in order[:size]]
-            drops.append(answer(()) - answer(gone))
+            removed = [p for p in answer.content if int(unit[row, p]) in order[:size]]
+            drops.append(answer(()) - answer(removed))
         assert float(got[row]) == pytest.approx(sum(drops) / 2, abs=1e-6)
 
 
@@ -88,4 +88,4 @@ def test_a_copy_is_needed_and_must_answer_the_same_labels(copy):
 class TestContract(MetricContract):
     @pytest.fixture
     def metric(self, tmp_path_factory):
-        return exegete.metric("f_fidelity", copy=saved(random_model(1), tmp_path_factory.mktemp("copy")))
+        return exegete.metric("f_fidelity", copy=save_model(random_model(1), tmp_path_factory.mktemp("copy")))

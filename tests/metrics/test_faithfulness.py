@@ -29,7 +29,7 @@ EPSILON = 1e-4
 
 
 def formula(name, whole, without, alone, nothing):
-    """The metric's value at one budget, as papers write it."""
+    """The metric's value at one budget, by its published formula."""
     empty = 1 - max(0, whole - nothing) - EPSILON
     enough = 1 - max(0, whole - alone)
     return {
@@ -43,7 +43,7 @@ def formula(name, whole, without, alone, nothing):
 
 
 def reference(name, answer, scores, budgets, rounding):
-    """The value at each budget for one example, by asking for one perturbed input after another."""
+    """The value at each budget for one example, with one pass per perturbed input."""
     values = []
     for budget in budgets:
         first = top(scores, answer.content, budget, rounding, len(answer.attended))
@@ -53,7 +53,7 @@ def reference(name, answer, scores, budgets, rounding):
     return values
 
 
-def judged_by(name, how, rounding):
+def make_metric(name, how, rounding):
     budgets = {"budgets": BUDGETS} if hasattr(METRICS[name], "budgets") else {"k": 0.2}
     return metric(name, how=how, rounding=rounding, **budgets)
 
@@ -65,7 +65,7 @@ def test_agrees_with_erasing_one_input_at_a_time(name, family, head, how):
     batch = model.encode(inputs_of(family, head))
     attribution, target = attribution_for(batch), model.predict(batch)
     rounding = {"remove": "floor", "mask": "ceil", "pad": "er"}[how]
-    judge = judged_by(name, how, rounding)
+    judge = make_metric(name, how, rounding)
     got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, how)
@@ -90,8 +90,8 @@ def test_zero_vectors_agree_with_zeroed_embeddings():
     assert float(got) == pytest.approx(float(expected), abs=1e-6)
 
 
-def additive(keep):
-    """p = 0.1 + 0.4, 0.2, 0.1, 0.05 for each of four positions that stays: numbers to check by hand."""
+def additive_probability(keep):
+    """p = 0.1 + 0.4, 0.2, 0.1, 0.05 for each of four positions that stays, to check numbers by hand."""
     return 0.1 + (keep * torch.tensor([0.4, 0.2, 0.1, 0.05])).sum(-1).double()
 
 
@@ -110,7 +110,7 @@ HALF = torch.tensor([[[True, True, False, False]]])
     ],
 )
 def test_by_hand(name, expected):
-    assert float(metric(name).compute_effect(additive, HALF)) == pytest.approx(expected, abs=1e-7)
+    assert float(metric(name).compute_effect(additive_probability, HALF)) == pytest.approx(expected, abs=1e-7)
 
 
 def test_both_divisors_by_hand():
@@ -154,7 +154,7 @@ def test_a_budget_of_no_token_scores_zero(name):
     model = model_of("bert")
     batch = model.encode(["river", "the river"])
     assert batch.content.sum(1).tolist() < [5, 5]
-    judge = judged_by(name, "remove", "floor")
+    judge = make_metric(name, "remove", "floor")
     judge = replace(judge, k=0.19) if hasattr(judge, "k") else replace(judge, budgets=(0.01, 0.19))
     assert judge.evaluate(model, batch, attribution_for(batch))[name].tolist() == [0, 0]
 

@@ -19,8 +19,8 @@ NAMES = [name for name, kind in METRICS.items() if issubclass(kind, Naopc)]
 ROWS = range(4)
 
 
-def table(values):
-    """Δ [B, M] of sets of units, looked up in answers [B, 2^n] numbered by the units that are missing."""
+def make_lookup(values):
+    """A function from sets of units to Δ [B, M], looked up in answers [B, 2^n] numbered by the missing units."""
 
     def drops(taken):
         index = (taken.numpy() * (1 << np.arange(taken.shape[2]))).sum(2).T
@@ -30,47 +30,49 @@ def table(values):
 
 
 @pytest.fixture
-def published(golden_generation):
+def golden_numbers(golden_generation):
     found = dict(np.load(golden_generation / "bert-tiny_naopc_f64.npz"))
     return {name: array if name.endswith(("ids", "_id")) else array.astype(np.float64) for name, array in found.items()}
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("row", ROWS)
-def test_limits_equal_published_ones(published, row):
-    count = int(published["lengths"][row])
-    values = published["values"][row : row + 1, : 1 << count]
-    lower, upper = exact_limits(table(values), [count])[0]
-    np.testing.assert_allclose([lower, upper], [published["lower"][row], published["upper"][row]], atol=1e-15)
-    narrow = beam_limits(table(values), [count], 1)[0]
-    np.testing.assert_allclose(narrow, [published["lower_beam1"][row], published["upper_beam1"][row]], atol=1e-15)
+def test_limits_equal_published_ones(golden_numbers, row):
+    count = int(golden_numbers["lengths"][row])
+    values = golden_numbers["values"][row : row + 1, : 1 << count]
+    lower, upper = exact_limits(make_lookup(values), [count])[0]
+    np.testing.assert_allclose([lower, upper], [golden_numbers["lower"][row], golden_numbers["upper"][row]], atol=1e-15)
+    narrow = beam_limits(make_lookup(values), [count], 1)[0]
+    np.testing.assert_allclose(
+        narrow, [golden_numbers["lower_beam1"][row], golden_numbers["upper_beam1"][row]], atol=1e-15
+    )
     # The reference keeps several orders of one set, we the best alone: with as wide a beam ours reach at least as far.
-    low, high = beam_limits(table(values), [count], 3)[0]
-    assert lower - 1e-15 <= low <= published["lower_beam3"][row] + 1e-15
-    assert upper + 1e-15 >= high >= published["upper_beam3"][row] - 1e-15
+    low, high = beam_limits(make_lookup(values), [count], 3)[0]
+    assert lower - 1e-15 <= low <= golden_numbers["lower_beam3"][row] + 1e-15
+    assert upper + 1e-15 >= high >= golden_numbers["upper_beam3"][row] - 1e-15
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("row", ROWS)
-def test_values_equal_published_ones(published, golden, row):
+def test_values_equal_published_ones(golden_numbers, golden, row):
     path = golden / "bert-tiny"
     bert = hf.AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float64).eval()
-    bert.config.mask_token_id = int(published["mask_id"])
+    bert.config.mask_token_id = int(golden_numbers["mask_id"])
     model = ExplainedModel(bert)
-    count = int(published["lengths"][row])
-    ids = torch.from_numpy(published["ids"])[row : row + 1, : count + 2]
+    count = int(golden_numbers["lengths"][row])
+    ids = torch.from_numpy(golden_numbers["ids"])[row : row + 1, : count + 2]
     content = torch.zeros_like(ids, dtype=torch.bool)
     content[:, 1 : count + 1] = True
     scores = torch.zeros(ids.shape, dtype=torch.float64)
-    scores[0, 1 : count + 1] = torch.from_numpy(published["scores"][row, :count])
+    scores[0, 1 : count + 1] = torch.from_numpy(golden_numbers["scores"][row, :count])
     batch = Batch.from_ids(ids, content=content)
     for name, key in (("naopc_comprehensiveness", "ncomp"), ("naopc_sufficiency", "nsuff")):
         got = float(metric(name).evaluate(model, batch, scores)[name])
-        assert got == pytest.approx(published[key][row], abs=1e-6)
+        assert got == pytest.approx(golden_numbers[key][row], abs=1e-6)
 
 
-def orders(values, count):
-    """AOPC of every order, by asking for one set after another."""
+def aopc_of_orders(values, count):
+    """AOPC of every order of the units, unit by unit."""
     found = []
     for order in permutations(range(count)):
         taken, total = 0, 0.0
@@ -86,18 +88,18 @@ def test_limits_are_those_of_all_orders(count):
     random = np.random.default_rng(count)
     for sign in (1, -1):
         values = sign * np.abs(random.normal(size=1 << count))
-        everything = orders(values, count)
+        everything = aopc_of_orders(values, count)
         assert exact_extremes(values[0] - values) == pytest.approx((min(everything), max(everything)), abs=1e-12)
-        wide = beam_limits(table(values[None]), [count], 1 << count)[0]
+        wide = beam_limits(make_lookup(values[None]), [count], 1 << count)[0]
         assert wide == pytest.approx([min(everything), max(everything)], abs=1e-12)
 
 
 def test_beam_limits_are_inside_the_exact_ones_and_equal_with_a_wide_beam():
     random = np.random.default_rng(0)
     values = random.normal(size=(3, 1 << 7))
-    exact = exact_limits(table(values), [7, 7, 7])
+    exact = exact_limits(make_lookup(values), [7, 7, 7])
     for beam in (1, 2, 200):
-        found = beam_limits(table(values), [7, 7, 7], beam)
+        found = beam_limits(make_lookup(values), [7, 7, 7], beam)
         assert (found[:, 0] >= exact[:, 0] - 1e-12).all()
         assert (found[:, 1] <= exact[:, 1] + 1e-12).all()
     np.testing.assert_allclose(found, exact, atol=1e-12)
@@ -118,7 +120,7 @@ def test_agrees_with_all_orders_asked_one_by_one(family, level, how):
             answer([p for p in answer.content if number >> int(unit[row, p]) & 1]) for number in range(1 << count)
         ]
         own = [float(scores[row][unit[row] == number].sum()) for number in range(count)]
-        everything = orders(np.array(values), count)
+        everything = aopc_of_orders(np.array(values), count)
         for name, sign in (("naopc_comprehensiveness", -1), ("naopc_sufficiency", 1)):
             order = tuple(sorted(range(count), key=lambda number, s=sign: s * own[number]))
             mine = everything[list(permutations(range(count))).index(order)]
@@ -149,11 +151,11 @@ def test_limits_are_computed_once_for_all_methods_and_both_metrics(monkeypatch):
     attribution = torch.cat([attribution_for(batch, seed) for seed in range(3)])
     found, search = [], Naopc._compute_limits
 
-    def counted(self, model, batch, target):
+    def record_call(self, model, batch, target):
         found.append(len(batch))
         return search(self, model, batch, target)
 
-    monkeypatch.setattr(Naopc, "_compute_limits", counted)
+    monkeypatch.setattr(Naopc, "_compute_limits", record_call)
     with model.cache_perturbed():
         values = [metric(name).evaluate(model, every, attribution)[name] for name in NAMES]
         assert found == [2]

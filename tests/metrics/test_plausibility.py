@@ -20,8 +20,8 @@ from judged import model_of
 IDS = ("auc", "auprc", "average_precision", "recall_at_k", "token_f1")
 
 
-def first(scores, k):
-    """The first k of a stable falling order as a 0/1 list."""
+def mark_first(scores, k):
+    """A 0/1 list with 1 for the k largest scores, in a stable order."""
     order = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
     return [int(place in order[:k]) for place in range(len(scores))]
 
@@ -36,8 +36,8 @@ REFERENCES = {
     "auc": roc_auc_score,
     "auprc": area,
     "average_precision": average_precision_score,
-    "recall_at_k": lambda gold, scores: recall_score(gold, first(scores, sum(gold))),
-    "token_f1": lambda gold, scores: f1_score(gold, first(scores, sum(gold))),
+    "recall_at_k": lambda gold, scores: recall_score(gold, mark_first(scores, sum(gold))),
+    "token_f1": lambda gold, scores: f1_score(gold, mark_first(scores, sum(gold))),
 }
 
 
@@ -71,7 +71,7 @@ def test_f1_of_a_fixed_number_or_fraction(length, k, seed):
     rng = np.random.default_rng(seed)
     scores, gold = torch.from_numpy(rng.integers(0, 4, (1, length))), torch.from_numpy(rng.random((1, length)) < 0.4)
     gold[0, 0], gold[0, 1] = True, False
-    chosen = first(scores[0].tolist(), max(1, int(np.ceil(length * k - 1e-9))) if k < 1 else k)
+    chosen = mark_first(scores[0].tolist(), max(1, int(np.ceil(length * k - 1e-9))) if k < 1 else k)
     got = value_of("token_f1", scores, gold, torch.ones_like(gold), k=k)
     assert float(got) == pytest.approx(f1_score(gold[0].int().tolist(), chosen), abs=1e-9)
 
@@ -95,7 +95,7 @@ def test_iou_f1_counts_spans_as_sets(length, k, seed):
     scores, gold = torch.from_numpy(rng.integers(0, 9, (1, length))), torch.from_numpy(rng.random((1, length)) < 0.4)
     gold[0, 0], gold[0, 1] = True, False
     size = int(gold.sum()) if k is None else max(1, int(np.ceil(length * k - 1e-9))) if k < 1 else min(k, length)
-    chosen = spans_of(first(scores[0].tolist(), size))
+    chosen = spans_of(mark_first(scores[0].tolist(), size))
     truths = spans_of(gold[0].tolist())
     hits = sum(max(len(span & truth) / len(span | truth) for truth in truths) >= 0.5 for span in chosen)
     order = ranks(scores.double(), torch.ones_like(gold)).argsort(1)
@@ -117,7 +117,7 @@ def test_by_hand():
 
 
 @pytest.fixture(scope="module")
-def marked():
+def rationale_rows():
     """Rows with rationales of one and two words, of no word, of every word, and a row that was not annotated."""
     rows = [{"text": text, "rationale": None} for text in families.SENTENCES[:5]]
     rows[0]["rationale"] = [[2, 8], [23, 27]]
@@ -130,9 +130,9 @@ def marked():
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
 @pytest.mark.parametrize("absolute", [False, True])
 @pytest.mark.parametrize("name", IDS)
-def test_words_are_the_sums_of_their_pieces(name, absolute, family, marked):
+def test_words_are_the_sums_of_their_pieces(name, absolute, family, rationale_rows):
     model = model_of(family)
-    batch = model.encode(marked)
+    batch = model.encode(rationale_rows)
     assert (batch.word_of[1].unique(return_counts=True)[1][1:] > 1).any()  # premise: some word has several tokens
     attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
     got = metric(name, absolute=absolute).evaluate(model, batch, attribution)[name]
@@ -147,9 +147,9 @@ def test_words_are_the_sums_of_their_pieces(name, absolute, family, marked):
 
 @pytest.mark.parametrize("specials", [False, True])
 @pytest.mark.parametrize("name", IDS)
-def test_tokens_with_and_without_special_ones(name, specials, marked):
+def test_tokens_with_and_without_special_ones(name, specials, rationale_rows):
     model = model_of("bert")
-    batch = model.encode(marked)
+    batch = model.encode(rationale_rows)
     attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
     got = metric(name, level="token", specials=specials, absolute=True).evaluate(model, batch, attribution)[name]
     assert got.isnan().tolist() == [False, False, True, not specials, True]
@@ -160,9 +160,9 @@ def test_tokens_with_and_without_special_ones(name, specials, marked):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_planted_evidence_is_found(name, marked):
+def test_planted_evidence_is_found(name, rationale_rows):
     model = model_of("bert")
-    batch = model.encode(marked)
+    batch = model.encode(rationale_rows)
     perfect = metric(name).evaluate(model, batch, batch.rationale_mask.float())[name]
     assert perfect[:2].tolist() == [1, 1]
     wrong = metric(name).evaluate(model, batch, (batch.content & ~batch.rationale_mask).float())[name]

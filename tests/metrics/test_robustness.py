@@ -223,10 +223,10 @@ def test_consistency_over_swaps_by_hand():
             changed = exegete.attribute(model, [apply_swaps(texts[0], places, {number: word})], "occlusion")[0]
             if changed.prediction.value != clean.prediction.value:
                 continue
-            gone = len(texts[0][swap.start : swap.end].split())
-            came, first = len(word.split()), len(texts[0][: swap.start].split())
-            before = np.delete(clean.scores[0], range(first, first + gone))
-            after = np.delete(changed.scores[0], range(first, first + came))
+            removed = len(texts[0][swap.start : swap.end].split())
+            added, first = len(word.split()), len(texts[0][: swap.start].split())
+            before = np.delete(clean.scores[0], range(first, first + removed))
+            after = np.delete(changed.scores[0], range(first, first + added))
             values.append(jaccard(before, after))
     assert len(places) == 3
     drawn = sorted(input_consistency(model, texts[:1], "occlusion", versions=len(values) + 100))

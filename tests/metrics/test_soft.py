@@ -16,7 +16,7 @@ from judged import attribution_for, inputs_of, model_of
 NAMES = ("soft_sufficiency", "soft_comprehensiveness")
 
 
-def answering_tokens(folder):
+def load_token_classifier(folder):
     """A decoder whose classes are its next tokens."""
     decoder = hf.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float64)
     config = hf.GPT2Config.from_pretrained(folder, num_labels=decoder.config.vocab_size, pad_token_id=0)
@@ -31,7 +31,7 @@ def answering_tokens(folder):
 @torch.no_grad()
 def test_values_with_the_published_draws_equal_published_ones(golden_generation, monkeypatch):
     published = np.load(golden_generation / "gpt2-tiny_soft_f64.npz")
-    model = answering_tokens(golden_generation / "gpt2-tiny")
+    model = load_token_classifier(golden_generation / "gpt2-tiny")
     for row, length in enumerate(published["lengths"]):
         batch = Batch.from_ids(torch.from_numpy(published["ids"][row : row + 1, :length]))
         scores = torch.from_numpy(published["scores"][row : row + 1, :length])
@@ -78,16 +78,16 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
             with torch.no_grad():
                 return model.task.probabilities(model(one, embeddings=changed).logits)[0]
 
-        def apart(p, q, own=int(target[row])):
+        def measure_distance(p, q, own=int(target[row])):
             half = float(((p.sqrt() - q.sqrt()) ** 2).sum() / 2)
             return {"hellinger": half**0.5, "reagent": 2**0.5 * half, "probability": max(0, float(p[own] - q[own]))}[
                 distance
             ]
 
         whole, nothing = answer(1.0), answer(0.0)
-        farthest = apart(whole, nothing)
+        farthest = measure_distance(whole, nothing)
         enough, missing = (
-            np.mean([apart(whole, answer((uniform < chance[:, None]).double())) for uniform in drawn])
+            np.mean([measure_distance(whole, answer((uniform < chance[:, None]).double())) for uniform in drawn])
             for chance in (stay, 1 - stay)
         )
         if farthest < 1e-6:

@@ -29,8 +29,8 @@ NAMES = [name for name, kind in METRICS.items() if issubclass(kind, UnitMetric |
 CASES = [("bert", "word", "mask"), ("bert", "token", "remove"), ("gpt2", "word", "remove"), ("vit", "token", "mask")]
 
 
-def one_by_one(family, level, how, head="SequenceClassification"):
-    """A model, a batch, scores, and for each example its units (lists of positions) by falling score and p."""
+def order_units(family, level, how, head="SequenceClassification"):
+    """A model, a batch, scores, and for each example its units (lists of positions) by falling score and `OneByOne`."""
     model = model_of(family, dtype=torch.float64) if family == "vit" else model_of(family, head, dtype=torch.float64)
     batch = model.encode(inputs_of(family, head)[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
@@ -43,13 +43,13 @@ def one_by_one(family, level, how, head="SequenceClassification"):
     return model, batch, scores, rows
 
 
-def erased(groups):
+def join_groups(groups):
     return [position for group in groups for position in group]
 
 
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
 def test_areas_equal_brute_force_curves(family, level, how):
-    model, batch, scores, rows = one_by_one(family, level, how)
+    model, batch, scores, rows = order_units(family, level, how)
     for steps in (50, 3):
         found = {
             name: metric(name, level=level, how=how, steps=steps).evaluate(model, batch, scores)[name]
@@ -60,23 +60,23 @@ def test_areas_equal_brute_force_curves(family, level, how):
             sizes = [int(i * count / min(steps, count) + 0.5) for i in range(min(steps, count) + 1)]
             for name, value in found.items():
                 gone = (order[size:] if name == "insertion_auc" else order[:size] for size in sizes)
-                points = [answer(erased(groups)) for groups in gone]
+                points = [answer(join_groups(groups)) for groups in gone]
                 area = np.trapezoid(points, np.array(sizes) / count)
                 assert float(value[row]) == pytest.approx(area, abs=1e-6)
 
 
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
 def test_decision_flip_equals_brute_force(family, level, how):
-    model, batch, scores, rows = one_by_one(family, level, how)
+    model, batch, scores, rows = order_units(family, level, how)
     found = metric("decision_flip", level=level, how=how).evaluate(model, batch, scores)["decision_flip"]
     for row, (order, answer) in enumerate(rows):
-        decisions = [_decision(answer, erased(order[:size])) for size in range(len(order) + 1)]
+        decisions = [_decision(answer, join_groups(order[:size])) for size in range(len(order) + 1)]
         first = next((size for size, other in enumerate(decisions) if other != decisions[0]), len(order))
         assert float(found[row]) == pytest.approx(first / len(order))
 
 
 def _decision(answer, positions):
-    """The class that is most likely, asked for class by class."""
+    """The most likely class, from one question per class."""
     own, answers = answer.target, []
     for number in range(len(answer.model.labels)):
         answer.target = number
@@ -187,8 +187,8 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
         assert float(got) == pytest.approx(float(drop), rel=1e-5)
 
 
-def tied(values):
-    """How many steps of more than a millionth of the largest value lie below each, one value after another."""
+def rank_with_ties(values):
+    """Ranks of the values, with ties within a millionth of the largest value."""
     least, going_up = 1e-6 * max(map(abs, values)), sorted(values)
     steps = [high for low, high in pairwise(going_up) if high - low > least]
     return [sum(value >= step for step in steps) for value in values]
@@ -196,7 +196,7 @@ def tied(values):
 
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
 def test_lds_and_topk_drop_equal_brute_force(family, level, how):
-    model, batch, scores, rows = one_by_one(family, level, how)
+    model, batch, scores, rows = order_units(family, level, how)
     unit = number_units(batch, level)
     found = metric("lds", level=level, how=how, n_masks=12).evaluate(model, batch, scores)["lds"]
     judges = {k: metric("topk_drop", level=level, how=how, k=k) for k in (1, 3, 999)}
@@ -205,16 +205,18 @@ def test_lds_and_topk_drop_equal_brute_force(family, level, how):
         masks = ablation_masks(12, len(order), seed=1000)
         inside = [(p, int(unit[row, p])) for p in answer.content if unit[row, p] >= 0]  # a blank alone is in no word
         gone = [[p for p, number in inside if not mask[number]] for mask in masks]
-        said = [sum(float(scores[row, p]) for p, number in inside if mask[number]) for mask in masks]
-        expected = spearmanr(tied(said), tied([np.log(answer(each)) for each in gone])).statistic
+        predicted = [sum(float(scores[row, p]) for p, number in inside if mask[number]) for mask in masks]
+        expected = spearmanr(
+            rank_with_ties(predicted), rank_with_ties([np.log(answer(each)) for each in gone])
+        ).statistic
         assert float(found[row]) == pytest.approx(expected, abs=1e-5)
         for k, values in drops.items():
-            fall = np.log(answer(())) - np.log(answer(erased(order[:k])))
+            fall = np.log(answer(())) - np.log(answer(join_groups(order[:k])))
             assert float(values[row]) == pytest.approx(fall, abs=1e-5)
 
 
 @functools.cache
-def asked(kind):
+def make_case(kind):
     """A model that does not classify, and a batch for it."""
     if kind == "generation":
         decoder = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"])).eval()
@@ -230,7 +232,7 @@ def asked(kind):
 @pytest.mark.parametrize("kind", ["span", "regression", "generation"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "f_fidelity"])
 def test_every_other_task_is_judged_or_refused(name, kind):
-    model, batch = asked(kind)
+    model, batch = make_case(kind)
     judge = metric(name, beam=2) if "naopc" in name else metric(name)
     if judge.supports(model):
         assert judge.evaluate(model, batch, attribution_for(batch))[name].isfinite().all()
