@@ -20,7 +20,7 @@ from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.spec.study_file import load_study
 from exegete.web.human_study.storage import Storage
-from forks import command, finished, forge
+from forks import command, forge, run_to_end
 from sites import admin, annotator, csrf, letters, project, site
 
 USUAL = ["explain", "page", "compare", "study table", "study page", "study import", "study export"]
@@ -156,7 +156,7 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
     with disk(tmp_path / "disk") as place, noted("full disk", name) as seen, forge() as found:
         prepare(name, runs, whole)
         prepare(name, runs, place.folder)
-        code, output = finished(found, written(name, model, runs, whole), said, partial(standing, whole))
+        code, output = run_to_end(found, written(name, model, runs, whole), said, partial(standing, whole))
         assert code == 0, output
         expected = stored.of(whole)
         size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
@@ -164,7 +164,7 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
         for number in range(count):
             place.room(number * size // count // PAGE * PAGE)
             limited = partial(standing, place.folder, place.limited)
-            code, output = finished(found, written(name, model, runs, place.folder), said, limited)
+            code, output = run_to_end(found, written(name, model, runs, place.folder), said, limited)
             seen["cases"] += 1
             seen["refused"] += code != 0
             if code:
@@ -172,7 +172,9 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
             left = [path for path in place.folder.rglob(".*") if path.is_file() and path.name != ".lock"]
             assert not [path for path in left if path.name.count(".") > 3], left
         place.room(None)
-        code, output = finished(found, written(name, model, runs, place.folder), said, partial(standing, place.folder))
+        code, output = run_to_end(
+            found, written(name, model, runs, place.folder), said, partial(standing, place.folder)
+        )
         assert code == 0, output
         assert stored.difference(place.folder, expected) == {}
         assert seen["refused"] > 0
@@ -187,7 +189,7 @@ def test_a_folder_that_may_only_be_read_is_told_in_one_line(name, model, runs, t
             return
         before = stored.of(place.folder)
         inside = partial(standing, place.folder)
-        require_one_line(*finished(found, written(name, model, runs, place.folder), tmp_path / "said", inside))
+        require_one_line(*run_to_end(found, written(name, model, runs, place.folder), tmp_path / "said", inside))
         assert stored.difference(place.folder, before) == {}
         seen["cases"] += 1
 

@@ -17,7 +17,7 @@ from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import remove_leftovers, run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
-from forks import command, finished, forge, seconds_of
+from forks import command, forge, run_to_end, seconds_of
 
 KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)
 """Of the parent, where there are more processes; with those of a study's workers and of servers 200."""
@@ -52,7 +52,7 @@ def killed(again, found, begin, kills, whole, same, chance):
 def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
     said, whole, run = tmp_path / "said", tmp_path / "whole" / "run", tmp_path / "killed" / "run"
     with noted("SIGKILL", name) as seen, forge() as found:
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
+        took, (code, output) = seconds_of(lambda: run_to_end(found, words(name, model, whole), said))
         assert code == 0, output
         expected = stored.of(whole.parent)
 

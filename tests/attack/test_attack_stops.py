@@ -12,7 +12,7 @@ import pytest
 import stored
 from attacked import LONG, noted, times
 from commands import SEARCH, saved, words
-from forks import command, finished, forge, seconds_of
+from forks import command, forge, run_to_end, seconds_of
 from test_attack_kills import all_cells
 
 USUAL = ["baseline", "compare", "smat", "ivra", "aml", "at2", "corpus", "study", SEARCH] if LONG else ["baseline"]
@@ -30,7 +30,7 @@ def test_a_stopped_command_says_so_and_ends_as_an_undisturbed_one(name, model, t
     said, chance, group = tmp_path / "said", random.Random(name), name == "study"
     with noted("SIGTERM, Ctrl-C", name) as seen, forge() as found:
         whole, run = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
+        took, (code, output) = seconds_of(lambda: run_to_end(found, words(name, model, whole), said))
         assert code == 0, output
         expected = stored.of(whole.parent)
         for signals in list(STOPS.values()) * times(2):
@@ -43,7 +43,7 @@ def test_a_stopped_command_says_so_and_ends_as_an_undisturbed_one(name, model, t
             assert "Traceback" not in output
             seen["cases"] += 1
             seen["stopped"] += code != 0
-        assert finished(found, words(name, model, run), said)[0] == 0
+        assert run_to_end(found, words(name, model, run), said)[0] == 0
         assert stored.difference(run.parent, expected) == {}
 
 
@@ -63,14 +63,14 @@ def test_a_clock_that_was_set_back_changes_nothing(name, model, tmp_path):
     said, chance = tmp_path / "said", random.Random(name)
     with noted("clock set back by 40 days", name) as seen, forge() as found:
         whole, run = tmp_path / "whole" / "run", tmp_path / "later" / "run"
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
+        took, (code, output) = seconds_of(lambda: run_to_end(found, words(name, model, whole), said))
         assert code == 0, output
         for _ in range(times(3)):
             found.start(command, words(name, model, run), said)
             if found.running(chance.uniform(0.3, 1) * took):
                 found.kill()
             found.wait()
-            assert finished(found, words(name, model, run), said, set_back)[0] == 0
+            assert run_to_end(found, words(name, model, run), said, set_back)[0] == 0
             assert stored.difference(run.parent, stored.of(whole.parent)) == {}
             seen["cases"] += 1
 
