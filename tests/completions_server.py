@@ -15,8 +15,8 @@ import torch
 class Served:
     """An HTTP server of a model by OpenAI's protocol for completions.
 
-    `forms`: the ways in which it returns log-probabilities of prompts. `faults`: what happens to requests, in their
-    order; later ones are answered. It counts requests, the answers to each prompt, and requests at a time.
+    `forms`: the ways in which it returns log-probabilities of prompts. `faults`: the faults of the first requests, in
+    their order; later requests are answered. It counts requests, answers to each prompt, and requests at a time.
     """
 
     def __init__(self, model, forms=("max_tokens 0",), faults=(), delay=0.0, spell=None):

@@ -81,13 +81,13 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def programs() -> dict[str, str | None]:
-    """Where the programs are that some tests need, by their mark."""
+    """The paths of the programs that some tests need, by the mark of these tests."""
     return {mark: program for mark, (program, _) in PROGRAMS.items()}
 
 
 @pytest.fixture(scope="session")
 def browser(programs):
-    """Chromium, without a window: one a process, since its driver has the process's only event loop."""
+    """Chromium without a window: one per process, since its driver has the process's only event loop."""
     from browsing import chromium
 
     with chromium(programs["browser"]) as found:

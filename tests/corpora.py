@@ -24,7 +24,7 @@ def cells(path, rows, **options):
     return path
 
 
-def packed(path, **members):
+def write_tar(path, **members):
     with tarfile.open(path, "w:gz") as tar:
         for name, text in members.items():
             member = tarfile.TarInfo(name)
@@ -170,7 +170,7 @@ def mlqe(folder):
     for part in PARTS:
         head = "index\toriginal\ttranslation\tscores\tmean\tz_scores\tz_mean\tmodel_scores"
         row = "0\ta lid\tein Deckel\t[1]\t1\t[1]\t-0.5\t0"
-        packed(folder / f"en-de-{part}.tar.gz", **{f"{part}.df.short.tsv": f"{head}\n{row}\n"})
+        write_tar(folder / f"en-de-{part}.tar.gz", **{f"{part}.df.short.tsv": f"{head}\n{row}\n"})
     return folder
 
 

@@ -18,7 +18,7 @@ LENGTHS = (9, 6, 2)
 
 
 def model(family: str, head: str = "SequenceClassification", seed: int = 0, **changes) -> ExplainedModel:
-    """Every weight, bias and norm weight is random."""
+    """A model of the family in which every weight, bias and norm weight is random."""
     if family == "big_bird":
         changes |= {"attention_type": "original_full"}
     made = families.tiny(family, head, seed=seed, dtype=torch.float64, **changes)
@@ -28,7 +28,7 @@ def model(family: str, head: str = "SequenceClassification", seed: int = 0, **ch
 
 @functools.cache
 def shared_model(family: str) -> ExplainedModel:
-    """One for all tests that only read it."""
+    """One such model for all tests that do not change it."""
     return model(family)
 
 

@@ -1,6 +1,6 @@
 """Small transformers and explanations of them written out from their equations: float64, one text, loops over parts.
 
-Nothing of `exegete` is used: weights are read by name, masks, rotations and grouped heads are made here.
+No code of `exegete` is used: weights are read by name; masks, rotations and grouped heads are made here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACTIVATIONS = {
 
 @dataclass
 class Layer:
-    """A layer: input x [L, d], A [H, L, L], heads' vectors W_O v [H, L, d], x + Σ A W_O v (+ b_O) [L, d]."""
+    """Parts of a layer: input x [L, d], A [H, L, L], heads' vectors W_O v [H, L, d], x + Σ A W_O v (+ b_O) [L, d]."""
 
     x: Tensor
     attention: Tensor
@@ -39,29 +39,29 @@ class Run:
     layers: list[Layer]
 
 
-def scaled(x: Tensor, factor: float) -> Tensor:
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """x, with `factor` times its derivative."""
     return x.detach() + factor * (x - x.detach())
 
 
 def norm(x: Tensor, numbers: dict[str, Tensor], name: str, eps: float, rule: Rule, *, centred: bool) -> Tensor:
-    """LayerNorm or RMSNorm; by every rule but `plain` with its scale held."""
+    """LayerNorm or RMSNorm; its scale is a constant by every rule but `plain`."""
     x = x - x.mean(-1, keepdim=True) if centred else x
     scale = 1 / (x.square().mean(-1, keepdim=True) + eps).sqrt()
     scale = scale if rule == "plain" else scale.detach()
     return x * scale * numbers[f"{name}.weight"] + numbers.get(f"{name}.bias", 0)
 
 
-def activated(x: Tensor, name: str, rule: Rule) -> Tensor:
-    """f(x); by relevance rules x times the held slope f(x)/x."""
+def activate(x: Tensor, name: str, rule: Rule) -> Tensor:
+    """f(x); by relevance rules x times the slope f(x)/x as a constant."""
     answer = torch.tanh(x) if name == "tanh" else ACTIVATIONS[name](x)
     return x * (answer / x).detach() if rule in ("attn_lrp", "cp_lrp") else answer
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
     """A [H, L, L] and A v of heads [H, L, d_h]."""
     if rule in ("attn_lrp", "gim"):
-        q, k, v = scaled(q, 0.25), scaled(k, 0.25), scaled(v, 0.5)
+        q, k, v = scale_gradient(q, 0.25), scale_gradient(k, 0.25), scale_gradient(v, 0.5)
     if rule == "cp_lrp":
         q, k = q.detach(), k.detach()
     logits = q @ k.mT / math.sqrt(q.shape[-1])
@@ -78,8 +78,8 @@ def heads(x: Tensor, count: int, repeated: int = 1) -> Tensor:
     return x.unflatten(-1, (count, -1)).transpose(0, 1).repeat_interleave(repeated, 0)
 
 
-def rotated(x: Tensor, theta: float) -> Tensor:
-    """Rotary positions on [H, L, d_h]; angles in float32, as the library has them."""
+def rotate(x: Tensor, theta: float) -> Tensor:
+    """Rotary positions on [H, L, d_h]; angles in float32, as in transformers."""
     size = x.shape[-1]
     slow = 1 / theta ** (torch.arange(0, size, 2).float() / size)
     angles = torch.arange(x.shape[1]).float()[:, None] * slow
@@ -89,7 +89,7 @@ def rotated(x: Tensor, theta: float) -> Tensor:
 
 
 class Written:
-    """A model of the library read out: `run(ids, rule)`."""
+    """A model of transformers, computed from its equations by `run(ids, rule)`."""
 
     def __init__(self, model: Any) -> None:
         self.config = model.config
@@ -98,7 +98,7 @@ class Written:
         self.kind = model.config.model_type
 
     def run(self, ids: Tensor, rule: Rule = "plain") -> Run:
-        """The pass at a text's ids [L]."""
+        """The forward pass of a text's ids [L]."""
         embeddings = self.table[ids].clone().requires_grad_()
         written = {"gpt2": self.gpt2, "bert": self.bert, "roberta": self.bert}.get(self.kind, self.llama)
         return written(embeddings, rule)
@@ -108,7 +108,7 @@ class Written:
         return x @ self.numbers[f"{name}.weight"].T + self.numbers.get(f"{name}.bias", 0)
 
     def window(self, number: int, length: int) -> Tensor:
-        """[L, L] Which position sees which in a decoder's layer."""
+        """[L, L] The positions that each position attends to in a decoder's layer."""
         distance = torch.arange(length)[:, None] - torch.arange(length)
         kinds = getattr(self.config, "layer_types", None)
         size = getattr(self.config, "sliding_window", None)
@@ -124,20 +124,20 @@ class Written:
             seen = norm(x, self.numbers, f"{base}.input_layernorm", c.rms_norm_eps, rule, centred=False)
             q, k, v = (self.linear(seen, f"{base}.self_attn.{part}_proj") for part in "qkv")
             theta = c.rope_parameters["rope_theta"]
-            q = rotated(heads(q, c.num_attention_heads), theta)
-            k = rotated(heads(k, c.num_key_value_heads, groups), theta)
+            q = rotate(heads(q, c.num_attention_heads), theta)
+            k = rotate(heads(k, c.num_key_value_heads, groups), theta)
             v = heads(v, c.num_key_value_heads, groups)
-            weights, mixed = attended(q, k, v, self.window(number, len(x)), rule)
+            weights, mixed = attend(q, k, v, self.window(number, len(x)), rule)
             middle = x + self.linear(mixed.transpose(0, 1).flatten(1), f"{base}.self_attn.o_proj")
             found.append(self.layer(x, weights, v, f"{base}.self_attn.o_proj", middle))
             seen = norm(middle, self.numbers, f"{base}.post_attention_layernorm", c.rms_norm_eps, rule, centred=False)
             gate, up = (self.linear(seen, f"{base}.mlp.{part}_proj") for part in ("gate", "up"))
-            x = middle + self.linear(gated(gate, up, c.hidden_act, rule), f"{base}.mlp.down_proj")
+            x = middle + self.linear(apply_gate(gate, up, c.hidden_act, rule), f"{base}.mlp.down_proj")
         last = norm(x, self.numbers, "model.norm", c.rms_norm_eps, rule, centred=False)
         return Run(start, self.linear(last, "lm_head"), found)
 
     def layer(self, x: Tensor, weights: Tensor, v: Tensor, output: str, middle: Tensor) -> Layer:
-        """What explanations take of it; `output`: the projection behind the heads."""
+        """The parts of a layer that explanations use; `output`: the projection behind the heads."""
         columns = self.numbers[f"{output}.weight"].T.unflatten(0, (len(v), -1))
         return Layer(x, weights, torch.stack([v[h] @ columns[h] for h in range(len(v))]), middle)
 
@@ -153,11 +153,11 @@ class Written:
             base = f"transformer.h.{number}"
             seen = norm(x, numbers, f"{base}.ln_1", c.layer_norm_epsilon, rule, centred=True)
             q, k, v = (heads(part, c.n_head) for part in self.linear(seen, f"{base}.attn.c_attn").chunk(3, -1))
-            weights, mixed = attended(q, k, v, self.window(number, len(x)), rule)
+            weights, mixed = attend(q, k, v, self.window(number, len(x)), rule)
             middle = x + self.linear(mixed.transpose(0, 1).flatten(1), f"{base}.attn.c_proj")
             found.append(self.layer(x, weights, v, f"{base}.attn.c_proj", middle))
             seen = norm(middle, numbers, f"{base}.ln_2", c.layer_norm_epsilon, rule, centred=True)
-            wide = activated(self.linear(seen, f"{base}.mlp.c_fc"), c.activation_function, rule)
+            wide = activate(self.linear(seen, f"{base}.mlp.c_fc"), c.activation_function, rule)
             x = middle + self.linear(wide, f"{base}.mlp.c_proj")
         last = norm(x, numbers, "transformer.ln_f", c.layer_norm_epsilon, rule, centred=True)
         self.numbers = kept
@@ -177,28 +177,28 @@ class Written:
                 heads(self.linear(x, f"{part}.attention.self.{name}"), c.num_attention_heads)
                 for name in ("query", "key", "value")
             )
-            weights, mixed = attended(q, k, v, everywhere, rule)
+            weights, mixed = attend(q, k, v, everywhere, rule)
             output = f"{part}.attention.output"
             middle = x + self.linear(mixed.transpose(0, 1).flatten(1), f"{output}.dense")
             found.append(self.layer(x, weights, v, f"{output}.dense", middle))
             seen = norm(middle, self.numbers, f"{output}.LayerNorm", c.layer_norm_eps, rule, centred=True)
-            wide = activated(self.linear(seen, f"{part}.intermediate.dense"), c.hidden_act, rule)
+            wide = activate(self.linear(seen, f"{part}.intermediate.dense"), c.hidden_act, rule)
             x = seen + self.linear(wide, f"{part}.output.dense")
             x = norm(x, self.numbers, f"{part}.output.LayerNorm", c.layer_norm_eps, rule, centred=True)
         dense, out = (
             ("bert.pooler.dense", "classifier") if base == "bert" else ("classifier.dense", "classifier.out_proj")
         )
-        return Run(embeddings, self.linear(activated(self.linear(x[0], dense), "tanh", rule), out), found)
+        return Run(embeddings, self.linear(activate(self.linear(x[0], dense), "tanh", rule), out), found)
 
 
-def gated(gate: Tensor, up: Tensor, activation: str, rule: Rule) -> Tensor:
+def apply_gate(gate: Tensor, up: Tensor, activation: str, rule: Rule) -> Tensor:
     """f(gate) ⊙ up."""
     if rule == "cp_lrp":
         return ACTIVATIONS[activation](gate).detach() * up
     if rule == "gim":
-        gate, up = scaled(gate, 0.5), scaled(up, 0.5)
-    product = activated(gate, activation, rule) * up
-    return scaled(product, 0.5) if rule == "attn_lrp" else product
+        gate, up = scale_gradient(gate, 0.5), scale_gradient(up, 0.5)
+    product = activate(gate, activation, rule) * up
+    return scale_gradient(product, 0.5) if rule == "attn_lrp" else product
 
 
 def times_gradient(run: Run, score: Tensor, base: Tensor | float = 0.0) -> Tensor:

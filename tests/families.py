@@ -1,4 +1,4 @@
-"""Tiny random models of every family that has a record, with tokenizers, for tests."""
+"""Tiny random models of every family that has a record, and tokenizers for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def tiny(
 
 @functools.cache
 def tokenizer(kind: str = "bert") -> hf.PreTrainedTokenizerFast:
-    """A trained tokenizer: `bert` (WordPiece, [CLS] a [SEP] b [SEP]), `roberta` (byte-level, <s> a </s></s> b </s>) or `gpt2`."""
+    """A trained tokenizer.
+
+    Kinds: `bert` (WordPiece, [CLS] a [SEP] b [SEP]), `roberta` (byte-level, <s> a </s></s> b </s>) and `gpt2`.
+    """
     if kind == "bert":
         raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         raw.normalizer, raw.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()

@@ -1,4 +1,4 @@
-"""Processes that begin with all that this one has imported, and can be killed at any moment."""
+"""Forks of this process, which need not import anything again, and can be killed at any moment."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from exegete.cli import main
 
 
 def _forge(orders, others_end):
-    """For each order a fork that does it; tells its id, then how it ended. This process has one thread."""
+    """Runs each order in a fork; sends its process id, then its exit status. This process has one thread."""
     others_end.close()
     with suppress(EOFError):
         while True:
             order = orders.recv()
             child = os.fork()
             if not child:
-                _own_bars(tqdm, threading.RLock())
+                _give_bars_own_lock(tqdm, threading.RLock())
                 os.setsid()
-                os._exit(_done(*order))
+                os._exit(_run_order(*order))
             orders.send(child)
             orders.send(os.waitpid(child, 0)[1])
 
 
-def _own_bars(kind, lock):
-    """A lock of its own for all kinds of bars, as of any process: one that forks share stays with a killed one."""
+def _give_bars_own_lock(kind, lock):
+    """Gives all kinds of progress bars a new lock: a fork that is killed would keep a shared one."""
     kind.set_lock(lock)
     for each in kind.__subclasses__():
-        _own_bars(each, lock)
+        _give_bars_own_lock(each, lock)
 
 
-def _done(function, *arguments):
+def _run_order(function, *arguments):
     try:
         return function(*arguments) or 0
     except BaseException:
@@ -60,26 +60,26 @@ class Forge:
         self.pid, self._ended = None, True
 
     def start(self, function, *arguments):
-        """Begins function(*arguments) in a new process, the first of a group."""
+        """Starts function(*arguments) in a new process, which leads a new process group."""
         self._orders.send((function, *arguments))
         self.pid, self._ended = self._orders.recv(), False
 
     def running(self, seconds=0.0):
-        """Whether it still works after at most this many seconds."""
+        """Whether the process still runs after at most this many seconds."""
         return not self._ended and not self._orders.poll(seconds)
 
     def wait(self):
-        """Its exit code once it has ended; negative: the signal it died of."""
+        """Waits for the process, and returns its exit code; a negative one is the signal that killed it."""
         self._ended = True
         return os.waitstatus_to_exitcode(self._orders.recv())
 
     def kill(self, number=signal.SIGKILL, group=False):
-        """Sends a signal to it, or to it and all that it started."""
+        """Sends a signal to the process, or to its whole group."""
         with suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.pid, number)
 
     def end(self):
-        """Kills what is left."""
+        """Kills the processes that are left."""
         if not self._ended:
             self.kill(group=True)
             self.wait()
@@ -89,17 +89,17 @@ class Forge:
 
 @contextmanager
 def forge():
-    """A forge that is ended after the block."""
-    found = Forge()
+    """Gives a forge, which is ended after the block."""
+    new = Forge()
     try:
-        yield found
+        yield new
     finally:
-        found.end()
+        new.end()
 
 
-def command(argv, said, before=None):
-    """`exegete argv` as a process of its own has it; all that it prints goes into a file."""
-    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def command(argv, output, before=None):
+    """Runs `exegete argv` as in a new process; writes all that it prints into a file."""
+    out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):
         os.dup2(out, number)
     sys.stdin = open(os.devnull)  # noqa: SIM115
@@ -112,14 +112,14 @@ def command(argv, said, before=None):
     return main([str(word) for word in argv])
 
 
-def finished(found, argv, said, before=None):
-    """Runs a command to its end: exit code, and what it printed."""
-    found.start(command, argv, said, before)
-    return found.wait(), said.read_text(errors="replace")
+def run_to_end(process_forge, argv, output, before=None):
+    """Runs a command to its end; returns its exit code and its output."""
+    process_forge.start(command, argv, output, before)
+    return process_forge.wait(), output.read_text(errors="replace")
 
 
 def seconds_of(function):
-    """How long a call took, and what it gave."""
+    """The seconds that a call took, and its result."""
     began = time.monotonic()
     result = function()
     return time.monotonic() - began, result

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("slow", "browser", "postgres", "attack", "cluster", "crowd", "gpu")
 
 
-def changed_files(revision: str) -> list[str]:
+def list_changed_files(revision: str) -> list[str]:
     """Return the files that differ from the revision, new ones included."""
     commands = (["git", "diff", "--name-only", revision], ["git", "ls-files", "--others", "--exclude-standard"])
     files: list[str] = []
@@ -33,7 +33,7 @@ def find_test_paths(files: list[str]) -> list[str]:
 
 def main(revision: str = "HEAD") -> int:
     """Run the tests, say what was left out, and return pytest's exit code."""
-    paths = find_test_paths(changed_files(revision))
+    paths = find_test_paths(list_changed_files(revision))
     if not paths:
         print(f"no package and no test changed since {revision}")
         return 0

@@ -63,7 +63,7 @@ def run(file: Path, folder: Path, without: str | None = None) -> None:
 
 
 def run_command(words: list[str], place: str) -> None:
-    """One command; raises AssertionError if it fails or is not known here."""
+    """Runs one command; raises AssertionError if it fails or is not known here."""
     from exegete.cli import main
 
     program, *rest = words
@@ -84,7 +84,7 @@ def run_command(words: list[str], place: str) -> None:
 
 
 def small_chat_model(folder: Path) -> None:
-    """What the README calls `my-chat-model`: a tiny one that chats."""
+    """Saves a tiny model that chats, which the README calls `my-chat-model`."""
     import chats
 
     model = chats.chatting()

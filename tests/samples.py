@@ -19,7 +19,7 @@ def _lines(rows):
     return "\n".join(json.dumps(row) for row in rows).encode()
 
 
-def _packed(members):
+def _pack_tar(members):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in members.items():
@@ -66,8 +66,8 @@ def mlqe(texts):
         "a.source_tags": "\n".join(" ".join("OK" for _ in text.split()) for text in texts),
         "a.tags": "\n".join("OK BAD OK OK OK" for _ in texts),
     }  # fmt: skip
-    files = {f"en-de-{part}.tar.gz": _packed({f"{part}.tsv": table}) for part in PARTS}
-    return files | {"en-de-postediting-train.tar.gz": _packed(edits)}
+    files = {f"en-de-{part}.tar.gz": _pack_tar({f"{part}.tsv": table}) for part in PARTS}
+    return files | {"en-de-postediting-train.tar.gz": _pack_tar(edits)}
 
 
 def table(texts):
@@ -125,13 +125,13 @@ SAMPLES = {
     "sst": sst, "eraser": eraser, "snli": snli, "squad": squad, "mlqe": mlqe, "csv": table, "jsonl": jsonl,
     "exchanges": exchanges, "parquet": parquet, "labelled": labelled, "label_studio": label_studio, "argilla": argilla,
 }  # fmt: skip
-"""By name the files of a dataset: name in its folder, or `data` where it is one file, and content."""
+"""Functions that make the files of a dataset: content by name in its folder, or by `data` if it is one file."""
 READER = {"exchanges": "jsonl"}
-"""Where a sample is not named as its reader."""
+"""Readers of the samples that do not have the name of their reader."""
 
 
-def written(folder, files):
-    """Writes a dataset; its path, which is the folder or its only file."""
+def write_dataset(folder, files):
+    """Writes a dataset, and returns its path: the folder or its only file."""
     folder = Path(folder)
     for name, content in files.items():
         path = folder / name

@@ -34,8 +34,8 @@ FEW = {
 }
 
 
-def made(method):
-    """The explainer at a size that tests can afford."""
+def make_explainer(method):
+    """The explainer with settings that are small enough for tests."""
     return explainer(method, **FEW.get(method, {}))
 
 
@@ -48,12 +48,12 @@ def small(family, head="SequenceClassification", dtype=torch.float64, **changes)
 
 @functools.cache
 def shared(family, head="SequenceClassification", dtype=torch.float64):
-    """The same for tests that only read it."""
+    """One such model for all tests that do not change it."""
     return small(family, head, dtype)
 
 
 def alone(model, batch, row):
-    """Example `row` of a batch without any padding, as a batch of one, and the columns it had."""
+    """Example `row` as a batch of one without padding, and its columns in the given batch."""
     return batch.select([row]).trim_padding()
 
 

@@ -43,7 +43,7 @@ def read_claims(page):
 
 
 def read_cost(page):
-    """Return what a page says that its runs took."""
+    """Return the time of its runs that a page states."""
     text = (DOCS / "results" / f"{page}.md").read_text(encoding="utf-8")
     return re.search(r"\| finished \| .*; (.*) \|", text)[1]
 

@@ -1,4 +1,4 @@
-"""The list of what must hold names tests that exist."""
+"""The list of invariants names tests that exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A CUDA device gives what the CPU gives, in every method and in training."""
+"""A CUDA device gives the results of the CPU, in every method and in training."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import exegete
 from exegete.models.state import avoid_cudnn_attention
 from exegete.recipes import RECIPES
-from small import NATIVE, made, small, uneven
+from small import NATIVE, make_explainer, small, uneven
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,12 +22,12 @@ def test_scores_are_those_of_the_cpu(family, method):
     here, there = small(family), small(family).to("cuda")
     batch = here.encode(uneven(family, 3))
     try:
-        expected = made(method).attribute(here, batch).detach()
+        expected = make_explainer(method).attribute(here, batch).detach()
     except exegete.ExegeteError as error:
         with pytest.raises(exegete.ExegeteError, match=str(error)[:30].replace("(", ".").replace("[", ".")):
-            made(method).attribute(there, batch.to("cuda"))
+            make_explainer(method).attribute(there, batch.to("cuda"))
         return
-    found = made(method).attribute(there, batch.to("cuda")).detach()
+    found = make_explainer(method).attribute(there, batch.to("cuda")).detach()
     assert found.device.type == "cuda"
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-8, atol=1e-10)
 
@@ -36,7 +36,7 @@ def test_scores_are_those_of_the_cpu(family, method):
 def test_what_is_drawn_is_drawn_again(method):
     model = small("bert").to("cuda")
     batch = model.encode(uneven("bert", 3))
-    first, second = (made(method).attribute(model, batch).detach() for _ in range(2))
+    first, second = (make_explainer(method).attribute(model, batch).detach() for _ in range(2))
     assert torch.equal(first, second)
     assert first[batch.content].isfinite().all()
 
@@ -48,7 +48,7 @@ def test_half_precision_keeps_the_order(method):
     exact, half = small("bert", dtype=torch.float32).to("cuda"), small("bert", dtype=torch.bfloat16).to("cuda")
     batch = exact.encode(uneven("bert", 1))
     target = exact.predict(batch)
-    pair = [made(method).attribute(model, batch, target)[batch.content].float() for model in (exact, half)]
+    pair = [make_explainer(method).attribute(model, batch, target)[batch.content].float() for model in (exact, half)]
     assert torch.corrcoef(torch.stack(pair))[0, 1] > 0.9
 
 
@@ -67,7 +67,7 @@ def test_no_pass_uses_the_attention_of_cudnn():
     batch = model.encode(uneven("llama", 3))
     handle = model.embedding.register_forward_hook(lambda *given: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
     was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
-    made("input_x_gradient").attribute(model, batch)
+    make_explainer("input_x_gradient").attribute(model, batch)
     handle.remove()
     assert not any(seen)
     assert seen

@@ -1,4 +1,4 @@
-"""The package as it is handed out: what the wheel and the source archive hold, and imports without the extras."""
+"""The distributed package: the files of the wheel and of the source archive, and imports without the extras."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(exegete.__file__)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def dist_folder(tmp_path_factory):
     """The folder with the wheel and the source archive."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True)
@@ -51,29 +51,29 @@ def wheel_names(folder):
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
-def test_the_wheel_is_the_package_and_nothing_else(built):
-    (wheel,) = built.glob("*.whl")
+def test_the_wheel_is_the_package_and_nothing_else(dist_folder):
+    (wheel,) = dist_folder.glob("*.whl")
     source = ROOT / "src"
     kept = (path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    assert wheel_names(built) == {str(path.relative_to(source)) for path in kept}
-    assert {"exegete/py.typed", "exegete/reports/templates/report.html.j2"} <= wheel_names(built)
+    assert wheel_names(dist_folder) == {str(path.relative_to(source)) for path in kept}
+    assert {"exegete/py.typed", "exegete/reports/templates/report.html.j2"} <= wheel_names(dist_folder)
     assert wheel.stat().st_size < LARGEST
 
 
-def test_the_source_archive_makes_the_same_wheel(built, tmp_path):
-    (archive,) = built.glob("*.tar.gz")
+def test_the_source_archive_makes_the_same_wheel(dist_folder, tmp_path):
+    (archive,) = dist_folder.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "again"], cwd=source, check=True)
-    assert wheel_names(source / "again") == wheel_names(built)
+    assert wheel_names(source / "again") == wheel_names(dist_folder)
 
 
 @pytest.fixture(params=["", "web"], ids=["no extra", "web alone"])
-def clean(request, built, tmp_path):
-    """Python of an environment with the wheel, what it depends on, and what one extra adds."""
+def clean_environment(request, dist_folder, tmp_path):
+    """The Python of an environment with the wheel, its dependencies and those of one extra; and that extra."""
     venv.create(tmp_path / "clean", with_pip=True)
-    python, (wheel,) = tmp_path / "clean" / "bin" / "python", built.glob("*.whl")
+    python, (wheel,) = tmp_path / "clean" / "bin" / "python", dist_folder.glob("*.whl")
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
     (site,) = (tmp_path / "clean" / "lib").glob("python3*/site-packages")
     absent = {package for extra, packages in EXTRAS.items() if extra != request.param for package in packages}
@@ -87,21 +87,21 @@ def clean(request, built, tmp_path):
     return python, request.param
 
 
-def test_the_wheel_works_by_itself_and_with_one_extra(clean, tmp_path):
-    python, extra = clean
+def test_the_wheel_works_by_itself_and_with_one_extra(clean_environment, tmp_path):
+    python, extra = clean_environment
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
-    def said(*command):
+    def run(*command):
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-1500:]
         return done.stdout
 
     web = "exegete.web.human_study.migrations" if extra else "exegete.web"
     left_out = ["exegete.testing", "exegete.__main__", "exegete.scorers", web]
-    assert str(tmp_path) in said(python, "-c", IMPORTS, ",".join(left_out))
+    assert str(tmp_path) in run(python, "-c", IMPORTS, ",".join(left_out))
     command = python.with_name("exegete")
-    assert said(command, "--version").strip() == "0.1.0"
-    assert "integrated_gradients" in said(command, "methods")
-    states = {line.split()[1]: line.split()[2] for line in said(command, "doctor").splitlines() if "extra " in line}
+    assert run(command, "--version").strip() == "0.1.0"
+    assert "integrated_gradients" in run(command, "methods")
+    states = {line.split()[1]: line.split()[2] for line in run(command, "doctor").splitlines() if "extra " in line}
     assert (states["web"] == "ok") == (extra == "web")
     assert states["cluster"] == "ray:"

@@ -1,4 +1,4 @@
-"""The pages of methods and metrics say what is computed, and tell of every parameter."""
+"""The pages of methods and metrics say what is computed, and describe every parameter."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_m
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the README's blocks left in an empty folder."""
+    """A folder in which the README's blocks were run."""
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("EXEGETE_SCALE", "0.05")

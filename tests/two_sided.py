@@ -1,6 +1,6 @@
 """Tiny random encoder-decoders, and what they compute written out from the equations: float64, one example, no padding.
 
-Of `exegete` the equations use nothing: weights are read by name, masks and distances are made here.
+The equations use no code of `exegete`: weights are read by name; masks and distances are made here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import transformers as hf
 from torch import Tensor
 
 import families
-from equations import Rule, activated, gated, heads, norm, scaled
+from equations import Rule, activate, apply_gate, heads, norm, scale_gradient
 from exegete.models.families import FAMILIES
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.testing.families import replace_rms_norms
@@ -52,7 +52,7 @@ class Run:
 
 
 class Written:
-    """A BART, Marian or T5 of the library read out."""
+    """A BART, Marian or T5 of transformers, computed from its equations."""
 
     def __init__(self, model: Any) -> None:
         self.config, self.kind = model.config, model.config.model_type
@@ -61,7 +61,7 @@ class Written:
         self.table = model.get_input_embeddings().weight.detach().double()
 
     def run(self, source: Tensor, target: Tensor, rule: Rule = "plain") -> Run:
-        """The pass at ids [S] of the encoder and [T] of the decoder."""
+        """The forward pass of ids [S] of the encoder and [T] of the decoder."""
         found = Run(*(self.table[ids].clone().requires_grad_() for ids in (source, target)))
         (self.t5 if self.kind == "t5" else self.bart)(found, rule)
         return found
@@ -70,15 +70,15 @@ class Written:
         """W x + b."""
         return x @ self.numbers[f"{name}.weight"].T + self.numbers.get(f"{name}.bias", 0)
 
-    def attended(
+    def attend(
         self, run: Run, kind: str, x: Tensor, seen: Tensor, names: tuple[str, ...], count: int, scale: float, bias: Any,
         rule: Rule,
     ) -> Tensor:  # fmt: skip
-        """The output of one attention from x [Q, d] to seen [K, d]; only a decoder's own hides what comes later."""
+        """The output of one attention from x [Q, d] to seen [K, d]; only a decoder's own attention is causal."""
         query, key, value, output = names
         q, k, v = (heads(self.linear(a, name), count) for a, name in ((x, query), (seen, key), (seen, value)))
         if rule in ("attn_lrp", "gim"):
-            q, k, v = scaled(q, 0.25), scaled(k, 0.25), scaled(v, 0.5)
+            q, k, v = scale_gradient(q, 0.25), scale_gradient(k, 0.25), scale_gradient(v, 0.5)
         if rule == "cp_lrp":
             q, k = q.detach(), k.detach()
         logits = q @ k.mT * scale + bias
@@ -100,21 +100,21 @@ class Written:
             base, count = f"model.{side}", getattr(c, f"{side}_attention_heads")
             x = words * scale + self.places(base, len(words))
             if f"{base}.layernorm_embedding.weight" in self.numbers:
-                x = self.centred(x, f"{base}.layernorm_embedding", rule)
+                x = self.layer_norm(x, f"{base}.layernorm_embedding", rule)
             for number in range(getattr(c, f"{side}_layers")):
                 layer = f"{base}.layers.{number}"
                 parts = [("self_attn", "own" if states else "encoder", None)]
                 for part, kind, memory in [*parts, ("encoder_attn", "cross", states[0])] if states else parts:
                     names = tuple(f"{layer}.{part}.{name}_proj" for name in ("q", "k", "v", "out"))
                     seen, size = x if memory is None else memory, (c.d_model // count) ** -0.5
-                    x = x + self.attended(run, kind, x, seen, names, count, size, 0.0, rule)
-                    x = self.centred(x, f"{layer}.{part}_layer_norm", rule)
-                wide = activated(self.linear(x, f"{layer}.fc1"), c.activation_function, rule)
-                x = self.centred(x + self.linear(wide, f"{layer}.fc2"), f"{layer}.final_layer_norm", rule)
+                    x = x + self.attend(run, kind, x, seen, names, count, size, 0.0, rule)
+                    x = self.layer_norm(x, f"{layer}.{part}_layer_norm", rule)
+                wide = activate(self.linear(x, f"{layer}.fc1"), c.activation_function, rule)
+                x = self.layer_norm(x + self.linear(wide, f"{layer}.fc2"), f"{layer}.final_layer_norm", rule)
             states.append(x)
         run.logits = states[1] @ self.table.T + self.numbers["final_logits_bias"]
 
-    def centred(self, x: Tensor, name: str, rule: Rule) -> Tensor:
+    def layer_norm(self, x: Tensor, name: str, rule: Rule) -> Tensor:
         """LayerNorm."""
         return norm(x, self.numbers, name, 1e-5, rule, centred=True)
 
@@ -138,7 +138,7 @@ class Written:
                     seen = self.rms(x, f"{layer}.{place}.layer_norm", rule)
                     names = tuple(f"{layer}.{place}.{part}.{name}" for name in "qkvo")
                     keys, bias = (seen, far) if memory is None else (memory, 0.0)
-                    x = x + self.attended(run, kind, seen, keys, names, c.num_heads, 1.0, bias, rule)
+                    x = x + self.attend(run, kind, seen, keys, names, c.num_heads, 1.0, bias, rule)
                 wide = f"{layer}.{len(each)}.DenseReluDense"
                 x = x + self.linear(
                     self.wide(self.rms(x, f"{layer}.{len(each)}.layer_norm", rule), wide, rule), f"{wide}.wo"
@@ -149,7 +149,7 @@ class Written:
     def wide(self, x: Tensor, base: str, rule: Rule) -> Tensor:
         """The wide layer, with a gate or without."""
         if self.config.is_gated_act:
-            return gated(self.linear(x, f"{base}.wi_0"), self.linear(x, f"{base}.wi_1"), "gelu_new", rule)
+            return apply_gate(self.linear(x, f"{base}.wi_0"), self.linear(x, f"{base}.wi_1"), "gelu_new", rule)
         height = self.linear(x, f"{base}.wi")
         return height * (height > 0)
 

@@ -21,7 +21,7 @@ from corpora import CORPORA
 from exegete import ExegeteError
 from exegete.data.readers import READERS
 from exegete.testing.readers import COLUMNS, check_canonical_row
-from samples import READER, SAMPLES, TEXTS, written
+from samples import READER, SAMPLES, TEXTS, write_dataset
 from strange import TEXTS as STRANGE
 from strange import VALUES, edit_bytes, find_paths, replace_value
 
@@ -81,7 +81,7 @@ def test_strange_texts_come_back_as_they_were(tmp_path):
 
 
 def require_same(name, texts, folder):
-    path = written(tempfile.mkdtemp(dir=folder), SAMPLES[name](texts))
+    path = write_dataset(tempfile.mkdtemp(dir=folder), SAMPLES[name](texts))
     data = load(name, path, "train" if path.is_dir() else "all")
     column = {"squad": "text_pair", "exchanges": "prompt"}.get(name, "text")
     assert data is not None
@@ -90,7 +90,7 @@ def require_same(name, texts, folder):
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if KEPT.get(name, str)(" ") == " "])
 def test_an_empty_text_is_refused(name, tmp_path):
-    assert load(name, written(tmp_path, SAMPLES[name]([" \n "])), None) is None
+    assert load(name, write_dataset(tmp_path, SAMPLES[name]([" \n "])), None) is None
 
 
 def parse_json(content):
@@ -127,7 +127,7 @@ def corpus(name, folder):
     """A dataset's path, the bytes of its files, the names of the files to attack, and the split that reads them."""
     if name in SAMPLES:
         files = SAMPLES[name](FEW)
-        path = written(folder, files)
+        path = write_dataset(folder, files)
         chosen = sorted(files, key=lambda file: (not file.startswith(("train", "en-de-post", "en-de-train")), file))[:2]
         return path, files, chosen, "train" if path.is_dir() else "all"
     path = Path(CORPORA[name](folder))

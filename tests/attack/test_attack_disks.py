@@ -20,7 +20,7 @@ from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.spec.study_file import load_study
 from exegete.web.human_study.storage import Storage
-from forks import command, finished, forge
+from forks import command, forge, run_to_end
 from sites import admin, annotator, csrf, letters, project, site
 
 USUAL = ["explain", "page", "compare", "study table", "study page", "study import", "study export"]
@@ -156,7 +156,7 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
     with disk(tmp_path / "disk") as place, record_outcomes("full disk", name) as counts, forge() as process:
         prepare(name, runs, undisturbed)
         prepare(name, runs, place.folder)
-        code, output = finished(
+        code, output = run_to_end(
             process, build_usual_arguments(name, model, runs, undisturbed), log, partial(enter_folder, undisturbed)
         )
         assert code == 0, output
@@ -166,7 +166,9 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
         for number in range(count):
             place.leave_room(number * size // count // PAGE * PAGE)
             enter_limited = partial(enter_folder, place.folder, place.limit_file_size)
-            code, output = finished(process, build_usual_arguments(name, model, runs, place.folder), log, enter_limited)
+            code, output = run_to_end(
+                process, build_usual_arguments(name, model, runs, place.folder), log, enter_limited
+            )
             counts["cases"] += 1
             counts["refused"] += code != 0
             if code:
@@ -174,7 +176,7 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
             left = [path for path in place.folder.rglob(".*") if path.is_file() and path.name != ".lock"]
             assert not [path for path in left if path.name.count(".") > 3], left
         place.leave_room(None)
-        code, output = finished(
+        code, output = run_to_end(
             process, build_usual_arguments(name, model, runs, place.folder), log, partial(enter_folder, place.folder)
         )
         assert code == 0, output
@@ -192,7 +194,7 @@ def test_a_folder_that_may_only_be_read_is_told_in_one_line(name, model, runs, t
         before = stored.read_folder(place.folder)
         inside = partial(enter_folder, place.folder)
         require_one_line(
-            *finished(process, build_usual_arguments(name, model, runs, place.folder), tmp_path / "said", inside)
+            *run_to_end(process, build_usual_arguments(name, model, runs, place.folder), tmp_path / "said", inside)
         )
         assert stored.difference(place.folder, before) == {}
         counts["cases"] += 1

@@ -17,7 +17,7 @@ from exegete.studies.runs.grid import build_grid
 from exegete.studies.runs.run_cell import remove_leftovers, run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
-from forks import command, finished, forge, seconds_of
+from forks import command, forge, run_to_end, seconds_of
 
 KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)
 """Kills by command, of the parent if there are several processes; with workers of a study and servers 200."""
@@ -52,7 +52,7 @@ def kill_repeatedly(reset, process, begin, kills, seconds, check, chance):
 def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
     log, undisturbed, run = tmp_path / "said", tmp_path / "whole" / "run", tmp_path / "killed" / "run"
     with record_outcomes("SIGKILL", name) as counts, forge() as process:
-        took, (code, output) = seconds_of(lambda: finished(process, build_arguments(name, model, undisturbed), log))
+        took, (code, output) = seconds_of(lambda: run_to_end(process, build_arguments(name, model, undisturbed), log))
         assert code == 0, output
         expected = stored.read_folder(undisturbed.parent)
 

@@ -12,7 +12,7 @@ import pytest
 import stored
 from attacked import LONG, record_outcomes, scale_count
 from commands import SEARCH, build_arguments, save_model
-from forks import command, finished, forge, seconds_of
+from forks import command, forge, run_to_end, seconds_of
 from test_attack_kills import run_all_cells
 
 USUAL = ["baseline", "compare", "smat", "ivra", "aml", "at2", "corpus", "study", SEARCH] if LONG else ["baseline"]
@@ -30,7 +30,7 @@ def test_a_stopped_command_says_so_and_ends_as_an_undisturbed_one(name, model, t
     log, chance, group = tmp_path / "said", random.Random(name), name == "study"
     with record_outcomes("SIGTERM, Ctrl-C", name) as counts, forge() as process:
         undisturbed, run = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
-        took, (code, output) = seconds_of(lambda: finished(process, build_arguments(name, model, undisturbed), log))
+        took, (code, output) = seconds_of(lambda: run_to_end(process, build_arguments(name, model, undisturbed), log))
         assert code == 0, output
         expected = stored.read_folder(undisturbed.parent)
         for signals in list(STOPS.values()) * scale_count(2):
@@ -43,7 +43,7 @@ def test_a_stopped_command_says_so_and_ends_as_an_undisturbed_one(name, model, t
             assert "Traceback" not in output
             counts["cases"] += 1
             counts["stopped"] += code != 0
-        assert finished(process, build_arguments(name, model, run), log)[0] == 0
+        assert run_to_end(process, build_arguments(name, model, run), log)[0] == 0
         assert stored.difference(run.parent, expected) == {}
 
 
@@ -63,14 +63,14 @@ def test_a_clock_that_was_set_back_changes_nothing(name, model, tmp_path):
     log, chance = tmp_path / "said", random.Random(name)
     with record_outcomes("clock set back by 40 days", name) as counts, forge() as process:
         undisturbed, run = tmp_path / "whole" / "run", tmp_path / "later" / "run"
-        took, (code, output) = seconds_of(lambda: finished(process, build_arguments(name, model, undisturbed), log))
+        took, (code, output) = seconds_of(lambda: run_to_end(process, build_arguments(name, model, undisturbed), log))
         assert code == 0, output
         for _ in range(scale_count(3)):
             process.start(command, build_arguments(name, model, run), log)
             if process.running(chance.uniform(0.3, 1) * took):
                 process.kill()
             process.wait()
-            assert finished(process, build_arguments(name, model, run), log, set_clock_back)[0] == 0
+            assert run_to_end(process, build_arguments(name, model, run), log, set_clock_back)[0] == 0
             assert stored.difference(run.parent, stored.read_folder(undisturbed.parent)) == {}
             counts["cases"] += 1
 

@@ -1,4 +1,4 @@
-"""The small Llama of the demo: what it is taught, and that a stopped training resumes."""
+"""The small Llama of the demo: its training examples, and a stopped training, which resumes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from exegete.training.loop.evaluation import match_responses
 
 
 @pytest.fixture(scope="module")
-def taught():
+def training_rows():
     return list(islice(AnsweringExamples(generated_tokenizer(get_vocabulary()), 0, 200), 240))
 
 
-def test_words_are_said_again_in_pieces_and_judged_where_the_word_before_tells_the_next(taught):
+def test_words_are_said_again_in_pieces_and_judged_where_the_word_before_tells_the_next(training_rows):
     judged = asked = 0
-    for row in taught[:200]:
-        said, again = row["input_ids"][: len(row["input_ids"]) // 2], row["input_ids"][len(row["input_ids"]) // 2 :]
-        assert SHORTEST <= len(said) <= LONGEST
-        assert sorted(said) == sorted(again)
-        assert len({*said}) == len(said)
-        follows = dict(pairwise(said))
-        assert row["labels"][: len(said)] == [IGNORED] * len(said)
-        for before, word, label in zip(again[:-1], again[1:], row["labels"][len(said) + 1 :], strict=True):
+    for row in training_rows[:200]:
+        words, repeated = row["input_ids"][: len(row["input_ids"]) // 2], row["input_ids"][len(row["input_ids"]) // 2 :]
+        assert SHORTEST <= len(words) <= LONGEST
+        assert sorted(words) == sorted(repeated)
+        assert len({*words}) == len(words)
+        follows = dict(pairwise(words))
+        assert row["labels"][: len(words)] == [IGNORED] * len(words)
+        for before, word, label in zip(repeated[:-1], repeated[1:], row["labels"][len(words) + 1 :], strict=True):
             assert label in (word, IGNORED)
             assert label == IGNORED or follows[before] == word
             judged += label != IGNORED
@@ -40,9 +40,9 @@ def test_words_are_said_again_in_pieces_and_judged_where_the_word_before_tells_t
     assert abs(judged / asked - (1 - CUT)) < 0.05
 
 
-def test_lessons_come_after_it_and_judge_answers_alone(taught):
+def test_lessons_come_after_it_and_judge_answers_alone(training_rows):
     tokenizer = generated_tokenizer(get_vocabulary())
-    for row in taught[200:]:
+    for row in training_rows[200:]:
         said = tokenizer.decode([id for id in row["labels"] if id != IGNORED])
         read = tokenizer.decode(row["input_ids"])
         assert all(fact.strip() in read for fact in said.replace("[SEP]", ".").split(".") if fact.strip())
@@ -55,13 +55,13 @@ def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_ta
     assert (whole.steps, whole.finished) == (8, True)
     step = Trainer.training_step
 
-    def stopping(self, *given, **named):
+    def stop_at_step_3(self, *given, **named):
         if self.state.global_step == 3:
             signal.raise_signal(signal.SIGTERM)
         return step(self, *given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", stopping)
+        patch.setattr(Trainer, "training_step", stop_at_step_3)
         stopped = train_answering_model(tmp_path / "run", device="cpu", scale=0.004)
     assert (stopped.steps, stopped.finished, stopped.signal) == (4, False, signal.SIGTERM)
     assert not (tmp_path / "run" / "model").exists()

@@ -35,7 +35,7 @@ def run(*argv, capsys) -> tuple[int, str]:
     return code, capsys.readouterr().err
 
 
-def comparing(model, spec, folder, *more):
+def make_compare_command(model, spec, folder, *more):
     return ("compare", "--model", model, "--data", spec, "--split", "all", "--output-dir", folder, "--quiet", *more)
 
 
@@ -62,24 +62,26 @@ def test_a_bad_file(kind, model, tmp_path, capsys):
     content, words = CONTENTS[kind]
     file = tmp_path / "bad.csv"
     file.write_bytes(content)
-    code, err = run(*comparing(model, f"csv:{file}", tmp_path / "out"), capsys=capsys)
+    code, err = run(*make_compare_command(model, f"csv:{file}", tmp_path / "out"), capsys=capsys)
     assert_one_clear_line(code, err, *words)
     assert not list(tmp_path.glob("out/results*"))
 
 
 def test_a_missing_file(model, tmp_path, capsys):
-    assert_one_clear_line(*run(*comparing(model, "csv:nowhere.csv", tmp_path / "out"), capsys=capsys), "nowhere.csv")
+    assert_one_clear_line(
+        *run(*make_compare_command(model, "csv:nowhere.csv", tmp_path / "out"), capsys=capsys), "nowhere.csv"
+    )
 
 
 @pytest.mark.parametrize("spec", ["nowhere/data", "./nowhere", "nowhere/data.csv"])
 def test_a_path_that_is_not_there(spec, model, tmp_path, capsys):
-    code, err = run(*comparing(model, spec, tmp_path / "out"), capsys=capsys)
+    code, err = run(*make_compare_command(model, spec, tmp_path / "out"), capsys=capsys)
     assert_one_clear_line(code, err, spec)
     assert "hub" not in err
 
 
 def test_a_folder_without_its_format_says_how_to_name_it(model, tmp_path, capsys):
-    code, err = run(*comparing(model, tmp_path, tmp_path / "out"), capsys=capsys)
+    code, err = run(*make_compare_command(model, tmp_path, tmp_path / "out"), capsys=capsys)
     assert_one_clear_line(code, err, f"sst:{tmp_path}")
 
 
@@ -111,7 +113,7 @@ def test_the_columns_that_are_read_and_the_rows_are_said(model, data, tmp_path, 
     assert f"columns: text ← review; no label, no rationale {unused}" in err.splitlines()
     divided = "(`exegete train` divides such a file; its models have not seen --split test)"
     assert {"2 examples: all of data.csv", divided} <= {*err.splitlines()}
-    code, err = run(*comparing(model, data, tmp_path / "p", "--limit", "1", "--methods", "random"),
+    code, err = run(*make_compare_command(model, data, tmp_path / "p", "--limit", "1", "--methods", "random"),
                     "--metrics", "important_tokens", "--label-column", "stars", capsys=capsys)  # fmt: skip
     assert code == 0
     assert {"columns: text ← review, label ← stars; no rationale", "1 example: sampled from all of data.csv"} <= {
@@ -121,15 +123,17 @@ def test_the_columns_that_are_read_and_the_rows_are_said(model, data, tmp_path, 
 
 def test_a_metric_of_rationales_without_any(model, data, tmp_path, capsys):
     for more in (("--metrics", "sufficiency,auc"), ("--preset", "ivra")):
-        code, err = run(*comparing(model, data, tmp_path / "o", "--methods", "random", *more), capsys=capsys)
+        code, err = run(*make_compare_command(model, data, tmp_path / "o", "--methods", "random", *more), capsys=capsys)
         assert_one_clear_line(code, err, "auc needs rationales, and the data has none", "--rationale-column")
     assert not list(tmp_path.glob("o/*"))
 
 
 def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path, capsys):
-    code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", "--methods", "occlusoin"), capsys=capsys)
+    code, err = run(
+        *make_compare_command(model, f"csv:{data}", tmp_path / "o", "--methods", "occlusoin"), capsys=capsys
+    )
     assert_one_clear_line(code, err, "occlusion", "integrated_gradients", "random")
-    code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", "--metrics", "acu"), capsys=capsys)
+    code, err = run(*make_compare_command(model, f"csv:{data}", tmp_path / "o", "--metrics", "acu"), capsys=capsys)
     assert_one_clear_line(code, err, "auc", "aopc_comprehensiveness")
 
 
@@ -181,10 +185,12 @@ def test_a_model_that_answers_nan(tmp_path, capsys):
 
 def test_an_output_directory_of_another_comparison(model, data, tmp_path, capsys):
     few = ("--methods", "random", "--metrics", "sufficiency")
-    assert main([str(w) for w in comparing(model, f"csv:{data}", tmp_path / "o", *few)]) == 0
+    assert main([str(w) for w in make_compare_command(model, f"csv:{data}", tmp_path / "o", *few)]) == 0
     capsys.readouterr()
     other = ("--methods", "random,saliency", "--metrics", "sufficiency")
-    assert_one_clear_line(*run(*comparing(model, f"csv:{data}", tmp_path / "o", *other), capsys=capsys), "output")
+    assert_one_clear_line(
+        *run(*make_compare_command(model, f"csv:{data}", tmp_path / "o", *other), capsys=capsys), "output"
+    )
 
 
 @pytest.mark.parametrize("place", ["a file", "below a file", "/proc/nowhere"])
@@ -192,7 +198,7 @@ def test_where_nothing_can_be_written_nothing_is_begun(place, model, data, tmp_p
     (tmp_path / "a file").touch()
     folder = tmp_path / {"below a file": "a file/below"}.get(place, place)
     commands = (
-        comparing(model, f"csv:{data}", folder),
+        make_compare_command(model, f"csv:{data}", folder),
         ("explain", "a film", "--model", model, "--output-dir", folder),
         ("demo", "--output-dir", folder),
         ("train", "baseline", "--config", "tiny", "--data", "generated", "--output-dir", folder),
@@ -215,7 +221,7 @@ def test_a_page_that_cannot_be_written(model, tmp_path, capsys):
 
 @pytest.mark.parametrize("option", ["--methods", "--metrics"])
 def test_a_list_of_nothing(option, model, data, tmp_path, capsys):
-    code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", option, " ,"), capsys=capsys)
+    code, err = run(*make_compare_command(model, f"csv:{data}", tmp_path / "o", option, " ,"), capsys=capsys)
     assert_one_clear_line(code, err, "expected ids between commas")
 
 

@@ -1,4 +1,4 @@
-"""The demo: the main job on what the package brings itself, and the evidence it planted is found."""
+"""The demo: a comparison on generated data, in which the planted evidence is found."""
 
 from __future__ import annotations
 

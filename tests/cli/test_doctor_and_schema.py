@@ -1,4 +1,4 @@
-"""`exegete doctor` says what is wrong with an installation; the schema of study files holds for every one."""
+"""`exegete doctor` finds the faults of an installation; every study file is valid by the schema."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@ import exegete
 from exegete.cli import app
 
 
-def commands(command=None, path=()):
-    """The names of all commands that do something."""
+def find_commands(command=None, path=()):
+    """The words of every command that has no subcommands."""
     command = command or get_command(app)
     if not hasattr(command, "list_commands"):
         return [path]
     context, found = typer.Context(command), []
     for name in command.list_commands(context):
-        found += commands(command.get_command(context, name), (*path, name))
+        found += find_commands(command.get_command(context, name), (*path, name))
     return found
 
 
-@pytest.mark.parametrize("command", commands(), ids=" ".join)
+@pytest.mark.parametrize("command", find_commands(), ids=" ".join)
 def test_help_has_an_example_and_cuts_no_option(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
@@ -67,7 +67,7 @@ def find_named_options(path):
 
 def test_options_that_errors_name_exist():
     options = {}
-    for command in commands():
+    for command in find_commands():
         node = get_command(app)
         for name in command:
             node = node.get_command(typer.Context(node), name)

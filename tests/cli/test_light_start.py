@@ -1,4 +1,4 @@
-"""Help, lists and misspelt options import no torch; wrong names and values are refused before anything is loaded."""
+"""Help, lists and misspelt options import no torch; wrong names and values are refused before a model is loaded."""
 
 from __future__ import annotations
 

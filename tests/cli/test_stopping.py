@@ -1,4 +1,4 @@
-"""A stopped command says in one line what is saved, and the same command resumes."""
+"""A stopped command says in one line which results are saved, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SCALE = "0.02"
 COMMAND = [sys.executable, "-m", "exegete"]
 
 
-def begun(folder, *words):
+def start_command(folder, *words):
     environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1]), "EXEGETE_SCALE": SCALE}
     return subprocess.Popen(
         [*COMMAND, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def stopped_when(process, there, number):
-    """Sends the signal as soon as something is there; the exit code and the lines on standard error."""
+def stop_when(process, condition, number):
+    """Sends the signal once the condition holds; returns the exit code and the lines of errors that say "stopped"."""
     end = time.monotonic() + 240
-    while not there() and process.poll() is None and time.monotonic() < end:
+    while not condition() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate(timeout=240)
@@ -40,7 +40,7 @@ def stopped_when(process, there, number):
 def test_a_demo_that_is_interrupted_in_training_resumes(tmp_path, capsys, monkeypatch):
     demo = ("demo", "--methods", "random,saliency", "--limit", "4", "--quiet", "--device", "cpu")
     model = tmp_path / "demo" / "model"
-    code, lines = stopped_when(begun(tmp_path, *demo), lambda: any(model.glob("checkpoint-*")), signal.SIGINT)
+    code, lines = stop_when(start_command(tmp_path, *demo), lambda: any(model.glob("checkpoint-*")), signal.SIGINT)
     assert code == 128 + signal.SIGINT
     (line,) = lines
     assert "resume with the same command" in line
@@ -56,8 +56,8 @@ def test_a_comparison_that_is_terminated_says_what_is_kept(tmp_path):
     families.tiny("bert", num_labels=2).save_pretrained(tmp_path / "model")
     families.tokenizer("bert").save_pretrained(tmp_path / "model")
     compare = ("compare", "--model", "model", "--data", "generated", "--limit", "500", "--output-dir", "out")
-    process = begun(tmp_path, *compare, "--methods", "lime,random", "--quiet")
-    code, lines = stopped_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), signal.SIGTERM)
+    process = start_command(tmp_path, *compare, "--methods", "lime,random", "--quiet")
+    code, lines = stop_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
     assert lines == ["stopped: finished examples are saved in out: resume with the same command and --output-dir out"]
 
@@ -65,12 +65,12 @@ def test_a_comparison_that_is_terminated_says_what_is_kept(tmp_path):
 def test_a_teacher_that_is_stopped_is_no_bad_input(tmp_path, monkeypatch, capsys):
     """A training that another one needs ends the command with the code of the signal."""
 
-    def interrupted(self, *given, **options):
+    def interrupt_step(self, *given, **options):
         signal.raise_signal(signal.SIGTERM)
         return step(self, *given, **options)
 
     step = ObjectiveTrainer.training_step
-    monkeypatch.setattr(ObjectiveTrainer, "training_step", interrupted)
+    monkeypatch.setattr(ObjectiveTrainer, "training_step", interrupt_step)
     train = ["train", "smat", "--config", "tiny", "--data", "generated?size=32", "--epochs", "1", "--device", "cpu"]
     assert main([*train, "--quiet", "--output-dir", str(tmp_path / "run")]) == 128 + signal.SIGTERM
     said = capsys.readouterr().err.splitlines()[-1]

@@ -11,7 +11,7 @@ from exegete.cli.shared import threads
 
 
 @pytest.fixture
-def four(monkeypatch):
+def four_threads(monkeypatch):
     """A machine with four threads, and no number of threads requested."""
     chosen = []
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -20,30 +20,30 @@ def four(monkeypatch):
     return chosen
 
 
-def test_a_small_model_gets_one_thread(four, capsys):
+def test_a_small_model_gets_one_thread(four_threads, capsys):
     threads.set_threads(None, 64, "cpu")
-    assert four == [1]
+    assert four_threads == [1]
     assert capsys.readouterr().err == "threads: 1 (a small model; set another number with --threads)\n"
 
 
 @pytest.mark.parametrize(("seconds", "count"), [({1: 1.0, 4: 0.4}, 4), ({1: 1.0, 4: 0.9}, 1), ({1: 1.0, 4: 7.0}, 1)])
-def test_a_larger_one_gets_what_is_faster_now(seconds, count, four, monkeypatch, capsys):
+def test_a_larger_one_gets_what_is_faster_now(seconds, count, four_threads, monkeypatch, capsys):
     monkeypatch.setattr(threads, "_time_products", lambda number, hidden: seconds[number])
     threads.set_threads(None, 768, "cpu")
-    assert four == [count]
+    assert four_threads == [count]
     assert f"threads: {count} (4 threads are {1 / seconds[4]:.1f} × as fast" in capsys.readouterr().err
 
 
-def test_the_user_decides(four, monkeypatch, capsys):
+def test_the_user_decides(four_threads, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     threads.set_threads(None, 64, "cpu")
-    assert four == []
+    assert four_threads == []
     threads.set_threads(2, 64, "cpu")
-    assert four == [2]
+    assert four_threads == [2]
     assert "threads: 2 (--threads)" in capsys.readouterr().err
     monkeypatch.delenv("OMP_NUM_THREADS")
     threads.set_threads(None, 64, "cuda:0")
-    assert four == [2]
+    assert four_threads == [2]
 
 
 def test_the_measurement_leaves_the_threads_as_they_were():

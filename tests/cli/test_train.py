@@ -79,13 +79,13 @@ def test_a_guided_run_says_its_weights_and_its_figures_before_training(tmp_path,
     assert main(["train", "er_joint", *SMALL, *settings]) == 0
     head, *lines = (line for line in capsys.readouterr().out.splitlines() if line)
     assert re.fullmatch(r"dev \(\d+ rows\), best epoch 1 of 1; loss = 1 · cross_entropy \+ 10 · explanation:", head)
-    (first,) = (entry for entry in history(tmp_path / "run") if entry.get("step") == 0)
+    (first,) = (entry for entry in read_history(tmp_path / "run") if entry.get("step") == 0)
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for name in ("loss", "explanation", "accuracy"):
         assert f"{name}: {metrics[name]:.4f} (before training {first[f'eval_{name}']:.4f})" in lines
 
 
-def history(folder):
+def read_history(folder):
     return json.loads((folder / "history.json").read_text())["history"]
 
 

@@ -1,4 +1,4 @@
-"""`exegete train aml` makes an explainer that the other commands take."""
+"""`exegete train aml` makes an explainer that the other commands accept."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_removed_units_and_evidence_by_hand():
     unit, ids = batch.unit_of[0], batch.inputs["input_ids"][0]
     scores = torch.where(unit == 0, 0.1, torch.where(unit == 1, 0.3, 0.0))[None].double()
 
-    def chance(gone):
+    def log_prob_without(gone):
         asked = ids[~batch.decoder_mask[0] & ~torch.isin(unit, torch.tensor(gone))]
         decoder, said = ids[batch.decoder_mask[0]], ids[batch.response[0]]
         logits = model.generator(input_ids=asked[None], decoder_input_ids=decoder[None]).logits[0, : len(said)]
@@ -96,14 +96,14 @@ def test_removed_units_and_evidence_by_hand():
 
     judge = {"level": "source", "how": "remove"}
     drop = metric("topk_drop", k=1, **judge).evaluate(model, batch, scores)["topk_drop"]
-    assert float(drop) == pytest.approx(chance([-2]) - chance([1]), rel=1e-6)
+    assert float(drop) == pytest.approx(log_prob_without([-2]) - log_prob_without([1]), rel=1e-6)
     measured = float(metric("lds", **judge).evaluate(model, batch, scores)["lds"])
     assert -1 <= measured <= 1
     keep = torch.ones(4, 1, batch.length, dtype=torch.bool)
     for number, gone in enumerate(([-2], [0], [1], [0, 1])):
         keep[number, 0] = ~torch.isin(unit, torch.tensor(gone))
     values = model.task.score_removal(model.predict_perturbed(batch, keep, "remove"), model.resolve_target(batch))[:, 0]
-    expected = [chance(gone) for gone in ([-2], [0], [1], [0, 1])]
+    expected = [log_prob_without(gone) for gone in ([-2], [0], [1], [0, 1])]
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-8)
     found = explainer("occlusion?perturbation=remove", granularity="source").attribute(model, batch)
     drops = [expected[0] - expected[1], expected[0] - expected[2]]

@@ -8,7 +8,7 @@ from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.base import DimensionwiseExplainer
-from small import NATIVE, made, shared, small, uneven
+from small import NATIVE, make_explainer, shared, small, uneven
 
 SIZES = {
     "integrated_gradients": "n_steps=4",
@@ -106,7 +106,7 @@ def test_unknown_aggregates_are_refused():
 def test_a_contrast_is_the_difference_of_two_explanations(name, family):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
-    method = made(name)
+    method = make_explainer(name)
     found = method.attribute(model, batch, [(0, 1), (2, 0), (1, 2)])
     first, second = (method.attribute(model, batch, each) for each in ([0, 2, 1], [1, 0, 2]))
     torch.testing.assert_close(found, first - second, rtol=1e-8, atol=1e-10)
@@ -132,7 +132,7 @@ def test_methods_without_contrasts_refuse_them(name):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     with pytest.raises(ExegeteError, match=f"{name} does not explain a difference of outputs"):
-        made(name).attribute(model, batch, (0, 1))
+        make_explainer(name).attribute(model, batch, (0, 1))
 
 
 def test_contrasts_by_name_for_one_and_for_all():

@@ -9,7 +9,7 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from explainers.test_generated_text import TARGET, check_padding
 from models.test_generation import PROMPTS, RESPONSES
-from small import NATIVE, made
+from small import NATIVE, make_explainer
 from two_sided import GATED, NAMES, Written, relevance, rollout, two_sided
 
 REFUSED = ["value_zeroing", "globenc", "alti", "information_flow", "flash_trace", "decompx", "decompx_classifier"]
@@ -114,7 +114,7 @@ def test_relevance_adds_up_where_there_are_no_biases():
 @torch.no_grad()
 def test_scores_do_not_depend_on_the_batch(family, method):
     model = two_sided(family)
-    check_padding(model, made(method), make_right_padded_batch(model))
+    check_padding(model, make_explainer(method), make_right_padded_batch(model))
 
 
 def make_right_padded_batch(model):

@@ -10,7 +10,7 @@ from exegete.explainers import EXPLAINERS
 from exegete.explainers.units import number_units
 from exegete.models import Capture
 from exegete.models.families import FAMILIES as RECORDS
-from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, made, shared, small, uneven
+from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, make_explainer, shared, small, uneven
 
 VARIANTS = [
     *NATIVE,
@@ -25,14 +25,14 @@ VARIANTS = [
 
 
 def check_padding(method, model, batch, tolerance):
-    scores = made(method).attribute(model, batch).detach()
+    scores = make_explainer(method).attribute(model, batch).detach()
     assert scores.shape == batch.content.shape
     assert scores.isfinite().all()
     assert scores[~batch.content].abs().sum() == 0
     assert (scores[batch.content] != 0).any()
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
-        single = made(method).attribute(model, own).detach()[0]
+        single = make_explainer(method).attribute(model, own).detach()[0]
         torch.testing.assert_close(scores[row, columns], single, rtol=tolerance, atol=tolerance)
 
 
@@ -60,10 +60,10 @@ def test_padding_changes_no_score_of_spans(family, method):
     model = shared(family, "QuestionAnswering")
     batch = model.encode(PAIRS)
     target = model.predict(batch)
-    scores = made(method).attribute(model, batch, target)
+    scores = make_explainer(method).attribute(model, batch, target)
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
-        single = made(method).attribute(model, own, target[row : row + 1] - columns.start)[0]
+        single = make_explainer(method).attribute(model, own, target[row : row + 1] - columns.start)[0]
         torch.testing.assert_close(scores[row, columns], single, rtol=1e-7, atol=1e-9)
 
 
@@ -80,18 +80,18 @@ def test_padding_on_the_right_of_a_decoder(method):
 def test_a_batch_without_any_content_has_scores_of_zero(method):
     model = shared("bert")
     batch = Batch.from_ids(torch.randint(5, 200, (2, 6)), content=torch.zeros(2, 6))
-    assert not made(method).attribute(model, batch).any()
+    assert not make_explainer(method).attribute(model, batch).any()
 
 
 @pytest.mark.parametrize("method", NATIVE)
 def test_inference_mode_is_answered_or_refused_by_name(method):
     model, batch = shared("bert"), shared("bert").encode(uneven("bert", 2))
     with torch.inference_mode():
-        if made(method).passes(1)[1]:
+        if make_explainer(method).passes(1)[1]:
             with pytest.raises(ExegeteError, match="inference_mode"):
-                made(method).attribute(model, batch)
+                make_explainer(method).attribute(model, batch)
         else:
-            assert made(method).attribute(model, batch).isfinite().all()
+            assert make_explainer(method).attribute(model, batch).isfinite().all()
 
 
 @pytest.mark.parametrize("method", NATIVE)
@@ -107,7 +107,9 @@ def test_every_method_explains_other_heads_and_dtypes(head, method):
     family = "modernbert" if head == "mean pooling" else "bert"
     if head == "bfloat16" and method == "solvex":  # answers so coarse tie, and ties fall as the batch is padded
         batch = model.encode(uneven(family, 3))
-        for scores, unit in zip(made(method).attribute(model, batch).float(), number_units(batch, "word"), strict=True):
+        for scores, unit in zip(
+            make_explainer(method).attribute(model, batch).float(), number_units(batch, "word"), strict=True
+        ):
             words = torch.zeros(unit.max() + 1).index_add(0, unit[unit >= 0], scores[unit >= 0])
             torch.testing.assert_close(words.sort().values.diff(), torch.ones(len(words) - 1))
         return
@@ -137,7 +139,7 @@ def test_passes_run_are_at_most_those_announced(family, method):
     batch = model.encode(uneven(family, 3))
     target = torch.tensor([0, 1, 2])
     lengths = batch.content.sum(1).tolist()
-    single = made(method)
+    single = make_explainer(method)
     single.attribute(model, batch, target)  # a model is checked once, in passes of its own
     forward, backward, _ = count_passes(model, lambda: single.attribute(model, batch, target))
     bounds = [single.passes(length) for length in lengths]
@@ -156,7 +158,7 @@ def test_passes_run_are_at_most_those_announced(family, method):
 def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
     model = shared(family)
     texts = uneven(family, 3)
-    single = made(method)
+    single = make_explainer(method)
     own = count_passes(model, lambda: single.attribute(model, model.encode(texts), torch.tensor([0, 1, 2])))[:2]
     forward, backward, result = count_passes(model, lambda: attribute(model, texts, single, [0, 1, 2], batch_size=3))
     assert (forward, backward) == (own[0] + (0 if single.returns_logits else len(texts)), own[1])
@@ -222,7 +224,7 @@ def test_cards_and_registry_agree():
 @torch.no_grad()
 def test_unsigned_scores_are_not_negative(family, method):
     model = shared(family)
-    assert (made(method).attribute(model, model.encode(uneven(family))) >= 0).all()
+    assert (make_explainer(method).attribute(model, model.encode(uneven(family))) >= 0).all()
 
 
 @torch.no_grad()

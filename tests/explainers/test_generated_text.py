@@ -11,7 +11,7 @@ from exegete.explainers.gradients import embedding_gradient
 from exegete.models.generation.model import GeneratingModel
 from exegete.testing.no_side_effects import simulate_use, snapshot
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
-from small import NATIVE, made
+from small import NATIVE, make_explainer
 from two_sided import NAMES as TWO_SIDED
 from two_sided import two_sided
 
@@ -35,7 +35,7 @@ TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @torch.no_grad()
 def test_padding_on_either_side_changes_nothing(family, method):
-    check_padding(generating(family), made(method), padded_right(PROMPTS, RESPONSES))
+    check_padding(generating(family), make_explainer(method), padded_right(PROMPTS, RESPONSES))
 
 
 def check_padding(model, single, right_padded):
@@ -122,17 +122,17 @@ def test_the_model_is_left_as_it_came(method):
     simulate_use(model)
     batch = model.batch(PROMPTS, RESPONSES)
     before = snapshot(model)
-    made(method).attribute(model, batch, TARGET)
+    make_explainer(method).attribute(model, batch, TARGET)
     assert snapshot(model) == before
     with pytest.raises(ExegeteError, match="start < end"):
-        made(method).attribute(model, batch, (1, 1))
+        make_explainer(method).attribute(model, batch, (1, 1))
     assert snapshot(model) == before
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if made(name).differentiable])
+@pytest.mark.parametrize("method", [name for name in METHODS if make_explainer(name).differentiable])
 def test_attributions_keep_a_graph_to_the_weights(method):
     model = generating()
-    scores = made(method).attribute(model, model.batch(PROMPTS[:2], RESPONSES[:2]), (0, 2))
+    scores = make_explainer(method).attribute(model, model.batch(PROMPTS[:2], RESPONSES[:2]), (0, 2))
     scores.square().sum().backward()
     slopes = [weight.grad for weight in model.model.parameters() if weight.grad is not None]
     assert any(slope.any() for slope in slopes)

@@ -20,7 +20,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models.layers.layer_parts import to_affine
-from small import NATIVE, made, small
+from small import NATIVE, make_explainer, small
 
 PAGE = Path(__file__).parents[2] / "docs" / "precision.md"
 BOUNDS = {"1 %": 0.01, "5 %": 0.05, "20 %": 0.2, "more": np.inf}
@@ -49,9 +49,9 @@ def compare_precisions(method, dtype):
     exact, half = models(dtype)
     batch = exact.encode(families.SENTENCES[:3])
     target = exact.resolve_target(batch)
-    expected = made(method).attribute(exact, batch, target).double()
+    expected = make_explainer(method).attribute(exact, batch, target).double()
     try:
-        found = made(method).attribute(half, batch, target).double()
+        found = make_explainer(method).attribute(half, batch, target).double()
     except ExegeteError:
         return None
     orders = [kendalltau(a[c], b[c]).statistic for a, b, c in zip(expected, found, batch.content, strict=True)]

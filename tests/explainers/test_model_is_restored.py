@@ -9,7 +9,7 @@ from exegete import Batch, ExegeteError, attribute
 from exegete.models import Capture
 from exegete.models.state import use_full_attention
 from exegete.testing.no_side_effects import simulate_use, snapshot
-from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
+from small import FAMILIES, NATIVE, PAIRS, make_explainer, small, uneven
 
 METHODS = NATIVE
 
@@ -35,7 +35,7 @@ def test_model_is_restored_after_success(family, method, grad):
     model = simulate_use(small(family))
     before = snapshot(model)
     with torch.set_grad_enabled(grad):
-        made(method).attribute(model, model.encode(uneven(family, 2)))
+        make_explainer(method).attribute(model, model.encode(uneven(family, 2)))
     assert snapshot(model) == before
 
 
@@ -49,7 +49,7 @@ def test_model_is_restored_after_its_error(family, method):
         before = snapshot(model)
         expected = pytest.raises(RuntimeError, match="the model broke") if at == 1 else suppress(RuntimeError)
         with expected:
-            made(method).attribute(model, batch)
+            make_explainer(method).attribute(model, batch)
         assert snapshot(model) == before
         hook.remove()
 
@@ -60,7 +60,7 @@ def test_model_is_restored_after_a_wrong_target(method):
     before = snapshot(model)
     for target in (7, "nobody knows", torch.tensor([0, 9]), torch.tensor([0]), [0, 1, 2], "label"):
         with pytest.raises(ExegeteError):
-            made(method).attribute(model, model.encode(uneven("bert", 2)), target)
+            make_explainer(method).attribute(model, model.encode(uneven("bert", 2)), target)
         with pytest.raises(ExegeteError):
             attribute(model, uneven("bert", 2), method, target)
     assert snapshot(model) == before
@@ -125,9 +125,9 @@ def test_block_sparse_attention_stays_itself(method, lengths):
     assert set(before["attention types"].values()) == {None, "block_sparse"}
     if method == "attention_last" and max(lengths) > 28:
         with pytest.raises(ExegeteError, match="block-sparse"):
-            made(method).attribute(model, batch)
+            make_explainer(method).attribute(model, batch)
     else:
-        made(method).attribute(model, batch)
+        make_explainer(method).attribute(model, batch)
     assert snapshot(model) == before
 
 
@@ -135,13 +135,13 @@ def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention
     model, ids = small("big_bird"), torch.randint(5, 200, (1, 36), generator=torch.Generator().manual_seed(0))
     batch, before = Batch.from_ids(ids), snapshot(model)
     with use_full_attention(model.model):
-        found = made("attention_last").attribute(model, batch)
+        found = make_explainer("attention_last").attribute(model, batch)
         inside = model(batch).logits
     assert snapshot(model) == before
     model.config.attention_type = "original_full"
     model.model.base_model.set_attention_type("original_full")
     assert torch.equal(model(batch).logits, inside)
-    assert torch.equal(made("attention_last").attribute(model, batch), found)
+    assert torch.equal(make_explainer("attention_last").attribute(model, batch), found)
     assert found.abs().sum() > 0
 
 
@@ -176,11 +176,11 @@ def test_weight_gradients_are_saved_only_if_a_graph_is_needed(method):
         lambda module, given: require_grads.append(any(weight.requires_grad for weight in model.parameters()))
     )
     with torch.no_grad():
-        made(method).attribute(model, batch)
-        made(method).attribute_each(model, batch, torch.tensor([[0, 0], [1, 1]]))
+        make_explainer(method).attribute(model, batch)
+        make_explainer(method).attribute_each(model, batch, torch.tensor([[0, 0], [1, 1]]))
     assert not any(require_grads)
     require_grads.clear()
-    assert made(method).attribute(model, batch).requires_grad
+    assert make_explainer(method).attribute(model, batch).requires_grad
     assert all(require_grads)
     hook.remove()
     assert all(weight.requires_grad for weight in model.parameters())

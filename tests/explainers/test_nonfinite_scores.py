@@ -17,7 +17,7 @@ from exegete.cli import main
 from exegete.data.cards import MethodCard
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.base import Explainer
-from small import made, small
+from small import make_explainer, small
 
 TEXTS = ["a film", "a moving film about a small town and its river", "the plot is dull"]
 METRICS = ["aopc_comprehensiveness", "important_tokens", "auc"]
@@ -125,7 +125,7 @@ def test_infinite_logits_are_no_answer(model):
     with torch.no_grad():
         model.model.classifier.bias[0] = torch.inf
     with pytest.raises(ExegeteError, match="answers NaN"):
-        made("occlusion").attribute(model, model.encode(TEXTS))
+        make_explainer("occlusion").attribute(model, model.encode(TEXTS))
 
 
 def test_the_runner_knows_both_options():

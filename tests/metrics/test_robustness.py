@@ -16,7 +16,7 @@ from exegete.metrics.agreement import jaccard
 from exegete.metrics.robustness import ModelSimilarity, jaccard_matrix, model_consistency
 from exegete.metrics.sensitivity import input_consistency, max_sensitivity
 from exegete.models import ExplainedModel
-from small import FEW, NATIVE, made
+from small import FEW, NATIVE, make_explainer
 
 TEXTS = families.SENTENCES[:4]
 
@@ -94,7 +94,7 @@ def test_any_method_gives_a_matrix_and_models_may_be_loaded_one_at_a_time(method
         return bert(seed)
 
     sources = {"one": lambda: load(0), "two": lambda: load(1)}
-    similarity = model_consistency(sources, TEXTS[:2], made(method))
+    similarity = model_consistency(sources, TEXTS[:2], make_explainer(method))
     assert loaded == [0, 1]
     assert ((similarity.values >= 0) & (similarity.values <= 1)).all()
 

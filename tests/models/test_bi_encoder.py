@@ -12,7 +12,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models.bi_encoder import BiEncoder
-from small import made
+from small import make_explainer
 
 PAIRS = [("a moving film about a small town", "the plot is dull, but nobody laughs"), ("a river", "the rain in a town")]
 KINDS = [(family, pooling) for family in ("bert", "roberta", "distilbert") for pooling in ("mean", "cls")]
@@ -83,7 +83,7 @@ def test_occlusion_is_two_passes_without_the_word(how):
 def test_other_methods_give_finite_scores(method):
     model = make_bi_encoder()
     batch = model.encode(PAIRS)
-    scores = made(method).attribute(model, batch)
+    scores = make_explainer(method).attribute(model, batch)
     assert torch.isfinite(scores).all()
     assert scores[batch.content].abs().sum() > 0
 

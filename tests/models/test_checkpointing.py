@@ -9,7 +9,7 @@ import exegete
 from causal import causal
 from exegete import ExegeteError
 from exegete.models.outputs import Capture
-from small import NATIVE, made, small
+from small import NATIVE, make_explainer, small
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -21,12 +21,14 @@ def test_every_method_has_the_same_scores_and_the_model_stays_as_it_was(family):
     before = [set(module.__dict__) for module in less.model.modules()]
     for method in NATIVE:
         try:
-            expected = made(method).attribute(plain, batch)
+            expected = make_explainer(method).attribute(plain, batch)
         except ExegeteError:
             with pytest.raises(ExegeteError):
-                made(method).attribute(less, batch)
+                make_explainer(method).attribute(less, batch)
         else:
-            torch.testing.assert_close(made(method).attribute(less, batch), expected, rtol=0, atol=1e-10, msg=method)
+            torch.testing.assert_close(
+                make_explainer(method).attribute(less, batch), expected, rtol=0, atol=1e-10, msg=method
+            )
     assert [set(module.__dict__) for module in less.model.modules()] == before
 
 

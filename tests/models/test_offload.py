@@ -9,7 +9,7 @@ from accelerate import disk_offload
 import exegete
 import families
 from exegete import ExegeteError
-from small import made
+from small import make_explainer
 
 METHODS = [
     "input_x_gradient",
@@ -30,7 +30,7 @@ def test_offloaded_models_have_the_same_scores_and_stay_offloaded(family, tmp_pa
     batch = plain.encode(families.SENTENCES[:2])
     assert elsewhere.encode(families.SENTENCES[:2]).device.type == "cpu"
     for method in METHODS:
-        expected, found = (made(method).attribute(model, batch) for model in (plain, elsewhere))
+        expected, found = (make_explainer(method).attribute(model, batch) for model in (plain, elsewhere))
         # Not bit for bit: kernels may differ with the alignment of the memory that weights are loaded into.
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
         assert all(parameter.is_meta for parameter in elsewhere.model.parameters())

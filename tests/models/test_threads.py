@@ -13,7 +13,7 @@ from exegete.explainers import EXPLAINERS
 from exegete.models import Capture, ExplainedModel
 from exegete.models.state import get_lock
 from exegete.testing.no_side_effects import simulate_use, snapshot
-from small import PAIRS, made, small, uneven
+from small import PAIRS, make_explainer, small, uneven
 
 PAIRINGS = [
     ("occlusion", "alti"),
@@ -40,7 +40,7 @@ def run_together(*jobs):
 
 
 def repeat_attribution(method, model, batch, calls=CALLS):
-    return [made(method).attribute(model, batch).detach() for _ in range(calls)]
+    return [make_explainer(method).attribute(model, batch).detach() for _ in range(calls)]
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS, ids="+".join)
@@ -48,7 +48,7 @@ def test_two_methods_at_a_time_say_what_each_says_alone(pairing):
     model = simulate_use(small("bert"))
     other = ExplainedModel(model.model, model.processing_class)
     batch = model.encode(uneven("bert", 2))
-    alone = [made(method).attribute(model, batch).detach() for method in pairing]
+    alone = [make_explainer(method).attribute(model, batch).detach() for method in pairing]
     before = snapshot(model)
     found = run_together(
         *(lambda m=m, on=on: repeat_attribution(m, on, batch) for m, on in zip(pairing, (model, other), strict=True))
@@ -90,7 +90,7 @@ def test_two_models_that_seed_or_switch_for_the_process(family):
     long = [batch.inputs["input_ids"].repeat(1, 6)[:, :40] for batch in batches]
     batches = [type(batch).from_ids(ids) for batch, ids in zip(batches, long, strict=True)]
     methods = ("gradient_shap", "saliency")
-    alone = [made(name).attribute(m, b).detach() for name, m, b in zip(methods, models, batches, strict=True)]
+    alone = [make_explainer(name).attribute(m, b).detach() for name, m, b in zip(methods, models, batches, strict=True)]
     flags = torch.backends.cuda.flash_sdp_enabled()
     before = [snapshot(model) for model in models]
     jobs = [
@@ -186,7 +186,7 @@ def test_an_exception_or_interrupt_gives_the_lock_back():
         raise KeyboardInterrupt
 
     with model.model.base_model.register_forward_hook(interrupt), pytest.raises(KeyboardInterrupt):
-        made("occlusion").attribute(model, batch)
+        make_explainer("occlusion").attribute(model, batch)
     (prediction,) = run_together(lambda: model.predict(batch))
     assert prediction.shape == (1,)
 

@@ -16,7 +16,7 @@ import families
 from exegete import ExegeteError
 from exegete.cli import main
 from exegete.models.token_heads import MaskedModel, TaggingModel
-from small import made
+from small import make_explainer
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 TEXT = "a moving film about a small town and its river"
@@ -142,7 +142,7 @@ def test_decompositions_sum_to_the_logit_through_every_head(family, head):
 def test_methods_of_every_kind_give_finite_scores(tagger, filler, method):
     for model, rows in ((tagger, ROWS), (filler, MASKED["bert"])):
         batch = model.encode(rows)
-        scores = made(method).attribute(model, batch)
+        scores = make_explainer(method).attribute(model, batch)
         assert torch.isfinite(scores).all()
         assert scores[batch.content].abs().sum() > 0
 

@@ -1,4 +1,4 @@
-"""Tables, curves and examples for the tests of this folder; numbers from a seeded generator, sentences of our own."""
+"""Tables and examples for the tests of this folder, with numbers from a seeded generator."""
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ def results(methods=("random", "attention", "occlusion"), examples=40, seed=0):
 
 
 def explanation(text="The tea was warm, the rest was not.", marks=None, label="positive", prediction=None, **changes):
-    """A text split at spaces, a token a word between two special tokens; `marks` score them, -1 to 1 unless given."""
+    """Explains a text: a token per word between two special tokens; `marks` are the scores, -1 to 1 by default."""
     words, place, units = text.split(" "), 0, []
     for word in words:
         units.append(Unit(word, 0, place, place + len(word)))
@@ -63,7 +63,7 @@ def explanation(text="The tea was warm, the rest was not.", marks=None, label="p
 
 
 def image(rows=3, columns=4, **changes):
-    """An image of patches whose scores run from -1 to 1."""
+    """An explanation of an image, whose patches have scores from -1 to 1."""
     units, marks = [Unit(f"p{index}") for index in range(rows * columns)], np.linspace(-1, 1, rows * columns)
     grid = {
         "units": units,

@@ -1,4 +1,4 @@
-"""Every shade can be read on, in both themes."""
+"""Text on every shade can be read, in both themes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Attributions keep what they are given, through every form and through files."""
+"""Explanations keep their values in every format and in files."""
 
 import dataclasses
 import json
@@ -158,14 +158,14 @@ def _truncate(folder):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def _flip(folder):
+def _flip_byte(folder):
     path = folder / "explanations.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 0xFF
     path.write_bytes(data)
 
 
-def _config(**changes):
+def _change_config(**changes):
     def damage(folder):
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -177,13 +177,13 @@ DAMAGE = {
     "no parquet": lambda folder: (folder / "explanations.parquet").unlink(),
     "no config": lambda folder: (folder / "config.json").unlink(),
     "cut parquet": _truncate,
-    "flipped byte": _flip,
+    "flipped byte": _flip_byte,
     "config not JSON": lambda folder: (folder / "config.json").write_text("{"),
     "config not text": lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe"),
     "config is a list": lambda folder: (folder / "config.json").write_text("[]"),
     "foreign config": lambda folder: (folder / "config.json").write_text('{"model_type": "bert"}'),
-    "future format": _config(format_version=99),
-    "config of another kind": _config(config=[1]),
+    "future format": _change_config(format_version=99),
+    "config of another kind": _change_config(config=[1]),
 }
 
 
@@ -200,23 +200,23 @@ def _rewrite(folder, table):
     import hashlib
 
     pq.write_table(table, folder / "explanations.parquet")
-    _config(sha256=hashlib.sha256((folder / "explanations.parquet").read_bytes()).hexdigest())(folder)
+    _change_config(sha256=hashlib.sha256((folder / "explanations.parquet").read_bytes()).hexdigest())(folder)
 
 
-def _with(table, name, values, kind=None):
+def _replace_column(table, name, values, kind=None):
     column = pa.array(values, kind or table.schema.field(name).type)
     return table.set_column(table.column_names.index(name), name, column)
 
 
 FOREIGN = {
     "missing column": lambda table: table.drop_columns(["scores"]),
-    "other type": lambda table: _with(table, "scores", ["x"], pa.string()),
-    "null": lambda table: _with(table, "method", [None]),
-    "lengths disagree": lambda table: _with(table, "scores", [[[1.0]]]),
-    "null inside a list": lambda table: _with(table, "texts", [["a", None, "b"]]),
-    "params not JSON": lambda table: _with(table, "params", ["__import__('os')"]),
-    "params not an object": lambda table: _with(table, "params", ["3"]),
-    "target of another kind": lambda table: _with(
+    "other type": lambda table: _replace_column(table, "scores", ["x"], pa.string()),
+    "null": lambda table: _replace_column(table, "method", [None]),
+    "lengths disagree": lambda table: _replace_column(table, "scores", [[[1.0]]]),
+    "null inside a list": lambda table: _replace_column(table, "texts", [["a", None, "b"]]),
+    "params not JSON": lambda table: _replace_column(table, "params", ["__import__('os')"]),
+    "params not an object": lambda table: _replace_column(table, "params", ["3"]),
+    "target of another kind": lambda table: _replace_column(
         table, "prediction", [table["prediction"].to_pylist()[0] | {"value": '"x"'}]
     ),
 }

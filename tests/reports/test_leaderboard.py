@@ -104,7 +104,7 @@ def test_bad_tables_are_refused():
 
 
 def _frame(values, metric="sufficiency"):
-    """A table of one metric: values by method, one an example."""
+    """A table of one metric, from the values of the examples by method."""
     return pd.DataFrame(
         [
             {"method": method, "example": example, metric: value}
@@ -114,7 +114,7 @@ def _frame(values, metric="sufficiency"):
     )
 
 
-def _marked(values, card=CARDS[1], **options):
+def _find_best(values, card=CARDS[1], **options):
     board = make_leaderboard(_frame(values, card.name), [card], **options)
     return [name for name, marked in zip(board.rows, board.best[:, 0], strict=True) if marked]
 
@@ -123,11 +123,11 @@ def test_what_is_not_told_apart_from_the_best_is_best_too():
     noise = np.random.default_rng(0).normal(size=60)
     other = np.random.default_rng(1).normal(size=60)
     values = {"far": noise + 1, "near": noise + 0.05 * other, "first": noise}
-    assert _marked(values) == ["near", "first"] or _marked(values) == ["first", "near"]
-    assert _marked({name: -value for name, value in values.items()}, CARDS[0]) == _marked(values)
-    assert _marked({"far": noise + 1, "first": noise}) == ["first"]
-    assert _marked({"near": noise + 0.05 * other, "first": noise}) == []
-    assert _marked({"only": noise}) == ["only"]
+    assert _find_best(values) == ["near", "first"] or _find_best(values) == ["first", "near"]
+    assert _find_best({name: -value for name, value in values.items()}, CARDS[0]) == _find_best(values)
+    assert _find_best({"far": noise + 1, "first": noise}) == ["first"]
+    assert _find_best({"near": noise + 0.05 * other, "first": noise}) == []
+    assert _find_best({"only": noise}) == ["only"]
 
 
 def test_marks_agree_with_the_test_of_a_study_and_holm():
@@ -144,8 +144,8 @@ def test_marks_agree_with_the_test_of_a_study_and_holm():
 
 
 def test_few_examples_tell_nothing_apart():
-    assert _marked({"a": [0.0] * 5, "b": [9.0] * 5}) == []
-    assert _marked({"a": [0.0] * 6, "b": [9.0] * 6}) == ["a"]
+    assert _find_best({"a": [0.0] * 5, "b": [9.0] * 5}) == []
+    assert _find_best({"a": [0.0] * 6, "b": [9.0] * 6}) == ["a"]
 
 
 def test_methods_no_better_than_random_are_known():

@@ -1,4 +1,4 @@
-"""Texts are cut at words and rationales, and all of the text is kept."""
+"""Texts are cut at words and rationales, and no part of the text is lost."""
 
 import numpy as np
 import pytest

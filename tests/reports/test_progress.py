@@ -1,4 +1,4 @@
-"""The bar: only for those who wait, with an estimate first, above no log, and a word when all takes too long."""
+"""The progress bar: only on a terminal, with an estimate first, not above logs, and with a hint if all takes long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exegete.reports.progress import progress_bar
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def short_delays(monkeypatch):
     monkeypatch.setattr(module, "DELAY", 0.05)
     monkeypatch.setattr(module, "SLOW_SECONDS", 0.0)
 

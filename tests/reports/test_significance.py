@@ -1,4 +1,4 @@
-"""Paired tests against what scipy and scikit-learn say, and their error rates."""
+"""Paired tests against scipy and scikit-learn, and their error rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal shows, with and without colour."""
+"""The output on a terminal, with and without colour."""
 
 import io
 
@@ -19,13 +19,13 @@ def _print(drawn, width=120, **kwargs):
     return console.file.getvalue()
 
 
-def _styled(text):
+def _find_styled_spans(text):
     return [span for span in text.spans if isinstance(span.style, Style)]
 
 
 def _grounds(item):
     text = render_explanation(item, plain=False)
-    inked = [span for span in _styled(text) if span.style.bgcolor]
+    inked = [span for span in _find_styled_spans(text) if span.style.bgcolor]
     assert all(span.style.color.triplet.hex == colors.LIGHT.text for span in inked)
     return {text.plain[span.start : span.end]: span.style.bgcolor.triplet.hex for span in inked}
 
@@ -43,7 +43,7 @@ def test_words_have_the_ground_of_their_level():
 
 def test_marked_words_are_underlined():
     text = render_explanation(explanation("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=False)
-    underlined = [text.plain[span.start : span.end] for span in _styled(text) if span.style.underline]
+    underlined = [text.plain[span.start : span.end] for span in _find_styled_spans(text) if span.style.underline]
     assert "".join(underlined) == "so good"
 
 

@@ -12,7 +12,7 @@ NOISE = np.random.default_rng(0).normal(size=50)
 
 
 def _board(values, seconds):
-    """Comprehensiveness by method and example, and seconds by method."""
+    """A leaderboard of comprehensiveness by method and example, and of seconds by method."""
     parts = [
         pd.DataFrame({"method": name, "example": range(50), "comprehensiveness": value, "seconds": seconds[name]})
         for name, value in values.items()

@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two `ray start` processes on this machine, which end with the tests; gives their address."""
+    """The address of a cluster of two `ray start` processes on this machine, which end with the tests."""
     with two_nodes() as (address, _):
         yield address
 
 
 @contextmanager
 def two_nodes():
-    """The address of a cluster, and the processes of its two nodes, the head first."""
+    """Starts a cluster; gives its address, and the processes of its two nodes, the head first."""
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(Path(__file__).parent)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RAY_worker_niceness": "0"}
@@ -37,7 +37,7 @@ def two_nodes():
         for more in (head, [f"--address=127.0.0.1:{port}"]):
             command = [*ray, *more, "--object-store-memory=100000000"]
             nodes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
-            joined(len(nodes), nodes[-1], port)
+            wait_for_nodes(len(nodes), nodes[-1], port)
         yield f"127.0.0.1:{port}", nodes
     finally:
         for node in reversed(nodes):
@@ -47,11 +47,11 @@ def two_nodes():
 
 @pytest.fixture(scope="session")
 def ray_nodes():
-    """What starts a cluster of one's own."""
+    """The function that starts a cluster for one test."""
     return two_nodes
 
 
-def joined(count, node, port):
+def wait_for_nodes(count, node, port):
     """Waits until the cluster has this many nodes."""
     look = f"import ray; ray.init('127.0.0.1:{port}', log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
     end = time.monotonic() + 120

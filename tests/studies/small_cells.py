@@ -1,4 +1,4 @@
-"""Runs that take no time, for tests of what does them."""
+"""Runs that take almost no time, for tests of the engine that does them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from exegete.studies.runs.store import Cell
 
 
 def note(folder: Path, name: str) -> None:
-    """One line in a log that many processes append to."""
+    """Appends a line to a log that many processes write."""
     with (folder / "log").open("a") as log:
         log.write(f"{name} {os.getpid()}\n")
 
 
 def ordinary(cell, space):
-    """Two files and a line in the log beside the store."""
+    """Writes two files, and a line into the log beside the store."""
     note(space.store.root.parent, str(cell.config["number"]))
     (space.work / "half").write_text("done")
     (space.output / "first.txt").write_text(str(cell.config["number"]))

@@ -1,4 +1,4 @@
-"""Each page of results is what its committed figures say, on a machine without data and models.
+"""Each page of results follows from its committed figures, on a machine without data and models.
 
 A page is rebuilt to the byte. Figures and intervals drawn from it are also computed with pandas alone: the library
 only says which runs a cell is made of.
@@ -132,7 +132,7 @@ class StoredTable:
         return pd.DataFrame(columns)
 
     def read_shown(self, text, cell):
-        """What a page with this text shows in a cell."""
+        """The content of a cell on a page with this text."""
         lines = text.split(f"**{self.title}**\n\n", 1)[1].split("\n\n", 1)[0].splitlines()
         heads, *rows = [[strip_marks(each) for each in line.strip("|").split(" | ")] for line in lines]
         (row,) = [row for row in rows if row[0] == cell[0]]

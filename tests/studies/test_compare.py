@@ -1,4 +1,4 @@
-"""The comparison as a whole: what it stores, and that no result is lost when it is stopped."""
+"""The whole comparison: the files that it stores, and that no result is lost when it is stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def model_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "tiny"
     families.tiny("bert", num_labels=2, id2label={0: "negative", 1: "positive"}).save_pretrained(folder)
     families.tokenizer("bert").save_pretrained(folder)
@@ -43,8 +43,8 @@ def data():
     return exegete.load_data("generated", "dev", limit=40)
 
 
-def test_one_row_an_example_and_method_with_a_column_a_metric(saved, data, tmp_path):
-    found = exegete.compare(exegete.load(saved), data, METHODS, METRICS, output_dir=tmp_path)
+def test_one_row_an_example_and_method_with_a_column_a_metric(model_folder, data, tmp_path):
+    found = exegete.compare(exegete.load(model_folder), data, METHODS, METRICS, output_dir=tmp_path)
     stored = pd.read_parquet(tmp_path / "results.parquet")
     assert len(stored) == 40 * 3
     assert set(METRICS) | {"example", "method", "target", "prediction", "seconds", "peak_memory"} <= set(stored.columns)
@@ -55,22 +55,22 @@ def test_one_row_an_example_and_method_with_a_column_a_metric(saved, data, tmp_p
     pd.testing.assert_frame_equal(stored, found.results)
 
 
-def test_the_report_of_a_model_in_half_precision_says_so(saved, data, tmp_path):
-    half = exegete.load(saved, dtype="bfloat16")
+def test_the_report_of_a_model_in_half_precision_says_so(model_folder, data, tmp_path):
+    half = exegete.load(model_folder, dtype="bfloat16")
     exegete.compare(half, data.select(range(2)), ["random"], ["auc"], output_dir=tmp_path)
     report = (tmp_path / "report.html").read_text()
     assert "bfloat16: small differences of scores need a model in float32" in report
 
 
-def test_the_report_names_model_data_split_and_accuracy(saved, data, tmp_path):
-    model, few = exegete.load(saved), data.select(range(8))
+def test_the_report_names_model_data_split_and_accuracy(model_folder, data, tmp_path):
+    model, few = exegete.load(model_folder), data.select(range(8))
     found = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path)
     predicted = [item.prediction.value for item in found.attributions]
     right = sum(one == other for one, other in zip(predicted, few["label"], strict=True))
     top = (tmp_path / "report.html").read_text().split('class="facts subject"')[1].split("</p>")[0]
     shown = dict(re.findall(r"<span>(\w+) <strong>(.*?)</strong>", top))
     assert shown == {
-        "model": str(saved),
+        "model": str(model_folder),
         "data": "generated",
         "split": "dev",
         "accuracy": f"{right / 8:.3f} ({right} of 8 examples)",
@@ -81,8 +81,8 @@ def test_the_report_names_model_data_split_and_accuracy(saved, data, tmp_path):
     pd.testing.assert_frame_equal(again.results, found.results)
 
 
-def test_a_checkpoint_folder_keeps_batches_and_gets_no_report(saved, data, tmp_path):
-    model, few = exegete.load(saved), data.select(range(8))
+def test_a_checkpoint_folder_keeps_batches_and_gets_no_report(model_folder, data, tmp_path):
+    model, few = exegete.load(model_folder), data.select(range(8))
     first = exegete.compare(model, few, METHODS, METRICS, checkpoint_dir=tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {".parts", "exegete_run.json"}
     calls = []
@@ -92,8 +92,8 @@ def test_a_checkpoint_folder_keeps_batches_and_gets_no_report(saved, data, tmp_p
     pd.testing.assert_frame_equal(again.results, first.results)
 
 
-def test_values_are_those_of_the_methods_and_metrics_alone(saved, data):
-    model = exegete.load(saved)
+def test_values_are_those_of_the_methods_and_metrics_alone(model_folder, data):
+    model = exegete.load(model_folder)
     found = exegete.compare(model, data, METHODS, METRICS).results
     batch = model.encode(list(data)[:1])
     for method in METHODS:
@@ -104,8 +104,8 @@ def test_values_are_those_of_the_methods_and_metrics_alone(saved, data):
             np.testing.assert_allclose(row[name].item(), float(value), atol=1e-5)
 
 
-def test_a_finished_comparison_is_not_done_again(saved, data, tmp_path):
-    model = exegete.load(saved)
+def test_a_finished_comparison_is_not_done_again(model_folder, data, tmp_path):
+    model = exegete.load(model_folder)
     first = exegete.compare(model, data, METHODS, METRICS, output_dir=tmp_path)
     calls = []
     with model.model.register_forward_hook(lambda *_: calls.append(1)):
@@ -125,9 +125,9 @@ exegete.compare(model, data, {methods}, {metrics}, output_dir=sys.argv[2], batch
 """
 
 
-def test_killed_half_way_it_goes_on_where_it_stopped(saved, data, tmp_path):
+def test_killed_half_way_it_goes_on_where_it_stopped(model_folder, data, tmp_path):
     script = SCRIPT.format(methods=METHODS, metrics=METRICS)
-    process = subprocess.Popen([sys.executable, "-c", script, str(saved), str(tmp_path)], env=os.environ)
+    process = subprocess.Popen([sys.executable, "-c", script, str(model_folder), str(tmp_path)], env=os.environ)
     parts = tmp_path / ".parts"
     deadline = time.monotonic() + 120
     while len(list(parts.glob("[0-9]*"))) < 3:
@@ -139,7 +139,7 @@ def test_killed_half_way_it_goes_on_where_it_stopped(saved, data, tmp_path):
     finished = list(parts.glob("[0-9]*"))
     assert 3 <= len(finished) < 10
 
-    model = exegete.load(saved)
+    model = exegete.load(model_folder)
     explained = []
     encode = model.encode
     model.encode = lambda rows: (explained.append(len(rows)), encode(rows))[1]
@@ -150,8 +150,8 @@ def test_killed_half_way_it_goes_on_where_it_stopped(saved, data, tmp_path):
     pd.testing.assert_frame_equal(resumed.results.drop(columns=measured), whole.drop(columns=measured))
 
 
-def stopped(model, data, folder, after, **options):
-    """A comparison that stops after this many batches."""
+def stop_comparison(model, data, folder, after, **options):
+    """Starts a comparison that stops after this many batches."""
     left = iter(range(after))
     encode = model.encode
     model.encode = lambda rows: (next(left), encode(rows))[1]
@@ -161,9 +161,9 @@ def stopped(model, data, folder, after, **options):
 
 
 @pytest.mark.parametrize(("first", "then"), [(4, None), (None, 4), (4, 6)])
-def test_stopped_it_goes_on_in_batches_of_another_size(saved, data, tmp_path, first, then):
-    model = exegete.load(saved)
-    stopped(model, data, tmp_path, 1, batch_size=first)
+def test_stopped_it_goes_on_in_batches_of_another_size(model_folder, data, tmp_path, first, then):
+    model = exegete.load(model_folder)
+    stop_comparison(model, data, tmp_path, 1, batch_size=first)
     found = exegete.compare(model, data, METHODS, METRICS, output_dir=tmp_path, batch_size=then)
     whole = exegete.compare(model, data, METHODS, METRICS, batch_size=then)
     measured = ["seconds", "peak_memory"]
@@ -171,8 +171,8 @@ def test_stopped_it_goes_on_in_batches_of_another_size(saved, data, tmp_path, fi
     assert list(found.attributions) == list(whole.attributions)
 
 
-def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(saved, data, tmp_path):
-    model, few = exegete.load(saved), data.select(range(6))
+def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(model_folder, data, tmp_path):
+    model, few = exegete.load(model_folder), data.select(range(6))
     exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c", batch_size=3)
     with pytest.raises(exegete.ExegeteError, match=r"something else \(see batch_size in exegete_run.json\)"):
         exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c")
@@ -180,15 +180,15 @@ def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(saved, d
     exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path / "s")
 
 
-def test_one_metric_with_two_settings_has_two_columns(saved, data):
+def test_one_metric_with_two_settings_has_two_columns(model_folder, data):
     metrics = ["sufficiency", "sufficiency?k=0.5", "auc"]
-    found = exegete.compare(exegete.load(saved), data.select(range(4)), ["random"], metrics)
+    found = exegete.compare(exegete.load(model_folder), data.select(range(4)), ["random"], metrics)
     assert [card.name for card in found.cards[:3]] == metrics
     assert not found.results["sufficiency"].equals(found.results["sufficiency?k=0.5"])
 
 
-def test_one_name_for_two_is_no_name(saved, data):
-    model, few = exegete.load(saved), data.select(range(4))
+def test_one_name_for_two_is_no_name(model_folder, data):
+    model, few = exegete.load(model_folder), data.select(range(4))
     two = [exegete.explainer("integrated_gradients", n_steps=n) for n in (2, 3)]
     with pytest.raises(exegete.ExegeteError, match=r"two methods are called integrated_gradients.*ID\?NAME=VALUE"):
         exegete.compare(model, few, two, ["sufficiency"])
@@ -199,8 +199,8 @@ def test_one_name_for_two_is_no_name(saved, data):
     assert len(exegete.compare(model, few, ["random", "random"], ["sufficiency"]).results) == 4
 
 
-def test_an_explainer_that_was_trained_again_is_another_one(saved, data, tmp_path):
-    model, few = exegete.load(saved), data.select(range(4))
+def test_an_explainer_that_was_trained_again_is_another_one(model_folder, data, tmp_path):
+    model, few = exegete.load(model_folder), data.select(range(4))
     learned = EXPLAINERS["interpretable_attention"].for_model(model)
     learned.save_pretrained(tmp_path / "learned")
     spec = f"interpretable_attention:{tmp_path / 'learned'}"
@@ -213,16 +213,18 @@ def test_an_explainer_that_was_trained_again_is_another_one(saved, data, tmp_pat
         exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
 
 
-def test_what_another_process_has_done_meanwhile_stays(saved, data, tmp_path):
-    model, few = exegete.load(saved), data.select(range(4))
-    encode, begun = model.encode, []
+def test_what_another_process_has_done_meanwhile_stays(model_folder, data, tmp_path):
+    model, few = exegete.load(model_folder), data.select(range(4))
+    encode, other_results = model.encode, []
 
     def slow(rows):
-        if not begun:
-            begun.append(exegete.compare(exegete.load(saved), few, ["random"], ["auc"], output_dir=tmp_path / "other"))
-            parts = ComparisonParts(tmp_path / "out", begun[0].config)
+        if not other_results:
+            other_results.append(
+                exegete.compare(exegete.load(model_folder), few, ["random"], ["auc"], output_dir=tmp_path / "other")
+            )
+            parts = ComparisonParts(tmp_path / "out", other_results[0].config)
             parts[[int(index) for index in order]] = JudgedExamples(
-                begun[0].results, begun[0].curves, begun[0].attributions
+                other_results[0].results, other_results[0].curves, other_results[0].attributions
             )
         return encode(rows)
 
@@ -230,11 +232,11 @@ def test_what_another_process_has_done_meanwhile_stays(saved, data, tmp_path):
     model.encode = slow
     found = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path / "out")
     measured = ["seconds", "peak_memory"]
-    pd.testing.assert_frame_equal(found.results.drop(columns=measured), begun[0].results.drop(columns=measured))
+    pd.testing.assert_frame_equal(found.results.drop(columns=measured), other_results[0].results.drop(columns=measured))
 
 
-def test_damaged_results_are_named(saved, data, tmp_path):
-    model, few = exegete.load(saved), data.select(range(4))
+def test_damaged_results_are_named(model_folder, data, tmp_path):
+    model, few = exegete.load(model_folder), data.select(range(4))
     exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path)
     (tmp_path / "results.parquet").write_bytes(b"PA")
     with pytest.raises(exegete.ExegeteError, match="is damaged"):
@@ -244,14 +246,16 @@ def test_damaged_results_are_named(saved, data, tmp_path):
 
 
 @pytest.mark.parametrize("label", [7, -1])
-def test_a_label_that_the_model_does_not_have(saved, tmp_path, label):
+def test_a_label_that_the_model_does_not_have(model_folder, tmp_path, label):
     with pytest.raises(exegete.ExegeteError, match=r"does not know the label.*1 \(positive\)"):
-        exegete.compare(exegete.load(saved), [{"text": "a film", "label": label}], ["random"], output_dir=tmp_path)
+        exegete.compare(
+            exegete.load(model_folder), [{"text": "a film", "label": label}], ["random"], output_dir=tmp_path
+        )
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_to_compare(saved, data, tmp_path):
-    model = exegete.load(saved)
+def test_nothing_to_compare(model_folder, data, tmp_path):
+    model = exegete.load(model_folder)
     with pytest.raises(exegete.ExegeteError, match="no method"):
         exegete.compare(model, data, [], output_dir=tmp_path)
     with pytest.raises(exegete.ExegeteError, match="no example"):
@@ -259,8 +263,8 @@ def test_nothing_to_compare(saved, data, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_plausibility_by_layer_ends_in_that_of_the_method(saved, data):
-    found = exegete.compare(exegete.load(saved), data, ["random", "alti"], ["auc"])
+def test_plausibility_by_layer_ends_in_that_of_the_method(model_folder, data):
+    found = exegete.compare(exegete.load(model_folder), data, ["random", "alti"], ["auc"])
     layers = found.curves[found.curves["metric"] == "AUC by layer"]
     assert set(layers["method"]) == {"alti"}
     assert set(layers["x"]) == {1, 2}
@@ -270,9 +274,9 @@ def test_plausibility_by_layer_ends_in_that_of_the_method(saved, data):
     assert "AUC by layer" in found.to_html()
 
 
-def test_pairs_and_texts_without_rationales(saved):
+def test_pairs_and_texts_without_rationales(model_folder):
     pairs = [("a moving film", "a film"), ("the plot is dull", "nobody laughs at the plot")]
-    found = exegete.compare(exegete.load(saved), pairs, ["attention_last"], seed=3)
+    found = exegete.compare(exegete.load(model_folder), pairs, ["attention_last"], seed=3)
     assert "auc" not in found.results.columns
     assert found.results["aopc_sufficiency"].notna().all()
     assert ">nobody</" in found.to_html()
@@ -297,8 +301,8 @@ def test_the_text_of_a_comparison_displays_nothing_in_a_notebook(monkeypatch):
     assert shown == []
 
 
-def test_a_comparison_shows_itself(saved, data):
-    model, rows = exegete.load(saved), data.select(range(6))
+def test_a_comparison_shows_itself(model_folder, data):
+    model, rows = exegete.load(model_folder), data.select(range(6))
     with pytest.raises(ExegeteError, match="no curves"):
         exegete.compare(model, rows, ["random"], ["sufficiency"]).plot()
     found = exegete.compare(model, rows, ["random", "saliency"], ["aopc_sufficiency"])

@@ -1,4 +1,4 @@
-"""Comparisons of what explains generated text: on sources, with their evidence, kept and read again."""
+"""Comparisons of explanations of generated text: on sources, with evidence, saved and loaded."""
 
 import json
 
@@ -25,7 +25,7 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def compared(model, tmp_path_factory):
+def result_and_folder(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     return exegete.compare(model, ROWS, METHODS, output_dir=folder), folder
 
@@ -36,8 +36,8 @@ def source_scores(model, row, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_evidence_is_recovered_by_the_scores_of_sources(model, compared, method):
-    results = compared[0].results
+def test_evidence_is_recovered_by_the_scores_of_sources(model, result_and_folder, method):
+    results = result_and_folder[0].results
     for number, marked in enumerate(([1, 0], [0, 1, 1])):
         scores, gold = source_scores(model, ROWS[number], method), np.array(marked, bool)
         row = results[(results["method"] == method) & (results["example"] == number)].iloc[0]
@@ -47,8 +47,8 @@ def test_evidence_is_recovered_by_the_scores_of_sources(model, compared, method)
         assert row["recall_at_k"] == pytest.approx(gold[first].mean())
 
 
-def test_the_answer_falls_as_if_the_source_had_not_been_there(model, compared):
-    results, batch = compared[0].results, model.encode([OTHER])
+def test_the_answer_falls_as_if_the_source_had_not_been_there(model, result_and_folder):
+    results, batch = result_and_folder[0].results, model.encode([OTHER])
     first = int(np.argmax(source_scores(model, OTHER, "input_x_gradient")))
     keep = (batch.unit_of != first)[None]
     with torch.no_grad():
@@ -77,8 +77,8 @@ def test_areas_over_sources_are_means_of_falls(model, metric):
     assert abs(float(found)) > 1e-9
 
 
-def test_what_is_kept_comes_back(compared):
-    comparison, folder = compared
+def test_what_is_kept_comes_back(result_and_folder):
+    comparison, folder = result_and_folder
     loaded = Comparison.load(folder)
     assert [row["kind"] for row in loaded.examples] == ["one", "two"]
     assert loaded.examples[1]["sources"] == OTHER["sources"]
@@ -92,14 +92,14 @@ def test_what_is_kept_comes_back(compared):
     assert comparison.attributions[0].target.text == CHAT["response"].strip()
 
 
-def test_units_and_methods(model, compared):
+def test_units_and_methods(model, result_and_folder):
     with pytest.raises(ExegeteError, match="unknown source in evidence 'doc 9'"):
         model.encode([CHAT | {"evidence": ["doc 9"]}])
     known = model.encode([*ROWS, CHAT])
     assert known.has_rationale.tolist() == [True, True, False]
     assert (known.rationale_mask[2] == 0).all()
-    assert compared[0].config["unit"] == "source"
-    assert compared[0].config["metrics"]["lds"]["level"] == "source"
+    assert result_and_folder[0].config["unit"] == "source"
+    assert result_and_folder[0].config["metrics"]["lds"]["level"] == "source"
     chosen, unit = resolve_unit("occlusion", "sentence", {})
     assert (chosen.params["granularity"], unit) == ("sentence", "sentence")
 

@@ -46,10 +46,10 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """A file of 53 texts of 2 to 9 words, each with a label and some with a rationale."""
-    path, sample_examples = tmp_path_factory.mktemp("data") / "corpus.jsonl", np.random.default_rng(0)
+    path, generator = tmp_path_factory.mktemp("data") / "corpus.jsonl", np.random.default_rng(0)
     with path.open("w") as file:
         for number in range(COUNT):
-            text = " ".join(sample_examples.choice(WORDS, 2 + number % 8))
+            text = " ".join(generator.choice(WORDS, 2 + number % 8))
             marked = [[0, text.index(" ")]] if number % 3 else None
             file.write(json.dumps({"text": text, "label": ["neg", "pos"][number % 2], "rationale": marked}) + "\n")
     return path
@@ -61,27 +61,27 @@ def job(model, corpus, folder, **changes):
 
 
 def command_of(model, corpus, folder, *more):
-    """The same as a command."""
+    """The command that does the same job."""
     given = ["--model", model, "--data", f"jsonl:{corpus}", "--methods", "decompx_linear", "-o", str(folder)]
     return [sys.executable, "-m", "exegete", "explain", *given, "--device", "cpu", *more]
 
 
-def stored(folder):
+def read_rows(folder):
     return [row for path in sorted(folder.glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 @pytest.fixture(scope="module")
-def whole(model, corpus, tmp_path_factory):
-    """The corpus explained at one go."""
+def output_folder(model, corpus, tmp_path_factory):
+    """The folder of the corpus explained by one process without a stop."""
     folder = tmp_path_factory.mktemp("out") / "whole"
     assert explain_corpus(job(model, corpus, folder)) == COUNT
     return folder
 
 
-def test_it_is_what_explaining_everything_at_once_gives(model, corpus, whole):
+def test_it_is_what_explaining_everything_at_once_gives(model, corpus, output_folder):
     data = exegete.load_data(f"jsonl:{corpus}", "all")
     loaded = exegete.load(model, device="cpu")
-    rows = stored(whole)
+    rows = read_rows(output_folder)
     assert [row["index"] for row in rows] == list(range(COUNT))
     for row, item, example in zip(rows, exegete.attribute(loaded, data, "decompx_linear"), data, strict=True):
         np.testing.assert_allclose(row["scores"], item.scores, rtol=1e-5, atol=1e-7)
@@ -91,16 +91,16 @@ def test_it_is_what_explaining_everything_at_once_gives(model, corpus, whole):
         assert row["rationale"] == (example["rationale"] and [[0, *span] for span in example["rationale"]])
 
 
-def test_datasets_reads_the_folder_and_its_card_tells_every_column(whole, tmp_path):
+def test_datasets_reads_the_folder_and_its_card_tells_every_column(output_folder, tmp_path):
     from datasets import load_dataset
 
-    table = load_dataset(str(whole), split="train", cache_dir=str(tmp_path))
+    table = load_dataset(str(output_folder), split="train", cache_dir=str(tmp_path))
     assert (len(table), table.column_names, set(COLUMNS)) == (
         COUNT,
         CORPUS_SCHEMA.names,
         set(CORPUS_SCHEMA.names) - set(EXAMPLE_COLUMNS),
     )
-    assert all(f"| `{name}` |" in (whole / "README.md").read_text() for name in COLUMNS)
+    assert all(f"| `{name}` |" in (output_folder / "README.md").read_text() for name in COLUMNS)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
@@ -111,7 +111,7 @@ def test_ids_and_kept_columns_come_through(model, tmp_path, suffix, capsys):
     command = ["explain", "--model", str(model), "--data", f"{suffix}:{data}", "--methods", "random", "-o"]
     assert main([*command, str(tmp_path / "out"), "--keep-columns", "stars", "--device", "cpu"]) == 0
     assert "columns: text, id, stars; no label, no rationale (unused: shop" in capsys.readouterr().err
-    rows = stored(tmp_path / "out")
+    rows = read_rows(tmp_path / "out")
     assert [row["id"] for row in rows] == ["70", "71"]
     whole = [{"id": 70, "stars": 5}, {"id": 71, "stars": 1}]
     text = [{name: str(value) for name, value in each.items()} for each in whole]
@@ -128,8 +128,8 @@ def test_every_stored_column_is_documented():
         assert f"| `{name}` | {what} |" in page
 
 
-def test_a_corpus_of_another_version_is_refused(whole, tmp_path):
-    head = json.loads((whole / "corpus.json").read_text())
+def test_a_corpus_of_another_version_is_refused(output_folder, tmp_path):
+    head = json.loads((output_folder / "corpus.json").read_text())
     (tmp_path / "corpus.json").write_text(json.dumps(head | {"format_version": 1}))
     with pytest.raises(ExegeteError, match="has version 1, expected 2: explain the corpus again"):
         CorpusParts(tmp_path)
@@ -151,7 +151,7 @@ def test_a_stream_gives_what_load_data_gives(corpus, tmp_path, suffix):
             assert stream.features == data.features
 
 
-def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, whole, tmp_path):
+def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, output_folder, tmp_path):
     folder = tmp_path / "out"
     command = command_of(model, corpus, folder, "--rows-per-part", "1")
     for parts in (1, 4):
@@ -165,26 +165,26 @@ def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, wh
         list(CorpusParts(folder).rows(["index"]))
     assert explain_corpus(job(model, corpus, folder, rows_per_part=1)) == COUNT
     assert [path for path in before if path.stat().st_mtime_ns != before[path]] == []
-    again, once = stored(folder), stored(whole)
+    again, once = read_rows(folder), read_rows(output_folder)
     assert [row["index"] for row in again] == list(range(COUNT))
     for one, other in zip(again, once, strict=True):
         np.testing.assert_allclose(one.pop("scores"), other.pop("scores"), rtol=1e-5, atol=1e-7)
         assert one["texts"] == other["texts"]
 
 
-def test_two_processes_give_the_same_rows(model, corpus, whole, tmp_path):
+def test_two_processes_give_the_same_rows(model, corpus, output_folder, tmp_path):
     assert explain_corpus(job(model, corpus, tmp_path / "out"), workers=2, threads=1) == COUNT
-    assert stored(tmp_path / "out") == stored(whole)
+    assert read_rows(tmp_path / "out") == read_rows(output_folder)
 
 
 @pytest.mark.cluster
-def test_ray_data_gives_the_same_rows(cluster, model, corpus, whole, tmp_path):
+def test_ray_data_gives_the_same_rows(cluster, model, corpus, output_folder, tmp_path):
     assert explain_corpus(job(model, corpus, tmp_path / "out"), workers=2, ray=cluster) == COUNT
-    assert stored(tmp_path / "out") == stored(whole)
+    assert read_rows(tmp_path / "out") == read_rows(output_folder)
 
 
 @pytest.mark.cluster
-def test_a_killed_node_loses_no_row(ray_nodes, model, corpus, whole, tmp_path):
+def test_a_killed_node_loses_no_row(ray_nodes, model, corpus, output_folder, tmp_path):
     import psutil
 
     folder, told = tmp_path / "out", tmp_path / "told"
@@ -198,7 +198,7 @@ def test_a_killed_node_loses_no_row(ray_nodes, model, corpus, whole, tmp_path):
                 one.kill()
             assert nodes[1].wait(60) != 0
             assert process.wait(240) == 0, told.read_text()
-    again, once = stored(folder), stored(whole)
+    again, once = read_rows(folder), read_rows(output_folder)
     assert [row["index"] for row in again] == list(range(COUNT))
     for one, other in zip(again, once, strict=True):
         np.testing.assert_allclose(one.pop("scores"), other.pop("scores"), rtol=1e-5, atol=1e-7)
@@ -226,26 +226,39 @@ def test_a_bad_row_is_named_and_what_was_finished_is_kept(model, corpus, tmp_pat
     bad.write_text("".join([*lines[:25], json.dumps({"text": " ", "label": "neg"}) + "\n"]))
     with pytest.raises(ExegeteError, match="line 26: the text in 'text' is empty"):
         explain_corpus(job(model, bad, tmp_path / "out"))
-    assert len(stored(tmp_path / "out")) == 20
+    assert len(read_rows(tmp_path / "out")) == 20
 
 
-def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
+def test_the_command_and_its_refusals(model, corpus, output_folder, tmp_path, capsys):
     given = ["explain", "--model", model, "--data", f"jsonl:{corpus}"]
     assert main(given) == 2
     assert "--data needs --output-dir" in capsys.readouterr().err
     assert main([*given, "-o", str(tmp_path / "x"), "--methods", "saliency,occlusion"]) == 2
     assert "one method" in capsys.readouterr().err
     assert (
-        main([*given, "-o", str(whole), "--methods", "decompx_linear", "--rows-per-part", "10", "--device", "cpu"]) == 0
+        main(
+            [
+                *given,
+                "-o",
+                str(output_folder),
+                "--methods",
+                "decompx_linear",
+                "--rows-per-part",
+                "10",
+                "--device",
+                "cpu",
+            ]
+        )
+        == 0
     )
     assert f"{COUNT} rows are explained" in capsys.readouterr().err
-    assert main(["summary", str(whole), "--top", "3", "--least", "2"]) == 0
+    assert main(["summary", str(output_folder), "--top", "3", "--least", "2"]) == 0
     # All of its 12 words occur everywhere, and the model is random.
     assert "No word is surely above an average word for negative" in capsys.readouterr().out
-    assert main(["summary", str(whole), "--json", "--against", str(whole)]) == 0
+    assert main(["summary", str(output_folder), "--json", "--against", str(output_folder)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["rows"], told["distance"], sum(one["size"] for one in told["clusters"])) == (COUNT, 0, COUNT)
-    assert main(["summary", str(whole), "--against", str(whole), "--least", "2"]) == 0
+    assert main(["summary", str(output_folder), "--against", str(output_folder), "--least", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"No word's share changed \(\d+ tested\)\. Distance between the important words: 0\.000", shown)
     assert "Changes (" not in shown
@@ -255,12 +268,11 @@ def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
 
 def test_only_what_changed_is_listed_the_surest_first_and_an_unsigned_method_is_called_so():
     words = ["gone", "same", "grown"]
-    sample_examples = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
 
     def several(shift):
         return WordStatistics(
-            row(words, [max(0.1, 3 + noise + shift), 3.0, 3 - noise - shift / 2])
-            for noise in sample_examples.normal(size=30)
+            row(words, [max(0.1, 3 + noise + shift), 3.0, 3 - noise - shift / 2]) for noise in generator.normal(size=30)
         )
 
     drifted = compute_drift(several(0), several(-2))
@@ -311,10 +323,10 @@ def test_a_summary_lists_words_above_the_average_word_without_their_punctuation(
 
 
 def test_drift_is_welchs_test_adjusted_for_many_words():
-    sample_examples = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
 
     def several(middle, count):
-        values = np.clip(sample_examples.normal(middle, 0.1, count), 0.01, 0.99)
+        values = np.clip(generator.normal(middle, 0.1, count), 0.01, 0.99)
         return values, WordStatistics(row(["moved", "stayed"], [one, 1 - one]) for one in values)
 
     (first, before), (second, after) = several(0.2, 12), several(0.6, 9)
@@ -339,7 +351,7 @@ def test_agreement_is_the_area_under_the_curve():
 def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
     from exegete.reports.records import Target
 
-    parts, sample_examples, rows = (
+    parts, stored_rows, rows = (
         CorpusParts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}),
         [],
         [],
@@ -352,8 +364,8 @@ def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
             unit="word", texts=(" ".join(words),), method="x", index=number,
         )  # fmt: skip
         rows.append({"text": number})
-        sample_examples.append(make_explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
-    parts.write(0, rows, sample_examples)
+        stored_rows.append(make_explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
+    parts.write(0, rows, stored_rows)
     parts.finish()
     found = summarise(tmp_path, clusters=2, top=4)
     assert [(one.size, {word for word, _ in one.words[:2]}) for one in found.clusters] in (

@@ -1,4 +1,4 @@
-"""What changed from one model to another, on the same examples by the same methods."""
+"""Differences between two models, on the same examples by the same methods."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def compared(models, data):
+def comparisons(models, data):
     return {name: exegete.compare(exegete.load(models / name), data, METHODS, METRICS) for name in ("old", "new")}
 
 
-def test_differences_are_those_of_the_paired_examples(compared):
-    changes = compared["new"].difference(compared["old"]).set_index(["method", "metric"])
+def test_differences_are_those_of_the_paired_examples(comparisons):
+    changes = comparisons["new"].difference(comparisons["old"]).set_index(["method", "metric"])
     assert list(changes.index) == [(method, metric) for method in METHODS for metric in METRICS]
-    frames = [compared[name].results.set_index("method") for name in ("old", "new")]
+    frames = [comparisons[name].results.set_index("method") for name in ("old", "new")]
     for (method, metric), row in changes.iterrows():
         old, new = (frame.loc[method, metric].to_numpy() for frame in frames)
         assert row["difference"] == pytest.approx((new - old).mean())
@@ -58,34 +58,34 @@ def test_differences_are_those_of_the_paired_examples(compared):
         assert row["examples"] == 30
 
 
-def test_nothing_changed_against_itself(compared):
-    changes = compared["new"].difference(compared["new"])
+def test_nothing_changed_against_itself(comparisons):
+    changes = comparisons["new"].difference(comparisons["new"])
     assert (changes["difference"] == 0).all()
     assert (changes["p"] == 1).all()
 
 
-def test_a_shift_is_found_and_p_values_are_holms(compared):
-    moved = compared["old"].results.assign(sufficiency=lambda rows: rows["sufficiency"] + 0.5)
+def test_a_shift_is_found_and_p_values_are_holms(comparisons):
+    moved = comparisons["old"].results.assign(sufficiency=lambda rows: rows["sufficiency"] + 0.5)
     other = exegete.Comparison(
-        moved, compared["old"].curves, compared["old"].attributions, compared["old"].cards, compared["old"].examples,
-        compared["old"].config,
+        moved, comparisons["old"].curves, comparisons["old"].attributions, comparisons["old"].cards,
+        comparisons["old"].examples, comparisons["old"].config,
     )  # fmt: skip
-    changes = other.difference(compared["old"])
+    changes = other.difference(comparisons["old"])
     assert changes[changes["metric"] == "sufficiency"]["p"].tolist() == pytest.approx([4 / 2001] * 2)
     assert changes[changes["metric"] == "important_tokens"]["p"].tolist() == [1, 1]
 
 
-def test_other_examples_or_nothing_in_common_are_refused(compared, models, data):
+def test_other_examples_or_nothing_in_common_are_refused(comparisons, models, data):
     model = exegete.load(models / "new")
     fewer = exegete.compare(model, data.select(range(5)), METHODS, METRICS)
     with pytest.raises(ExegeteError, match="different examples"):
-        fewer.difference(compared["old"])
+        fewer.difference(comparisons["old"])
     other = exegete.compare(model, data, ["occlusion"], METRICS)
     with pytest.raises(ExegeteError, match="no method and metric with the same settings"):
-        other.difference(compared["old"])
+        other.difference(comparisons["old"])
     labelled = exegete.compare(model, data, METHODS, METRICS, target="label")
     with pytest.raises(ExegeteError, match="one comparison explains label, the other predicted"):
-        labelled.difference(compared["old"])
+        labelled.difference(comparisons["old"])
 
 
 def test_the_command_compares_against_a_folder_or_a_model(models, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What the engine does about runs that fail, wait for each other, or die with their worker."""
+"""How the engine handles runs that fail, wait for each other, or die with their worker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 PATIENT = 600  # seconds; a machine with much else to do starts processes slowly
 
 
-def done(root, these):
+def list_done(root, these):
     return [cell.config["number"] for cell in these if Store(root).is_done(cell.key)]
 
 
-def driven(root, these, workers=None):
+def run_cells(root, these, workers=None):
     told = []
     outcome = run_all(these, root, workers or Inline(root), lambda cell, ended: told.append((cell.title, ended.status)))
     return outcome, told
@@ -34,9 +34,9 @@ def test_a_run_that_raises_is_tried_three_times_then_reported_and_the_others_go_
     good = cells(3)
     bad = Cell({"kind": "test", "number": 9}, raising, "bad")
     after = Cell({"kind": "test", "number": 10}, ordinary, "after", needs=(bad.key,))
-    outcome, told = driven(tmp_path / "store", [bad, *good, after])
+    outcome, told = run_cells(tmp_path / "store", [bad, *good, after])
     assert outcome.failed == {bad.key: "RuntimeError: broken on purpose", after.key: "needs 'bad', which failed"}
-    assert done(tmp_path / "store", good) == [0, 1, 2]
+    assert list_done(tmp_path / "store", good) == [0, 1, 2]
     assert told.count(("bad", "failed")) == 3
     assert "broken on purpose" in Store(tmp_path / "store").failure_path(bad.key).read_text()
 
@@ -44,7 +44,7 @@ def test_a_run_that_raises_is_tried_three_times_then_reported_and_the_others_go_
 def test_a_run_that_failed_once_is_mended_and_bad_input_is_not_tried_again(tmp_path):
     once = Cell({"kind": "test", "number": 1}, raising_once, "once")
     bad = Cell({"kind": "test", "number": 2}, refusing, "bad")
-    outcome, told = driven(tmp_path / "store", [once, bad])
+    outcome, told = run_cells(tmp_path / "store", [once, bad])
     assert outcome.failed == {bad.key: "there is no dataset"}
     assert told == [("once", "failed"), ("once", "done"), ("bad", "failed")]
     assert not Store(tmp_path / "store").failure_path(once.key).exists()
@@ -63,7 +63,7 @@ def test_a_ctrl_c_while_a_worker_starts_is_the_commands_affair(tmp_path):
     for number in (signal.SIGINT, signal.SIGINT):
         os.kill(workers.workers[0].process.pid, number)
     first = workers.workers[0].process
-    outcome, told = driven(root, cells(1), workers)
+    outcome, told = run_cells(root, cells(1), workers)
     assert (outcome.failed, [status for _, status in told]) == ({}, ["done"])
     assert workers.workers[0].process is first
 
@@ -71,31 +71,31 @@ def test_a_ctrl_c_while_a_worker_starts_is_the_commands_affair(tmp_path):
 def test_needs_come_first_in_whatever_order_runs_are_given(tmp_path):
     first, second = cells(2)
     late = Cell({"kind": "test", "number": 2}, ordinary, "late", needs=(first.key, second.key))
-    _, told = driven(tmp_path / "store", [late, second, first])
+    _, told = run_cells(tmp_path / "store", [late, second, first])
     assert [title for title, _ in told] == ["run 1", "run 0", "late"]
 
 
 def test_on_a_full_disk_nothing_new_is_begun_and_what_is_done_stays(tmp_path):
     these = cells(4)
     full = Cell({"kind": "test", "number": 9}, filling, "full")
-    outcome, told = driven(tmp_path / "store", [*these[:2], full, *these[2:]])
+    outcome, told = run_cells(tmp_path / "store", [*these[:2], full, *these[2:]])
     assert outcome.full
-    assert done(tmp_path / "store", these) == [0, 1]
+    assert list_done(tmp_path / "store", these) == [0, 1]
     assert told[-1] == ("full", "full")
-    outcome, _ = driven(tmp_path / "store", these)
+    outcome, _ = run_cells(tmp_path / "store", these)
     assert not outcome.full
-    assert done(tmp_path / "store", these) == [0, 1, 2, 3]
+    assert list_done(tmp_path / "store", these) == [0, 1, 2, 3]
 
 
 def test_a_worker_killed_loses_its_own_run_alone_and_all_have_their_threads_and_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     these = [*cells(6), Cell({"kind": "test", "number": 9}, dying, "dies")]
-    looks = [Cell({"kind": "look", "number": number}, looking, f"look {number}") for number in range(2)]
+    looks = [Cell({"kind": "look", "number": number}, report_worker, f"look {number}") for number in range(2)]
     root = tmp_path / "store"
     root.mkdir()
-    outcome, told = driven(root, [*looks, *these[::-1]], LocalWorkers(root, 2, threads=1, gpus=2))
+    outcome, told = run_cells(root, [*looks, *these[::-1]], LocalWorkers(root, 2, threads=1, gpus=2))
     assert outcome.failed == {}
-    assert done(root, these) == [0, 1, 2, 3, 4, 5, 9]
+    assert list_done(root, these) == [0, 1, 2, 3, 4, 5, 9]
     assert told.count(("dies", "killed")) == 1
     assert (tmp_path / "log").read_text().count("\n") == 7
     seen = {(Store(root).cell_folder(cell.key) / "seen.txt").read_text() for cell in looks}
@@ -103,13 +103,13 @@ def test_a_worker_killed_loses_its_own_run_alone_and_all_have_their_threads_and_
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
 
 
-def looking(cell, space):
-    """Waits for the other one, so that each is on a worker of its own."""
+def report_worker(cell, space):
+    """Waits for the other run, so that each has its own worker."""
     import datasets
     import torch
 
     (space.store.root / f"here {cell.config['number']}").touch()
-    until(lambda: len(list(space.store.root.glob("here *"))) == 2)
+    wait_until(lambda: len(list(space.store.root.glob("here *"))) == 2)
     facts = [str(torch.get_num_threads()), os.environ["OMP_NUM_THREADS"], os.environ["CUDA_VISIBLE_DEVICES"]]
     assert datasets.are_progress_bars_disabled()
     (space.output / "seen.txt").write_text(" ".join(facts))
@@ -137,15 +137,15 @@ def test_workers_end_with_the_command(tmp_path, number):
     script.write_text(SCRIPT.format(paths=paths, root=str(tmp_path / "store")))
     command = subprocess.Popen([sys.executable, str(script)])
     claims = tmp_path / "store" / ".claims"
-    until(lambda: claims.is_dir() and any(path.is_file() for path in claims.glob("[0-9a-f]*")))
-    workers = children(command.pid)
+    wait_until(lambda: claims.is_dir() and any(path.is_file() for path in claims.glob("[0-9a-f]*")))
+    workers = list_workers(command.pid)
     command.send_signal(number)
     assert command.wait(PATIENT) == (130 if number == signal.SIGTERM else -signal.SIGKILL)
-    until(lambda: not any(alive(worker) for worker in workers))
+    wait_until(lambda: not any(is_alive(worker) for worker in workers))
     assert workers
 
 
-def alive(process):
+def is_alive(process):
     """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -153,12 +153,12 @@ def alive(process):
         return False
 
 
-def children(process):
+def list_workers(process):
     listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return [int(each) for each in listed if "spawn_main" in Path(f"/proc/{each}/cmdline").read_text()]
 
 
-def until(happened, seconds=PATIENT):
+def wait_until(happened, seconds=PATIENT):
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Study files: what is read, what is refused, and that every message names the line."""
+"""Study files: valid ones are read, others are refused with the line of the error."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ tables:
 """
 
 
-def written(path, text):
+def write_file(path, text):
     path.write_text(text)
     return path
 
 
 def test_a_good_file_is_read_as_yaml_1_2(tmp_path):
-    study = load_study(written(tmp_path / "good.yaml", GOOD))
+    study = load_study(write_file(tmp_path / "good.yaml", GOOD))
     assert study.name == "good-small"
     assert study.file.seeds == [0, 1]
     assert study.file.metrics == {"auc": "auc"}
@@ -96,7 +96,7 @@ BAD = [
 @pytest.mark.parametrize(("old", "new", "line", "message"), BAD, ids=[message for *_, message in BAD])
 def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, line, message):
     assert old in GOOD
-    path = written(tmp_path / "bad.yaml", GOOD.replace(old, new, 1))
+    path = write_file(tmp_path / "bad.yaml", GOOD.replace(old, new, 1))
     with pytest.raises(ExegeteError, match=message) as raised:
         load_study(path)
     assert str(raised.value).startswith(f"{path}:{line}: ")
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, line, message)
 @pytest.mark.parametrize("content", ["", "just words", "- a list\n", "a: &a [*a]\n", "\x00", "name: 2020-13-45\n"])
 def test_what_is_no_study_is_said_to_be_none(tmp_path, content):
     with pytest.raises(ExegeteError, match=re.escape(str(tmp_path / "none.yaml"))):
-        load_study(written(tmp_path / "none.yaml", content))
+        load_study(write_file(tmp_path / "none.yaml", content))
     with pytest.raises(ExegeteError, match="No such file"):
         load_study(tmp_path / "absent.yaml")
 
@@ -113,7 +113,7 @@ def test_what_is_no_study_is_said_to_be_none(tmp_path, content):
 def test_files_extend_files_scales_change_them_and_lines_stay_right(tmp_path, monkeypatch):
     monkeypatch.setenv("SEEDS", "4")
     (tmp_path / "base").mkdir()
-    written(tmp_path / "base" / "good.yaml", GOOD)
+    write_file(tmp_path / "base" / "good.yaml", GOOD)
     above = """\
 extends: base/good.yaml
 name: above
@@ -125,7 +125,7 @@ scales:
   paper:
     recipes: {plain: null, slow: {recipe: nope}}
 """
-    path = written(tmp_path / "above.yaml", above)
+    path = write_file(tmp_path / "above.yaml", above)
     small = load_study(path, "small")
     assert (small.name, small.file.seeds, small.file.tables) == ("above-small", [0], {})
     assert small.file.models["tiny"].model_dump(exclude_defaults=True) == {"source": "tiny", "max_length": 40}
@@ -136,7 +136,7 @@ scales:
         load_study(path, "paper")
     with pytest.raises(ExegeteError, match="unknown scale 'larg'"):
         load_study(path, "larg")
-    written(tmp_path / "base" / "good.yaml", "extends: ../above.yaml\n")
+    write_file(tmp_path / "base" / "good.yaml", "extends: ../above.yaml\n")
     with pytest.raises(ExegeteError, match="extends itself"):
         load_study(path)
 
@@ -145,18 +145,18 @@ def test_arguments_of_a_training_are_between_the_files_and_the_recipes(tmp_path)
     text = GOOD.replace(
         "train: train, dev: dev}", "train: train, dev: dev, arguments: {max_steps: 9, weight_decay: 0.5}}"
     )
-    file = written(tmp_path / "good.yaml", text + "arguments: {weight_decay: 0.1, adam_beta1: 0.7}\n")
+    file = write_file(tmp_path / "good.yaml", text + "arguments: {weight_decay: 0.1, adam_beta1: 0.7}\n")
     arguments = build_grid(load_study(file)).cells[0].config["arguments"]
     assert [arguments[name] for name in ("max_steps", "weight_decay", "adam_beta1")] == [3, 0.5, 0.7]
 
 
 def test_a_null_of_a_scale_takes_away_what_any_file_below_put_there(tmp_path):
-    written(tmp_path / "good.yaml", GOOD)
+    write_file(tmp_path / "good.yaml", GOOD)
     more = "extends: good.yaml\nscales: {small: {recipes: {fast: {recipe: fresh}, slow: {recipe: fresh}}}}"
-    path = written(tmp_path / "more.yaml", more)
+    path = write_file(tmp_path / "more.yaml", more)
     assert list(load_study(path).file.recipes) == ["plain", "fast", "slow"]
     less = "extends: more.yaml\nscales: {small: {recipes: {plain: null, fast: null}, tables: null}}"
-    file = load_study(written(tmp_path / "less.yaml", less)).file
+    file = load_study(write_file(tmp_path / "less.yaml", less)).file
     assert (list(file.recipes), file.tables) == (["slow"], {})
 
 
@@ -168,8 +168,8 @@ scales:
   small: {datasets: {dev: {limit: 3}, train: {limit: 7}}, seeds: 3}
   trial: {datasets: {train: {limit: 5}}}
 """
-    written(tmp_path / "good.yaml", GOOD)
-    path = written(tmp_path / "more.yaml", more)
+    write_file(tmp_path / "good.yaml", GOOD)
+    path = write_file(tmp_path / "more.yaml", more)
     study, small = load_study(path, "trial"), load_study(path)
     assert (study.name, study.file.seeds, study.file.datasets["train"].limit) == ("more-trial", [7], 5)
     judged = sources.load_dataset(study.dataset("dev", judged=True))["text"][:]
@@ -179,7 +179,7 @@ scales:
     assert (
         sources.load_dataset(study.dataset("dev"))["text"][:] == sources.load_dataset(small.dataset("dev"))["text"][:]
     )
-    less = written(tmp_path / "less.yaml", "extends: good.yaml")
+    less = write_file(tmp_path / "less.yaml", "extends: good.yaml")
     (missing,) = build_grid(load_study(less, "trial")).missing
     assert re.search("good.yaml:3: datasets.dev.spec: generated.* has no row left", missing)
 
@@ -211,7 +211,7 @@ def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp
     cut.save_pretrained(tmp_path / "m")
     rows = [{"text": "a moving film", "text_pair": " ".join(["dull"] * size)} for size in range(1, 9)]
     lines = [json.dumps(row | {"label": "yes" if i % 2 else "no"}) for i, row in enumerate(rows)]
-    written(tmp_path / "pairs.jsonl", "\n".join(lines) + "\n")
+    write_file(tmp_path / "pairs.jsonl", "\n".join(lines) + "\n")
     part = {"spec": f"jsonl:{tmp_path}/pairs.jsonl", "split": "all", "limit": None, "seed": 0, "options": {}}
     longest = len(cut(rows[4]["text"], rows[4]["text_pair"])["input_ids"])
     found = sources.load_dataset(part | {"longest": {"tokens": longest, "model": str(tmp_path / "m")}})
@@ -225,13 +225,13 @@ def test_rows_with_rationales_are_those_where_somebody_marked_something(tmp_path
         {"text": f"film {i}", "label": "ab"[i % 2], "rationale": r}
         for i, r in enumerate([[[0, 4]], [], None, [[0, 2]]])
     ]
-    written(tmp_path / "r.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_file(tmp_path / "r.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     part = {"spec": f"jsonl:{tmp_path}/r.jsonl", "split": "all", "limit": None, "seed": 0, "options": {}}
     assert sources.load_dataset(part | {"rationales": True})["text"][:] == ["film 0", "film 3"]
 
 
 def test_anchors_and_merge_keys_keep_lines(tmp_path):
-    found = read_yaml(written(tmp_path / "a.yaml", "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"))
+    found = read_yaml(write_file(tmp_path / "a.yaml", "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"))
     assert found.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
     assert found.line_of(("b", "x")).endswith("a.yaml:1")
     assert found.line_of(("b", "y", "unknown")).endswith("a.yaml:4")
@@ -240,7 +240,7 @@ def test_anchors_and_merge_keys_keep_lines(tmp_path):
 def address(tmp_path, old="seeds: 2", new="seeds: 2"):
     return {
         run.title: run.cell.key
-        for run in build_grid(load_study(written(tmp_path / "x.yaml", GOOD.replace(old, new)))).runs
+        for run in build_grid(load_study(write_file(tmp_path / "x.yaml", GOOD.replace(old, new)))).runs
     }
 
 
@@ -279,16 +279,16 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
     tokenizer("bert").save_pretrained(tmp_path / "m")
     rows = [f"{{'text': 'a text number {i}', 'label': 'l{i % 2}'}}".replace("'", '"') for i in range(8)]
     for name in ("one", "two"):
-        written(tmp_path / f"{name}.jsonl", "\n".join(rows) + "\n")
+        write_file(tmp_path / f"{name}.jsonl", "\n".join(rows) + "\n")
     study = GOOD.replace("source: tiny", f"source: {tmp_path}/m")
 
     def keys(data):
         text = study.replace('spec: "generated?size=40", split: train', f"spec: 'jsonl:{data}', split: all")
-        return [run.cell.key for run in build_grid(load_study(written(tmp_path / "s.yaml", text))).runs]
+        return [run.cell.key for run in build_grid(load_study(write_file(tmp_path / "s.yaml", text))).runs]
 
     first = keys(tmp_path / "one.jsonl")
     assert keys(tmp_path / "two.jsonl") == first
-    written(tmp_path / "two.jsonl", "\n".join(rows[::-1]) + "\n")
+    write_file(tmp_path / "two.jsonl", "\n".join(rows[::-1]) + "\n")
     sources._find_dataset_address.cache_clear()
     assert keys(tmp_path / "two.jsonl") != first
     (tmp_path / "m" / "tokenizer_config.json").write_text("{}")
@@ -309,7 +309,7 @@ def test_a_gguf_file_goes_by_content_alone_and_in_its_folder(tmp_path):
 
 def test_values_from_other_runs_come_after_them_and_depend_on_them(tmp_path):
     more = "recipes:\n  er: {recipe: er_joint, parameters: {weight: {from: plain, metric: cross_entropy, times: 2}}}\n"
-    runs = build_grid(load_study(written(tmp_path / "x.yaml", GOOD.replace("recipes:\n", more)))).runs
+    runs = build_grid(load_study(write_file(tmp_path / "x.yaml", GOOD.replace("recipes:\n", more)))).runs
     titles = [run.title for run in runs if not run.dataset]
     assert [title.split(" / ")[2] for title in titles] == ["plain", "plain", "er", "er"]
     plain, er = ([run.cell for run in runs if run.recipe == name and not run.dataset] for name in ("plain", "er"))

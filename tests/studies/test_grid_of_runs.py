@@ -1,4 +1,4 @@
-"""A grid of twelve runs: undisturbed, and with a worker killed, the command killed, and resumed."""
+"""A grid of twelve runs: without a stop, and with a worker killed, the command killed, and resumed."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ TABLES = ("f1", "explainers", "losses")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """All twelve runs, one after the other in this process."""
+def reference_root(tmp_path_factory):
+    """The store of all twelve runs, done one after the other in this process."""
     root = tmp_path_factory.mktemp("undisturbed") / "runs"
     for cell in build_grid(load_study(FILE)).cells:
         assert run_cell(cell, root)
@@ -56,8 +56,8 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(undisturbed):
-    found = collect_results(build_grid(load_study(FILE)), Store(undisturbed))
+def results(reference_root):
+    found = collect_results(build_grid(load_study(FILE)), Store(reference_root))
     assert len(found.grid.cells) == 12
     return found
 
@@ -70,7 +70,7 @@ def command(root, *more):
     )
 
 
-def at_work(root):
+def find_training_processes(root):
     """The processes that are training: those whose run has a checkpoint already."""
     found = []
     for path in root.glob(".work/*/run/checkpoint-*"):
@@ -79,8 +79,8 @@ def at_work(root):
     return found
 
 
-def wait(happened, process=None):
-    """What is waited for, once there is some."""
+def wait_for(happened, process=None):
+    """Calls the function until it returns a true value, and returns that value."""
     end = time.monotonic() + 300
     while not (found := happened()):
         assert time.monotonic() < end
@@ -90,13 +90,13 @@ def wait(happened, process=None):
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.cluster)])
-def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_path, engine, request):
+def test_killed_and_resumed_ends_in_the_same_tables(reference_root, results, tmp_path, engine, request):
     """One worker dies in the middle of its run, later the whole command; the tables are equal to the last byte."""
     root = tmp_path / "runs"
     more = ["--engine", "ray", "--address", request.getfixturevalue("cluster")] if engine == "ray" else []
     first = command(root, *more)
-    os.kill(wait(lambda: at_work(root), first)[0], signal.SIGKILL)
-    wait(lambda: len(Store(root).list_finished()) >= 3, first)
+    os.kill(wait_for(lambda: find_training_processes(root), first)[0], signal.SIGKILL)
+    wait_for(lambda: len(Store(root).list_finished()) >= 3, first)
     first.kill()
     first.wait()
     before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).list_finished()}
@@ -107,10 +107,10 @@ def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_pa
     assert second.returncode == 0, said[-2000:]
     for key, record in before.items():
         assert (root / "cells" / key / "cell.json").read_bytes() == record
-    write_report(results, undisturbed / "studies" / "again")
+    write_report(results, reference_root / "studies" / "again")
     for name in TABLES:
         for ending in ("csv", "md"):
-            there = undisturbed / "studies" / "again" / f"{name}.{ending}"
+            there = reference_root / "studies" / "again" / f"{name}.{ending}"
             assert (root / "studies" / "study_for_tests-small" / f"{name}.{ending}").read_bytes() == there.read_bytes()
     assert not any((root / ".work").iterdir())
 
@@ -197,8 +197,8 @@ def test_lower_is_better_turns_a_ranking_around_and_what_is_missing_does_not_cou
     assert kendall_matrix(figures).tolist() == [[1, -1], [-1, 1]]
 
 
-def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
-    root = shutil.copytree(undisturbed, tmp_path / "runs")
+def test_a_model_that_missed_its_bound_counts_nowhere(reference_root, tmp_path):
+    root = shutil.copytree(reference_root, tmp_path / "runs")
     found = build_grid(load_study(FILE))
     missed = next(run for run in found.runs if not run.dataset and run.recipe == "fast" and run.seed == 1)
     metrics = Store(root).cell_folder(missed.cell.key) / "metrics.json"
@@ -212,21 +212,21 @@ def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
     assert dict(zip(board.rows, board.count[:, 1], strict=True))["films / tiny / fast / decompx"] == 2 * 12
 
 
-def test_the_leaderboard_has_every_judged_explanation(undisturbed, capsys):
-    ((dataset, board),) = make_leaderboards(Store(undisturbed)).items()
+def test_the_leaderboard_has_every_judged_explanation(reference_root, capsys):
+    ((dataset, board),) = make_leaderboards(Store(reference_root)).items()
     assert dataset.startswith("dev (")
     assert len(board.rows) == 6
     labels = [metric(name).card.label for name in ("auc", "aopc_comprehensiveness")]
     assert [card.label for card in board.cards] == labels
     assert board.count[0].tolist() == [3 * 12, 3 * 12]
-    assert main(["study", "leaderboard", "--output-dir", str(undisturbed), "--format", "csv"]) == 0
+    assert main(["study", "leaderboard", "--output-dir", str(reference_root), "--format", "csv"]) == 0
     assert "films / tiny / fast / decompx," in capsys.readouterr().out
 
 
-def test_the_leaderboard_tells_models_of_one_name_apart(undisturbed, tmp_path):
-    store = Store(shutil.copytree(undisturbed, tmp_path / "runs"))
+def test_the_leaderboard_tells_models_of_one_name_apart(reference_root, tmp_path):
+    store = Store(shutil.copytree(reference_root, tmp_path / "runs"))
 
-    def copied(key, change):
+    def copy_run(key, change):
         record = json.loads((store.cell_folder(key) / "cell.json").read_text())
         record["config"] |= change(record["config"])
         record["key"] = digest(record["config"])
@@ -236,8 +236,8 @@ def test_the_leaderboard_tells_models_of_one_name_apart(undisturbed, tmp_path):
 
     for run in build_grid(load_study(FILE)).runs:
         if run.recipe == "fast" and run.dataset:
-            trained = copied(run.cell.needs[0], lambda config: {"arguments": {**config["arguments"], "max_steps": 9}})
-            copied(run.cell.key, lambda config, trained=trained: {"model": {"trained": trained}})
+            trained = copy_run(run.cell.needs[0], lambda config: {"arguments": {**config["arguments"], "max_steps": 9}})
+            copy_run(run.cell.key, lambda config, trained=trained: {"model": {"trained": trained}})
     (board,) = make_leaderboards(store).values()
     names = [row.removesuffix(" / decompx") for row in board.rows if row.endswith("decompx")]
     assert len(names) == 3
@@ -246,14 +246,14 @@ def test_the_leaderboard_tells_models_of_one_name_apart(undisturbed, tmp_path):
     assert set(board.count[:, 1]) == {3 * 12}
 
 
-def test_tables_status_and_dry_run_from_the_command_line(undisturbed, capsys):
-    where = ["--output-dir", str(undisturbed)]
+def test_tables_status_and_dry_run_from_the_command_line(reference_root, capsys):
+    where = ["--output-dir", str(reference_root)]
     assert main(["study", "status", str(FILE), *where]) == 0
     assert "12 runs: 6 training runs (6 done), 6 judgements (6 done)" in capsys.readouterr().out
     assert main(["study", "table", str(FILE), *where, "--table", "f1", "--format", "tex"]) == 0
     assert r"\begin{tabular}{lrr}" in capsys.readouterr().out
     assert main(["study", "report", str(FILE), *where]) == 0
-    page = (undisturbed / "studies" / "study_for_tests-small" / "report.html").read_text()
+    page = (reference_root / "studies" / "study_for_tests-small" / "report.html").read_text()
     assert page.count("<img") == 6
     capsys.readouterr()
     assert main(["study", "run", str(FILE), *where, "--dry-run", "--only", "fast*dev"]) == 0

@@ -1,4 +1,4 @@
-"""The search for settings that teach better: its interval, what it keeps, and whom it compares."""
+"""The search for settings that teach better: its interval, the settings it keeps, and the students it compares."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def said(model, data):
+def results(model, data):
     metrics = [f"{name}{WHOLE}" for name in ("auc", "average_precision", "recall_at_k")]
     return exegete.compare(model, data, TECHNIQUES, metrics, target="label", batch_size=5, special_tokens=True).results
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_plausibility_is_sklearns_over_all_positions_special_ones_included(model, data, said, technique):
-    own = said[said["method"] == technique]
+def test_plausibility_is_sklearns_over_all_positions_special_ones_included(model, data, results, technique):
+    own = results[results["method"] == technique]
     for row, (_, found) in zip(data, own.iterrows(), strict=True):
         batch = model.encode([row])
         gold = batch.rationale_mask[0].numpy()
@@ -55,22 +55,22 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
     batch = model.encode(list(data.select([0, 3])))
     with torch.no_grad():
         attentions = [layer.mean(1) for layer in model(batch, capture=Capture(attentions=True)).attentions]
-        plausibility_by_layer, rolled = (
+        attention_layers, rolled = (
             exegete.explainer(name).explain(model, batch, "label", special_tokens=True).layers
             for name in ("attention_last", "attention_rollout")
         )
     product = torch.eye(batch.length)
     for number, layer in enumerate(attentions):
-        torch.testing.assert_close(plausibility_by_layer[:, number], layer[:, 0])
+        torch.testing.assert_close(attention_layers[:, number], layer[:, 0])
         product = (layer + torch.eye(batch.length)) / 2 @ product
         torch.testing.assert_close(rolled[:, number], product[:, 0])
-    for technique, layers in (("attention_last", plausibility_by_layer), ("attention_rollout", rolled)):
+    for technique, layers in (("attention_last", attention_layers), ("attention_rollout", rolled)):
         with torch.no_grad():
             whole = exegete.explainer(technique).explain(model, batch, batch.labels, special_tokens=True).scores
         torch.testing.assert_close(layers[:, -1], whole)
 
 
-def test_every_layer_is_judged_and_the_last_is_the_method(model, data, said):
+def test_every_layer_is_judged_and_the_last_is_the_method(model, data, results):
     spec = f"auc{WHOLE}"
     explainers = {name: name for name in ("attention_last", "attention_rollout", "input_x_gradient")}
     metrics = [spec, "aopc_sufficiency"]
@@ -80,4 +80,4 @@ def test_every_layer_is_judged_and_the_last_is_the_method(model, data, said):
     assert list(frame.index) == [("attention_last", 1), ("attention_last", 2), ("attention_rollout", 1),
                                  ("attention_rollout", 2)]  # fmt: skip
     for name in ("attention_last", "attention_rollout"):
-        assert frame["value"][name, 2] == pytest.approx(said[said["method"] == name]["auc"].mean(), abs=1e-6)
+        assert frame["value"][name, 2] == pytest.approx(results[results["method"] == name]["auc"].mean(), abs=1e-6)

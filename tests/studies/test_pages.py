@@ -1,4 +1,4 @@
-"""Pages of figures of made-up runs: what they say, when they refuse to, and that their figures outlive the runs."""
+"""Pages of figures of made-up runs: their texts, their errors, and their figures, which outlive the runs."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ ATT comes to {{one:second | slow / ATT | A-C | center}}, of {{one:second | slow 
 
 
 @pytest.fixture
-def made(tmp_path):
-    """A study whose runs of two recipes, of three, are there: made-up figures in the form that runs leave them in."""
+def study_folder(tmp_path):
+    """The folder of a study in which two of three recipes have runs, with made-up figures in the files of real runs."""
     rows = [{"text": f"film number {i}", "label": "ab"[i % 2]} for i in range(8)]
     (tmp_path / "films.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "study.yaml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
@@ -84,12 +84,12 @@ def made(tmp_path):
     for run in found.runs:
         if run.recipe != "later":
             with store.workspace(run.cell) as space:
-                filled(space.output, run, draw)
+                write_figures(space.output, run, draw)
                 write_record(space.output, run.cell, 1, seconds=2.0, cpu_seconds=1.0)
     return tmp_path
 
 
-def filled(folder, run, draw):
+def write_figures(folder, run, draw):
     if not run.dataset:
         write_json(folder / "metrics.json", {"accuracy": draw.random(), "cross_entropy": None, "note": "text"})
         write_json(folder / "history.json", {"history": [{"step": 1, "loss": draw.random()}]})
@@ -124,13 +124,13 @@ def results_of(folder, runs="runs"):
     return {"one": collect_results(build_grid(study, store.read_sources(study.name)), store)}
 
 
-def sample_examples(folder, text=PART, runs="runs"):
+def make_page(folder, text=PART, runs="runs"):
     (folder / "part.md").write_text(text)
     return fill_page(read_page_part(folder / "part.md"), results_of(folder, runs))
 
 
-def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
-    text, (results,) = sample_examples(made), results_of(made).values()
+def test_a_page_says_what_its_tables_say_and_what_is_not_run(study_folder):
+    text, (results,) = make_page(study_folder), results_of(study_folder).values()
     table = make_study_table(results, "first")
     assert table.rows == ["slow", "fast"]
     gain = table.center[1, 0] - table.center[0, 0]
@@ -147,7 +147,7 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
     assert "| judged on | films 8, films 8 (some methods 5) |" in text
     assert "| finished | 18 of 27 runs; 18 s of one core |" in text
     assert "| seeds | 0, 1, 2 |" in text
-    assert sample_examples(made) == text
+    assert make_page(study_folder) == text
 
 
 @pytest.mark.parametrize(
@@ -163,26 +163,26 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
         ("---\n", "", "is no page part"),
     ],
 )  # fmt: skip
-def test_what_no_run_said_is_an_error_with_its_line(made, old, new, message):
+def test_what_no_run_said_is_an_error_with_its_line(study_folder, old, new, message):
     with pytest.raises(ExegeteError, match=message):
-        sample_examples(made, PART.replace(old, new))
+        make_page(study_folder, PART.replace(old, new))
 
 
-def test_differences_have_a_spread(made):
-    (results,) = results_of(made).values()
+def test_differences_have_a_spread(study_folder):
+    (results,) = results_of(study_folder).values()
     frame = results.figures.query("metric == 'accuracy' and judgement == 'all'")
     pairs = 100 * frame.pivot(index="seed", columns="recipe", values="value").eval("fast - slow")
-    text = sample_examples(made, PART.replace("| accuracy | wins}}", "| accuracy | spread}}"))
+    text = make_page(study_folder, PART.replace("| accuracy | wins}}", "| accuracy | spread}}"))
     assert f"+{pairs.mean():.1f} ± {pairs.std():.1f} seeds" in text
     assert re.search(r"ATT comes to 0\.\d{3}, of", text)
-    everything = sample_examples(made, PART.replace("{{one:second}}", "{{one}}"))
+    everything = make_page(study_folder, PART.replace("{{one:second}}", "{{one}}"))
     assert len(re.findall("^Mean and standard deviation over seeds", everything, re.MULTILINE)) == 3
 
 
-def test_differences_in_a_sorted_table_are_of_the_named_rows(made):
+def test_differences_in_a_sorted_table_are_of_the_named_rows(study_folder):
     centers = "{{one:sorted | ATT | A-C | center}} {{one:sorted | IxG | A-C | center}}"
     part = f"---\ntitle: T\nstudies: {{one: study.yaml}}\n---\n{centers} {{{{one:sorted | ATT minus IxG | A-C}}}}"
-    att, other, difference = sample_examples(made, part).split("\n")[-1].replace("−", "-").split()
+    att, other, difference = make_page(study_folder, part).split("\n")[-1].replace("−", "-").split()
     assert float(difference) == pytest.approx(float(att) - float(other), abs=0.002)
     assert float(difference)
 
@@ -205,11 +205,11 @@ studies: {one: study.yaml}
 """
 
 
-def test_verdicts_on_claims_are_computed_from_their_intervals(made):
+def test_verdicts_on_claims_are_computed_from_their_intervals(study_folder):
     lines = {
-        line.split(" | ")[0].strip("| "): line for line in sample_examples(made, CLAIMS).split("\n") if "|" in line
+        line.split(" | ")[0].strip("| "): line for line in make_page(study_folder, CLAIMS).split("\n") if "|" in line
     }
-    (results,) = results_of(made).values()
+    (results,) = results_of(study_folder).values()
     by_seed = results.figures.query("metric == 'accuracy' and judgement == 'all'")
     pairs = 100 * by_seed.pivot(index="seed", columns="recipe", values="value").eval("fast - slow").to_numpy()
     rights = []
@@ -241,103 +241,111 @@ def test_verdicts_on_claims_are_computed_from_their_intervals(made):
         ("| not tested |", "| reproduced |", r"part.md:14: a claim without a condition has the verdict 'not tested'"),
     ],
 )
-def test_verdicts_that_were_typed_are_refused(made, old, new, message):
+def test_verdicts_that_were_typed_are_refused(study_folder, old, new, message):
     with pytest.raises(ExegeteError, match=message):
-        sample_examples(made, CLAIMS.replace(old, new))
+        make_page(study_folder, CLAIMS.replace(old, new))
 
 
-def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(made):
-    text, figures = sample_examples(made, PART + "\n{{one}}\n"), made / "figures.parquet"
-    assert export_figures([results_of(made)["one"].grid], Store(made / "runs"), figures) == 18
+def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(study_folder):
+    text, figures = make_page(study_folder, PART + "\n{{one}}\n"), study_folder / "figures.parquet"
+    assert export_figures([results_of(study_folder)["one"].grid], Store(study_folder / "runs"), figures) == 18
     again = figures.read_bytes()
-    export_figures([results_of(made)["one"].grid], Store(made / "runs"), figures)
+    export_figures([results_of(study_folder)["one"].grid], Store(study_folder / "runs"), figures)
     assert figures.read_bytes() == again
     assert len(again) < 60_000
     assert "attributions" not in set(pd.read_parquet(figures)["part"])
-    (made / "films.jsonl").unlink()
+    (study_folder / "films.jsonl").unlink()
     sources._find_dataset_address.cache_clear()
-    assert import_figures(figures, Store(made / "elsewhere")) == 18
-    assert import_figures(figures, Store(made / "elsewhere")) == 0
-    assert sample_examples(made, PART + "\n{{one}}\n", "elsewhere") == text
-    export_figures([results_of(made, "elsewhere")["one"].grid], Store(made / "elsewhere"), made / "third.parquet")
-    assert (made / "third.parquet").read_bytes() == again
+    assert import_figures(figures, Store(study_folder / "elsewhere")) == 18
+    assert import_figures(figures, Store(study_folder / "elsewhere")) == 0
+    assert make_page(study_folder, PART + "\n{{one}}\n", "elsewhere") == text
+    export_figures(
+        [results_of(study_folder, "elsewhere")["one"].grid],
+        Store(study_folder / "elsewhere"),
+        study_folder / "third.parquet",
+    )
+    assert (study_folder / "third.parquet").read_bytes() == again
     with pytest.raises(ExegeteError, match="holds no figures of runs"):
-        import_figures(made / "part.md", Store(made / "elsewhere"))
+        import_figures(study_folder / "part.md", Store(study_folder / "elsewhere"))
 
 
-def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(made):
-    whole, there = Store(made / "runs"), Store(made / "elsewhere")
-    found = results_of(made)["one"].grid
-    export_figures([found], whole, made / "figures.parquet")
-    import_figures(made / "figures.parquet", there)
+def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_folder):
+    store, other_store = Store(study_folder / "runs"), Store(study_folder / "elsewhere")
+    found = results_of(study_folder)["one"].grid
+    export_figures([found], store, study_folder / "figures.parquet")
+    import_figures(study_folder / "figures.parquet", other_store)
     of = {run.cell.key: (run.recipe, bool(run.dataset)) for run in found.runs}
-    assert {of[key] for key in whole.list_unfinished(found.cells)} == {("later", False), ("later", True)}
-    left = there.list_unfinished(found.cells)
+    assert {of[key] for key in store.list_unfinished(found.cells)} == {("later", False), ("later", True)}
+    left = other_store.list_unfinished(found.cells)
     assert {of[key] for key in left} == {("slow", False), ("later", False), ("later", True)}
     assert len(left) == 3 + 3 + 6
     first = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
     with pytest.raises(ExegeteError, match="is not finished"):
-        there.require_folder(first.key)
-    assert merge_stores(whole, there) == 18
-    assert there.list_unfinished(found.cells) == whole.list_unfinished(found.cells)
-    assert (there.require_folder(first.key) / "model.safetensors").exists()
-    assert merge_stores(whole, there) == 0
+        other_store.require_folder(first.key)
+    assert merge_stores(store, other_store) == 18
+    assert other_store.list_unfinished(found.cells) == store.list_unfinished(found.cells)
+    assert (other_store.require_folder(first.key) / "model.safetensors").exists()
+    assert merge_stores(store, other_store) == 0
 
 
-def test_a_run_done_again_takes_the_place_of_its_figures(made):
-    there = Store(made / "elsewhere")
-    found = results_of(made)["one"].grid
-    export_figures([found], Store(made / "runs"), made / "figures.parquet")
-    import_figures(made / "figures.parquet", there)
+def test_a_run_done_again_takes_the_place_of_its_figures(study_folder):
+    other_store = Store(study_folder / "elsewhere")
+    found = results_of(study_folder)["one"].grid
+    export_figures([found], Store(study_folder / "runs"), study_folder / "figures.parquet")
+    import_figures(study_folder / "figures.parquet", other_store)
     cell = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
-    assert there.is_done(cell.key)
-    assert not there.is_complete(cell.key)
+    assert other_store.is_done(cell.key)
+    assert not other_store.is_complete(cell.key)
 
     def fail(*_):
         raise OSError("cut off")
 
     with pytest.raises(OSError, match="cut off"):
-        run_cell(replace(cell, run=fail), there.root)
-    assert there.is_done(cell.key), "figures stay until there is a finished run"
-    assert run_cell(cell, there.root)
-    assert there.is_complete(cell.key)
+        run_cell(replace(cell, run=fail), other_store.root)
+    assert other_store.is_done(cell.key), "figures stay until there is a finished run"
+    assert run_cell(cell, other_store.root)
+    assert other_store.is_complete(cell.key)
 
 
-def test_imported_runs_are_not_compared_with_later_ones_until_they_are_there_themselves(made):
-    whole, there, text = Store(made / "runs"), Store(made / "elsewhere"), PART + "\n{{one:alike}}\n"
-    found = results_of(made)["one"].grid
+def test_imported_runs_are_not_compared_with_later_ones_until_they_are_there_themselves(study_folder):
+    store, other_store, text = (
+        Store(study_folder / "runs"),
+        Store(study_folder / "elsewhere"),
+        PART + "\n{{one:alike}}\n",
+    )
+    found = results_of(study_folder)["one"].grid
     late = next(run.cell.key for run in found.runs if run.recipe == "slow" and run.dataset)
-    whole.cell_folder(late).rename(made / "late")
-    export_figures([found], whole, made / "figures.parquet")
-    (made / "late").rename(whole.cell_folder(late))
-    import_figures(made / "figures.parquet", there)
-    shutil.copytree(whole.cell_folder(late), there.cell_folder(late))
-    table = sample_examples(made, text, "elsewhere").split("| recipe | ATT | IxG |")[1]
+    store.cell_folder(late).rename(study_folder / "late")
+    export_figures([found], store, study_folder / "figures.parquet")
+    (study_folder / "late").rename(store.cell_folder(late))
+    import_figures(study_folder / "figures.parquet", other_store)
+    shutil.copytree(store.cell_folder(late), other_store.cell_folder(late))
+    table = make_page(study_folder, text, "elsewhere").split("| recipe | ATT | IxG |")[1]
     assert "| slow | – | **" in table
     assert "| fast | –" not in table
-    assert merge_stores(whole, there) == 17
-    assert sample_examples(made, text, "elsewhere") == sample_examples(made, text)
+    assert merge_stores(store, other_store) == 17
+    assert make_page(study_folder, text, "elsewhere") == make_page(study_folder, text)
 
 
-def test_pages_from_the_command_line(made, capsys):
-    runs = ["--output-dir", str(made / "runs")]
-    part, output = str(made / "part.md"), made / "docs"
+def test_pages_from_the_command_line(study_folder, capsys):
+    runs = ["--output-dir", str(study_folder / "runs")]
+    part, output = str(study_folder / "part.md"), study_folder / "docs"
     assert main(["study", "page", part, *runs, "--output", str(output)]) == 0
     text = (output / "part.md").read_text()
     assert text.startswith("# What came out\n<!-- Made by `exegete study page part.md`")
     assert main(["study", "export", part, *runs]) == 0
-    shutil.rmtree(made / "runs")
-    assert main(["study", "page", part, *runs, "--output", str(made / "none.md")]) == 0
+    shutil.rmtree(study_folder / "runs")
+    assert main(["study", "page", part, *runs, "--output", str(study_folder / "none.md")]) == 0
     assert (
         "| 1 | fast is better (.9 against .8) | not run seeds, not run | not tested (not run) |"
-        in (made / "none.md").read_text()
+        in (study_folder / "none.md").read_text()
     )
-    assert main(["study", "import", str(made / "part.parquet"), *runs]) == 0
+    assert main(["study", "import", str(study_folder / "part.parquet"), *runs]) == 0
     capsys.readouterr()
     assert main(["study", "page", part, *runs]) == 0
     assert capsys.readouterr().out == text
-    assert main(["study", "page", str(made / "study.yaml"), *runs]) == 0
+    assert main(["study", "page", str(study_folder / "study.yaml"), *runs]) == 0
     assert "**Explained**" in capsys.readouterr().out
-    assert main(["study", "export", part, "--output-dir", str(made / "empty")]) == 2
+    assert main(["study", "export", part, "--output-dir", str(study_folder / "empty")]) == 2
     assert "no run of these studies is finished" in capsys.readouterr().err
     assert main(["study", "page", str(Path(part).with_name("gone.md")), *runs]) == 2

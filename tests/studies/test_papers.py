@@ -35,14 +35,14 @@ OURS = {
 
 
 @cache
-def at_paper_scale(name):
+def build_paper_grid(name):
     return build_grid(load_study(STUDIES / f"{name}.yaml", "paper"))
 
 
-def shown(made, part, side):
-    """The titles of a table's rows or columns once all of it is run."""
+def list_titles(grid, part, side):
+    """The titles of a table's rows or columns once all its runs are done."""
     titles = set()
-    for run in made.runs:
+    for run in grid.runs:
         for explainer in (run.explainers or {"": ""}) if run.dataset else ():
             fields = {name: getattr(run, name) for name in ("training", "model", "recipe", "dataset", "judgement")}
             fields["explainer"] = explainer
@@ -56,31 +56,31 @@ def shown(made, part, side):
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_table_is_the_papers(name):
-    wanted, made = PAPERS[name], at_paper_scale(name)
+    wanted, grid = PAPERS[name], build_paper_grid(name)
     assert set(wanted) <= KEYS | OF_FIGURES
     if "rows" in wanted or "columns" in wanted:
-        tables = made.study.file.tables
+        tables = grid.study.file.tables
         part = tables[wanted.get("table", next(iter(tables)))]
-        assert set(wanted.get("rows", ())) <= shown(made, part, "rows"), "there may be rows of ours"
+        assert set(wanted.get("rows", ())) <= list_titles(grid, part, "rows"), "there may be rows of ours"
     if "columns" in wanted:
-        assert shown(made, part, "columns") == set(wanted["columns"])
+        assert list_titles(grid, part, "columns") == set(wanted["columns"])
     if "models" in wanted:
-        assert [model.source for model in made.study.file.models.values()] == wanted["models"]
+        assert [model.source for model in grid.study.file.models.values()] == wanted["models"]
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_data_seeds_and_settings_are_the_papers(name):
-    wanted, made = PAPERS[name], at_paper_scale(name)
+    wanted, grid = PAPERS[name], build_paper_grid(name)
     for recipe, count in wanted.get("seeds", {}).items():
-        assert len({run.seed for run in made.runs if run.recipe == recipe}) == count, recipe
+        assert len({run.seed for run in grid.runs if run.recipe == recipe}) == count, recipe
     for dataset, count in wanted.get("sizes", {}).items():
-        part = made.study.dataset(dataset)
-        known = {**made.addresses["datasets"], **made.addresses["judged"]}[dataset]
+        part = grid.study.dataset(dataset)
+        known = {**grid.addresses["datasets"], **grid.addresses["judged"]}[dataset]
         if "missing" not in known or part["limit"]:
             start, end = part.get("rows") or (0, part["limit"])
             assert known.get("rows", end and end - start) == count, dataset
     for recipe, settings in wanted.get("settings", {}).items():
-        runs = [run for run in made.runs if run.recipe == recipe and not run.dataset]
+        runs = [run for run in grid.runs if run.recipe == recipe and not run.dataset]
         assert runs, recipe
         for config in (run.cell.config for run in runs):
             known = {**config, **config["arguments"], **config["parameters"]}
@@ -89,11 +89,11 @@ def test_data_seeds_and_settings_are_the_papers(name):
 
 @pytest.mark.parametrize("name", [name for name in PAPERS if "figure" in PAPERS[name]])
 def test_the_figure_is_the_papers(name):
-    wanted, made = PAPERS[name], at_paper_scale(name)
-    figure = made.study.file.figures[wanted["figure"]]
+    wanted, grid = PAPERS[name], build_paper_grid(name)
+    figure = grid.study.file.figures[wanted["figure"]]
     assert figure.kind == wanted["kind"]
     where = getattr(figure, "where", {})
-    judged = [run for run in made.runs if run.recipe in where.get("recipe", [run.recipe])]
+    judged = [run for run in grid.runs if run.recipe in where.get("recipe", [run.recipe])]
     found = {
         "recipes": {run.recipe for run in judged},
         "datasets": {run.dataset for run in judged} & set(where.get("dataset", [run.dataset for run in judged])),

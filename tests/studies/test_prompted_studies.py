@@ -1,4 +1,4 @@
-"""Studies of causal models that are prompted and stay as they are."""
+"""Studies of causal models that are prompted and not trained."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PROMPT = {"template": "Is it good ?\n\nText:{text}\nLabel:", "labels": {"negativ
 
 
 @pytest.fixture
-def study(tmp_path):
-    """A file of a prompted decoder that an encoder explains, and how to change it."""
+def make_study(tmp_path):
+    """A function that makes the grid of a study of a prompted decoder that an encoder explains, with changes."""
     torch.manual_seed(1)
     causal = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"]))
     for name, model, kind in (("causal", causal, "gpt2"), ("encoder", families.tiny("bert").base_model, "bert")):
@@ -57,22 +57,22 @@ def study(tmp_path):
         },
     }  # fmt: skip
 
-    def made(**changes):
+    def make_grid(**changes):
         path = tmp_path / "study.yaml"
         path.write_text(yaml.safe_dump(content | changes))
         return build_grid(load_study(path))
 
-    return made
+    return make_grid
 
 
-def test_a_prompted_model_is_judged_and_explained_as_it_is(study, tmp_path):
-    made, root = study(), tmp_path / "store"
-    for cell in made.cells:
+def test_a_prompted_model_is_judged_and_explained_as_it_is(make_study, tmp_path):
+    grid, root = make_study(), tmp_path / "store"
+    for cell in grid.cells:
         assert run_cell(cell, root)
-    results = collect_results(made, Store(root))
+    results = collect_results(grid, Store(root))
     model = exegete.load(tmp_path / "causal", task="prompt", device="cpu", **PROMPT)
-    expected, _ = evaluate_performance(model, sources.load_dataset(made.study.dataset("test")))
-    judged = [run for run in made.runs if run.dataset]
+    expected, _ = evaluate_performance(model, sources.load_dataset(grid.study.dataset("test")))
+    judged = [run for run in grid.runs if run.dataset]
     assert {run.judgement for run in judged} == {"plain", "masking"}
     for run in judged:
         figures = json.loads((results.store.cell_folder(run.cell.key) / FIGURES).read_text())
@@ -81,10 +81,10 @@ def test_a_prompted_model_is_judged_and_explained_as_it_is(study, tmp_path):
     assert masked[["Comp", "seconds"]].notna().all()  # of so small a pass the memory may not be seen
 
 
-def test_the_prompt_is_part_of_a_runs_address_and_nobody_trains_the_model(study):
-    keys = {run.judgement: run.cell.key for run in study().runs}
-    other = {"source": study().study.file.models["causal"].source, "prompt": PROMPT | {"template": "{text} Good?"}}
-    changed = {run.judgement: run.cell.key for run in study(models={"causal": other}).runs}
+def test_the_prompt_is_part_of_a_runs_address_and_nobody_trains_the_model(make_study):
+    keys = {run.judgement: run.cell.key for run in make_study().runs}
+    other = {"source": make_study().study.file.models["causal"].source, "prompt": PROMPT | {"template": "{text} Good?"}}
+    changed = {run.judgement: run.cell.key for run in make_study(models={"causal": other}).runs}
     assert not set(keys.values()) & set(changed.values())
     with pytest.raises(ExegeteError, match="a prompted model stays as it is: baseline trains it"):
-        study(recipes={"F": {"recipe": "baseline"}}, judgements={})
+        make_study(recipes={"F": {"recipe": "baseline"}}, judgements={})

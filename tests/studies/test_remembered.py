@@ -11,18 +11,18 @@ def test_a_file_is_digested_again_only_when_it_has_changed(tmp_path, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file, calls = tmp_path / "data.txt", []
 
-    def made():
+    def compute_digest():
         calls.append(1)
         return {"digest": file.read_text()}
 
     file.write_text("one")
-    assert [load_or_compute("a", [file], made) for _ in range(3)] == 3 * [{"digest": "one"}]
+    assert [load_or_compute("a", [file], compute_digest) for _ in range(3)] == 3 * [{"digest": "one"}]
     assert len(calls) == 1
-    load_or_compute("b", [file], made)
+    load_or_compute("b", [file], compute_digest)
     assert len(calls) == 2
     file.write_text("two")
     os.utime(file, ns=(1, 1))
-    assert load_or_compute("a", [file], made) == {"digest": "two"}
+    assert load_or_compute("a", [file], compute_digest) == {"digest": "two"}
     (tmp_path / "cache").chmod(0o500)
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert load_or_compute("c", [file], made) == {"digest": "two"}
+    assert load_or_compute("c", [file], compute_digest) == {"digest": "two"}

@@ -22,11 +22,11 @@ from small_cells import cells, note, ordinary
 FORK = mp.get_context("fork")
 
 
-def logged(folder):
+def count_runs(folder):
     return Counter(line.split()[0] for line in (folder / "log").read_text().splitlines())
 
 
-def whole(store, cell):
+def check_files(store, cell):
     folder = store.cell_folder(cell.key)
     assert store.is_done(cell.key)
     assert (folder / "first.txt").read_text() == str(cell.config["number"])
@@ -34,7 +34,7 @@ def whole(store, cell):
     return (folder / RECORD).read_bytes()
 
 
-def all_of(root, these, seed):
+def run_all_cells(root, these, seed):
     random.Random(seed).shuffle(these)
     todo = these
     while todo:
@@ -45,26 +45,26 @@ def test_a_finished_run_is_not_done_again_and_a_changed_one_is(tmp_path):
     (cell,) = cells(1)
     assert run_cell(cell, tmp_path / "store")
     assert run_cell(cell, tmp_path / "store")
-    assert logged(tmp_path) == {"0": 1}
+    assert count_runs(tmp_path) == {"0": 1}
     changed = Cell({**cell.config, "rate": 0.1}, ordinary, "changed")
     assert changed.key != cell.key
     assert Cell(dict(reversed(changed.config.items())), ordinary, "the same").key == changed.key
     run_cell(changed, tmp_path / "store")
-    assert logged(tmp_path) == {"0": 2}
+    assert count_runs(tmp_path) == {"0": 2}
     assert not (tmp_path / "store" / ".work" / cell.key).exists()
 
 
 def test_eight_workers_do_160_runs_exactly_once(tmp_path):
     these = cells(160)
-    workers = [FORK.Process(target=all_of, args=(tmp_path / "store", list(these), seed)) for seed in range(8)]
+    workers = [FORK.Process(target=run_all_cells, args=(tmp_path / "store", list(these), seed)) for seed in range(8)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(120)
         assert worker.exitcode == 0
-    assert logged(tmp_path) == {str(number): 1 for number in range(160)}
+    assert count_runs(tmp_path) == {str(number): 1 for number in range(160)}
     for cell in these:
-        whole(Store(tmp_path / "store"), cell)
+        check_files(Store(tmp_path / "store"), cell)
     assert not any((tmp_path / "store" / ".claims").iterdir())
 
 
@@ -72,7 +72,7 @@ def test_kills_lose_no_finished_run_and_do_none_twice(tmp_path):
     root, chance, seen = tmp_path / "store", random.Random(1), dict[str, bytes]()
     store, these, kills = Store(root), cells(300, sources={"pause": 0.001}), 0
     while (kills < 100 or len(seen) <= 20) and len(seen) < 250:  # a busy machine finishes few runs between kills
-        worker = FORK.Process(target=all_of, args=(root, list(these), kills))
+        worker = FORK.Process(target=run_all_cells, args=(root, list(these), kills))
         begun = len(list(store.root.glob(".work/*"))) + len(seen)
         worker.start()
         while len(list(store.root.glob(".work/*"))) + len(list(store.root.glob("cells/*"))) <= begun:
@@ -84,14 +84,14 @@ def test_kills_lose_no_finished_run_and_do_none_twice(tmp_path):
         kills += 1
         for cell in these:
             if cell.key in seen:
-                assert whole(store, cell) == seen[cell.key]
+                assert check_files(store, cell) == seen[cell.key]
             elif store.cell_folder(cell.key).exists():
-                seen[cell.key] = whole(store, cell)
+                seen[cell.key] = check_files(store, cell)
     assert kills > 20
     assert 20 < len(seen) < len(these)
-    all_of(root, list(these), 0)
+    run_all_cells(root, list(these), 0)
     for cell in these:
-        assert whole(store, cell) == seen.get(cell.key, whole(store, cell))
+        assert check_files(store, cell) == seen.get(cell.key, check_files(store, cell))
     assert not list(root.glob("cells/.*"))
 
 
@@ -125,8 +125,8 @@ def test_a_torn_run_counts_as_none_and_is_kept_aside(tmp_path, how):
     assert not store.is_done(cell.key)
     assert store.list_finished() == [other.key]
     run_cell(cell, store.root)
-    whole(store, cell)
-    assert logged(tmp_path) == {"0": 2, "1": 1}
+    check_files(store, cell)
+    assert count_runs(tmp_path) == {"0": 2, "1": 1}
     assert len(list((store.root / ".damaged").iterdir())) == 1
 
 
@@ -139,14 +139,14 @@ def test_what_a_killed_attempt_left_is_used_or_swept(tmp_path):
     (store.work_folder(cell.key) / "checkpoint").write_text("8 steps")
     seen = []
 
-    def looking(cell, space):
+    def read_checkpoint(cell, space):
         seen.append((space.work / "checkpoint").read_text())
         ordinary(cell, space)
 
-    run_cell(Cell(cell.config, looking, "looks"), store.root)
+    run_cell(Cell(cell.config, read_checkpoint, "looks"), store.root)
     assert seen == ["8 steps"]
     assert not left.exists()
-    whole(store, cell)
+    check_files(store, cell)
 
 
 def test_what_was_left_of_a_finished_run_is_swept_unless_somebody_is_at_it(tmp_path):
@@ -209,7 +209,7 @@ def test_the_lock_of_a_dead_process_has_one_heir(tmp_path):
         for child in children:
             child.join()
             assert child.exitcode == 0
-    assert logged(tmp_path) == {"heir": 20}
+    assert count_runs(tmp_path) == {"heir": 20}
 
 
 def inherit(path, folder, together):
@@ -223,14 +223,14 @@ def inherit(path, folder, together):
 def test_a_late_zombie_does_not_replace_what_is_finished(tmp_path):
     store, (cell,) = Store(tmp_path / "store"), cells(1)
 
-    def overtaken(cell, space):
+    def run_too_late(cell, space):
         with Store(store.root).workspace(Cell(cell.config, ordinary, "the thief")) as thief:
             ordinary(cell, thief)
             cell_module.write_record(thief.output, cell, 1, seconds=1.0, cpu_seconds=1.0)
         (space.output / "first.txt").write_text("late")
 
-    assert run_cell(Cell(cell.config, overtaken, "the zombie"), store.root)
-    whole(store, cell)
+    assert run_cell(Cell(cell.config, run_too_late, "the zombie"), store.root)
+    check_files(store, cell)
 
 
 @pytest.mark.parametrize("at", ["atomic_folder", "write_json"])

@@ -1,4 +1,4 @@
-"""Runs that begin with, read, and are explained by what other runs left; figures that come from several runs."""
+"""Runs that start from, read, or are explained by the files of other runs; figures that come from several runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILE = Path(__file__).with_name("study_of_runs.yaml")
 
 @dataclass(frozen=True, kw_only=True)
 class Attentive(Recipe):
-    """Trains a model, and leaves an explainer that looks at one head beside it."""
+    """Trains a model, and saves an explainer of one head beside it."""
 
     def run(self, model, train, dev, folder, options):
         result = super().run(model, train, dev, folder, options)
@@ -65,7 +65,7 @@ def results(tmp_path_factory):
         del RECIPES.native["attentive"]
 
 
-def folder(results, recipe, judgement=""):
+def find_run_folder(results, recipe, judgement=""):
     (run, *_) = [run for run in results.grid.runs if (run.recipe, run.judgement) == (recipe, judgement)]
     return results.store.cell_folder(run.cell.key)
 
@@ -132,7 +132,7 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
     (run,) = results.find_runs(recipe="Teacher")
     rows = results.read_examples(run).set_index(["explainer", "example"])
     pd.testing.assert_frame_equal(rows.loc["learned"][["A-C", "A-S"]], rows.loc["moved"][["A-C", "A-S"]])
-    learned = ParameterisedAttention.from_pretrained(folder(results, "Teacher") / "explainer")
+    learned = ParameterisedAttention.from_pretrained(find_run_folder(results, "Teacher") / "explainer")
     data = exegete.load_data("generated?size=48", "test", limit=12)
     student = results.find_runs(recipe="Student", dataset="test", seed=1)[0]
     model = exegete.load(results.store.cell_folder(student.cell.needs[0]))
@@ -160,7 +160,7 @@ def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_pat
 
 
 def test_a_protocols_figures_are_those_of_its_function(results):
-    models = [exegete.load(folder(results, name)) for name in ("FRESH", "Teacher")]
+    models = [exegete.load(find_run_folder(results, name)) for name in ("FRESH", "Teacher")]
     data = exegete.load_data("generated?size=48", "test", limit=12)
     figures, _ = evaluate_performance(models[0], extract_rationales(models[1], data, "occlusion", 0.4))
     told = results.figures.query("judgement == 'rationales'").set_index("metric")["value"]
@@ -171,7 +171,7 @@ def test_a_protocols_figures_are_those_of_its_function(results):
 
 def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
     """The teacher's own model foretells it always."""
-    teacher = exegete.load(folder(results, "Teacher"))
+    teacher = exegete.load(find_run_folder(results, "Teacher"))
     exam = sources.load_dataset(results.grid.study.dataset("exam"))
     said = evaluate_performance(teacher, exam)[1]["predicted"].map(np.argmax)
     for run in results.find_runs(judgement="foretold"):

@@ -28,8 +28,8 @@ NOTES = "generated?task=retrieval&size=24"
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A study of two models that hardly learned anything, one for each seed, with all of its runs done."""
+def study_runs(tmp_path_factory):
+    """A study of two barely trained models, one for each seed, with all of its runs done; its store and its folder."""
     root = tmp_path_factory.mktemp("study")
     for seed in range(2):
         train_answering_model(root / f"base-{seed}", seed=seed, device="cpu", scale=0.001)
@@ -91,20 +91,20 @@ def done(tmp_path_factory):
     return study, store, root
 
 
-def only(done, **where):
-    study, store, _ = done
+def find_run_folder(study_runs, **where):
+    study, store, _ = study_runs
     (run,) = [run for run in study.runs if all(getattr(run, name) == value for name, value in where.items())]
     return store.cell_folder(run.cell.key)
 
 
-def test_each_seed_has_its_model_and_citations_are_what_compare_says(done):
+def test_each_seed_has_its_model_and_citations_are_what_compare_says(study_runs):
     data = exegete.load_data(NOTES, "test", kind="redundant", limit=2)
     assert set(data["kind"]) == {"redundant"}
     seen = []
     for seed in range(2):
-        folder = only(done, recipe="frozen", judgement="citations", seed=seed)
+        folder = find_run_folder(study_runs, recipe="frozen", judgement="citations", seed=seed)
         found = pd.read_parquet(folder / RESULTS)
-        model = exegete.load(done[2] / f"base-{seed}" / "model", task="generation", device="cpu")
+        model = exegete.load(study_runs[2] / f"base-{seed}" / "model", task="generation", device="cpu")
         methods = {each: each for each in ("input_x_gradient", "occlusion?output=log_prob")}
         metrics = ["lds?n_masks=6", "lds?sets=leave_one_out", "auc"]
         table = exegete.compare(model, data, methods, metrics, unit="source", seed=seed).results
@@ -114,26 +114,28 @@ def test_each_seed_has_its_model_and_citations_are_what_compare_says(done):
     assert seen[0] != seen[1]
 
 
-def test_scores_that_are_the_falls_agree_with_leaving_one_out(done):
-    found = pd.read_parquet(only(done, recipe="frozen", judgement="citations", seed=0) / RESULTS)
+def test_scores_that_are_the_falls_agree_with_leaving_one_out(study_runs):
+    found = pd.read_parquet(find_run_folder(study_runs, recipe="frozen", judgement="citations", seed=0) / RESULTS)
     own = found[found["method"].str.startswith("occlusion")]["lds?sets=leave_one_out"]
     np.testing.assert_allclose(own, 1, atol=1e-6)
 
 
-def test_what_is_fitted_to_a_frozen_model_explains_it(done):
-    found = pd.read_parquet(only(done, recipe="frozen", judgement="fit", seed=0) / RESULTS)
-    model = exegete.load(done[2] / "base-0" / "model", task="generation", device="cpu")
+def test_what_is_fitted_to_a_frozen_model_explains_it(study_runs):
+    found = pd.read_parquet(find_run_folder(study_runs, recipe="frozen", judgement="fit", seed=0) / RESULTS)
+    model = exegete.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
     data = exegete.load_data(NOTES, "test", kind="redundant", limit=2)
-    fitted = f"attention_to_source:{only(done, recipe='fitted', seed=0)}"
+    fitted = f"attention_to_source:{find_run_folder(study_runs, recipe='fitted', seed=0)}"
     table = exegete.compare(model, data, {"own": fitted}, ["lds?n_masks=6"], unit="source", seed=0).results
     assert found["lds?n_masks=6"].tolist() == table["lds"].tolist()
 
 
-def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):
-    same = json.loads((only(done, recipe="frozen", judgement="drift", seed=0) / FIGURES).read_text())
+def test_drift_is_the_correlation_of_answers_on_the_same_sets(study_runs):
+    same = json.loads((find_run_folder(study_runs, recipe="frozen", judgement="drift", seed=0) / FIGURES).read_text())
     assert same["ablation_agreement"] == pytest.approx(1, abs=1e-6)
-    found = json.loads((only(done, recipe="plain", judgement="drift") / FIGURES).read_text())["ablation_agreement"]
-    folders = (done[2] / "base-0" / "model", only(done, recipe="plain", judgement=""))
+    found = json.loads((find_run_folder(study_runs, recipe="plain", judgement="drift") / FIGURES).read_text())[
+        "ablation_agreement"
+    ]
+    folders = (study_runs[2] / "base-0" / "model", find_run_folder(study_runs, recipe="plain", judgement=""))
     models = [exegete.load(folder, task="generation", device="cpu") for folder in folders]
     sets, values = Lds(level="source", how="remove", n_masks=5), []
     for row in exegete.load_data(NOTES, "test", kind="redundant", limit=2):
@@ -151,23 +153,23 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):
     assert found < 1
 
 
-def test_a_table_has_a_row_for_each_judgement_of_the_same_runs(done):
-    study, store, _ = done
+def test_a_table_has_a_row_for_each_judgement_of_the_same_runs(study_runs):
+    study, store, _ = study_runs
     table = make_study_table(collect_results(study, store), "drift")
     assert table.rows == ["drift", "short drift"]
     for row, judgement in enumerate(table.rows):
-        figures = json.loads((only(done, recipe="plain", judgement=judgement) / FIGURES).read_text())
+        figures = json.loads((find_run_folder(study_runs, recipe="plain", judgement=judgement) / FIGURES).read_text())
         assert table.center[row, 0] == pytest.approx(figures["ablation_agreement"])
 
 
-def test_null_leaves_an_argument_of_the_whole_study_to_the_recipe(done):
-    (run,) = [each for each in done[0].runs if each.recipe == "plain" and not each.judgement]
+def test_null_leaves_an_argument_of_the_whole_study_to_the_recipe(study_runs):
+    (run,) = [each for each in study_runs[0].runs if each.recipe == "plain" and not each.judgement]
     assert run.cell.config["arguments"]["warmup_steps"] == 0.06  # the recipe's own
     assert run.cell.config["arguments"]["max_steps"] == 1
 
 
-def test_promises_are_calibrated_on_one_set_and_held_against_another(done, tmp_path):
-    model = exegete.load(done[2] / "base-0" / "model", task="generation", device="cpu")
+def test_promises_are_calibrated_on_one_set_and_held_against_another(study_runs, tmp_path):
+    model = exegete.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
     TrainedCitation(exegete.explainer("decompx_linear"), "source", 0.1).save_pretrained(tmp_path, "decompx_linear")
     known, asked = (exegete.load_data(NOTES, split) for split in ("dev", "test"))
     options = {"citation": str(tmp_path), "calibration": known, "alpha": 0.4}

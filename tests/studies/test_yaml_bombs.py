@@ -1,4 +1,4 @@
-"""A study file is refused by what it would become, before it becomes that."""
+"""A study file that would expand too far is refused before it is expanded."""
 
 import resource
 import time

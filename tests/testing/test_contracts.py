@@ -22,7 +22,7 @@ from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.metrics import METRICS
 from exegete.metrics.faithfulness.naopc import Naopc
 from exegete.testing import ExplainerContract, MetricContract, NoSideEffectsContract, make_examples, random_model
-from small import made
+from small import make_explainer
 
 QUICK = [
     name
@@ -56,7 +56,7 @@ LEARNED = {
     "parameterised_attention": lambda model: ParameterisedAttention.for_model(model).double(),
     "interpretable_attention": lambda model: InterpretableAttention.for_model(model).double(),
     "attributive_masking": lambda model: AttributiveMasking.for_model(model).double(),
-    "citation": lambda _: TrainedCitation(made("input_x_gradient"), "word", threshold=0.2),
+    "citation": lambda _: TrainedCitation(make_explainer("input_x_gradient"), "word", threshold=0.2),
 }
 
 
@@ -83,7 +83,7 @@ class TestOtherNativeExplainers(NoSideEffectsContract):
     def explainer(self, name, model, request):
         if name == "llm_ranking":
             return exegete.explainer(name, ranker=str(request.getfixturevalue("ranker")))
-        return LEARNED[name](model) if name in LEARNED else made(name)
+        return LEARNED[name](model) if name in LEARNED else make_explainer(name)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def chromium(path):
 
 @contextmanager
 def served(made):
-    """The address at which a site is served, by a thread of this process."""
+    """Serves a site in a thread of this process; gives its URL."""
     config = make_server_config(made, "127.0.0.1", 0)
     config.timeout_graceful_shutdown = 1
     socket, server = config.bind_socket(), uvicorn.Server(config)
@@ -50,10 +50,10 @@ def served(made):
 
 @contextmanager
 def visitor(browser, address):
-    """Makes pages of people with separate cookies, at `address`; the admin's is signed in."""
+    """Gives a function that opens pages at `address`, each with cookies of its own; the admin's is signed in."""
     troubles, contexts = [], []
 
-    def opened(path="/", *, admin=False, size=DESKTOP, **options):
+    def open_page(path="/", *, admin=False, size=DESKTOP, **options):
         context = browser.new_context(base_url=address, viewport=size, **options)
         contexts.append(context)
         page = context.new_page()
@@ -66,7 +66,7 @@ def visitor(browser, address):
         page.goto(path)
         return page
 
-    yield opened
+    yield open_page
     for context in contexts:
         context.close()
     assert troubles == []

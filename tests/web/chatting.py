@@ -20,12 +20,12 @@ ASKED = Question("tiny", "what is small ?", method=("occlusion",), sources=tuple
 
 @functools.cache
 def model():
-    """A tiny model that chats; read only."""
+    """A tiny model that chats, which tests must not change."""
     return tiny(dtype=torch.float64)
 
 
 def chats(**options):
-    """It behind the pages."""
+    """An explorer of this model."""
     return Explorer({"tiny": model()}, **options)
 
 
@@ -47,7 +47,7 @@ def form_of(question=ASKED):
 
 
 def explain(room, question=ASKED):
-    """What its first method says of a question."""
+    """Explains a question by its first method."""
     return room.explain(question, question.method[0])
 
 

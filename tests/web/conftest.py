@@ -1,4 +1,4 @@
-"""What the tests of the pages share."""
+"""Fixtures that the tests of the pages share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from browsing import served, visitor
 from databases import cluster, url
 from exegete.cli import app as commands
-from sites import admin, compared, site
+from sites import admin, save_comparison, site
 
 __all__ = ["cluster", "url"]
 
@@ -16,11 +16,11 @@ __all__ = ["cluster", "url"]
 @pytest.fixture(scope="session")
 def comparison(tmp_path_factory):
     """A comparison's folder."""
-    return compared(tmp_path_factory.mktemp("results") / "reviews")
+    return save_comparison(tmp_path_factory.mktemp("results") / "reviews")
 
 
 @pytest.fixture
-def whole(tmp_path, comparison):
+def full_site(tmp_path, comparison):
     """A site with every room."""
     made = site(tmp_path, results=[comparison])
     yield made
@@ -28,20 +28,20 @@ def whole(tmp_path, comparison):
 
 
 @pytest.fixture
-def chief(whole):
+def chief(full_site):
     """The admin's browser at that site."""
-    return admin(whole)
+    return admin(full_site)
 
 
 @pytest.fixture
-def started(tmp_path, monkeypatch):
-    """Starts `exegete serve` without waiting for requests; returns the address and what it printed."""
+def start_server(tmp_path, monkeypatch):
+    """A function that starts `exegete serve` without waiting for requests; it returns the address and the output."""
 
     def start(*options):
-        begun = {}
+        facts = {}
 
         def run(self, sockets):
-            begun.update(host=sockets[0].getsockname()[0], port=sockets[0].getsockname()[1], config=self.config)
+            facts.update(host=sockets[0].getsockname()[0], port=sockets[0].getsockname()[1], config=self.config)
             sockets[0].close()
 
         monkeypatch.setattr("uvicorn.Server.run", run)
@@ -50,20 +50,20 @@ def started(tmp_path, monkeypatch):
         )
         if result.exception is not None:
             raise result.exception
-        return begun | {"printed": result.stderr}
+        return facts | {"printed": result.stderr}
 
     return start
 
 
 @pytest.fixture
-def address(whole):
-    """Where the site with every room is served."""
-    with served(whole) as found:
+def address(full_site):
+    """The URL at which the site with every room is served."""
+    with served(full_site) as found:
         yield found
 
 
 @pytest.fixture
-def opened(browser, address):
-    """Opens windows of new people at the served site; what goes wrong in any of them fails the test."""
+def open_page(browser, address):
+    """A function that opens a page of the served site in a new browser context; errors of any page fail the test."""
     with visitor(browser, address) as found:
         yield found

@@ -9,7 +9,7 @@ from serving import new_database, postgres
 
 @pytest.fixture(scope="session")
 def cluster(programs):
-    """A PostgreSQL server: the URL of a database of it."""
+    """The URL of a database of a PostgreSQL server."""
     with postgres(programs["postgres"]) as found:
         yield found
 

@@ -53,15 +53,15 @@ recruiting:
 
 
 def protocol(kind="rank", language="en", **replaced):
-    """The protocol's text, with parts of it replaced, or added."""
+    """The protocol's text, with some of its parts replaced or added."""
     text = PROTOCOL.format(kind=kind, language=language)
     for old, new in replaced.items():
         text = re.sub(rf"^{old}:.*\n(?: .*\n)*", "", text, flags=re.MULTILINE) + f"{old}: {new}\n"
     return text
 
 
-def planned(made, text, name="films", examples=6):
-    """A study of made-up examples, each explained by three methods, and better methods show more of the evidence."""
+def create_planted_study(made, text, name="films", examples=6):
+    """Creates a study of examples that three methods explain; better methods show more of the planted evidence."""
     found = []
     for number in range(examples):
         words = f"example {number} is one two three four five six"
@@ -80,31 +80,31 @@ def link(number, study="films", session="s"):
     return f"/take/{study}?PROLIFIC_PID=p{number}&STUDY_ID=study&SESSION_ID={session}{number}"
 
 
-def begun(made, number, **options):
-    """The browser of somebody who followed the link and pressed its button, and the page that this led to."""
+def follow_link(made, number, **options):
+    """Follows the link of a study and presses its button; returns the person's client and the next page."""
     client = stranger(made)
     page = client.get(link(number, **options))
     return client, client.post(link(number, **options), data={"csrf": csrf(page)})
 
 
 def step(client, name, **fields):
-    """Sends a step's form; the next page."""
+    """Sends the form of a step, and returns the next page."""
     page = client.get("/annotate")
     return client.post(f"/annotate/step/{name}", data={"csrf": csrf(page), "seconds": "3"} | fields)
 
 
-def prepared(client, english="0"):
-    """Goes on to the main part; the page there."""
+def go_to_main_part(client, english="0"):
+    """Answers all that comes before the main part, and returns its first page."""
     step(client, "consent", agree=["0", "1"])
     step(client, "screening", english=english)
     step(client, "instructions")
     page = client.get("/annotate")
-    answer(client, page, lambda shown: shown)
+    answer(client, page, lambda coloured: coloured)
     return step(client, "comprehension", q0="1")
 
 
-def shown(page):
-    """By letter, how many words an explanation colours, and which."""
+def read_coloured_words(page):
+    """The words that each explanation of a page colours, by its letter."""
     sections = re.findall(r'<section class="card explanation.*?</section>', page.text, re.DOTALL)
     return {
         re.search(r"explanation-(\w+)", each).group(1): re.findall(r'<span class="p\d">([^<]*)<', each)
@@ -113,25 +113,29 @@ def shown(page):
 
 
 def by_evidence(coloured):
-    """Ranks by what is coloured: planted evidence first, else the more the better."""
+    """Ranks by letter: planted evidence first, then by the number of coloured words."""
     known = {"great", "wonderful", "dull"}
     value = {letter: (len(known & set(words)), len(words)) for letter, words in coloured.items()}
     return {letter: 1 + sum(other > mine for other in value.values()) for letter, mine in value.items()}
 
 
 def answer(client, page, ranks=by_evidence, seconds="20"):
-    """Answers the ranking page that is shown; the next page."""
+    """Answers a ranking page, and returns the next page."""
     if ranks is not by_evidence and not callable(ranks):
-        given = dict.fromkeys(shown(page), ranks)
+        given = dict.fromkeys(read_coloured_words(page), ranks)
     else:
-        given = by_evidence(shown(page)) if ranks is by_evidence else by_evidence(ranks(shown(page)))
+        given = (
+            by_evidence(read_coloured_words(page))
+            if ranks is by_evidence
+            else by_evidence(ranks(read_coloured_words(page)))
+        )
     address = unescape(re.search(r'<form method="post" action="([^"]*)"', page.text).group(1))
     fields = {f"rank-{letter}": str(rank) for letter, rank in given.items()}
     return client.post(address, data={"csrf": csrf(page), "phase": "", "seconds": seconds, "confidence": "4"} | fields)
 
 
-def through(client, ranks=by_evidence, seconds="20"):
-    """Answers all of the main part and the questionnaire; the last page."""
+def answer_everything(client, ranks=by_evidence, seconds="20"):
+    """Answers the whole main part and the questionnaire, and returns the last page."""
     page = client.get("/annotate")
     while "explanation-A" in page.text:
         page = answer(client, page, ranks, seconds)

@@ -1,4 +1,4 @@
-"""Scripted people in Chromium: each looks at the page, does what it asks, and notes what was said."""
+"""Scripted people in Chromium: each looks at the page, does what it asks, and records the answers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ found => found.filter(each => each.getClientRects().length && each.getBoundingCl
 """
 
 
-class Scripted:
-    """A person who takes part: `said` is what they ranked, by the example's text and the method."""
+class ScriptedPerson:
+    """A person who takes part; `ranked` has their ranks by the text of the example and the method."""
 
     def __init__(self, context, link, number, *, careless=False):
         self.context, self.link, self.careless = context, link, careless
         self.generator = np.random.default_rng([7, number])
-        self.said, self.looked = {}, lambda page: None
+        self.ranked, self.check_page = {}, lambda page: None
         self.page = context.new_page()
         self.page.goto(link)
         self.go(lambda: self.page.get_by_role("button", name="Begin").click())
 
     def go(self, action):
-        """Does what loads a page, and waits for that page."""
+        """Calls an action that loads a page, and waits for that page."""
         with self.page.expect_navigation():
             action()
         expect(self.page.locator("h1")).to_be_visible()
 
-    def at(self):
+    def form_address(self):
         """The address of the page's form; empty if there is no form."""
         form = self.page.locator("form#answer")
         return form.get_attribute("action").removeprefix("/annotate/") if form.count() else ""
@@ -55,31 +55,31 @@ class Scripted:
         self.page.locator("summary").click()
         self.go(lambda: self.page.get_by_role("button", name="Withdraw").click())
 
-    def act(self, disturbed=None):
-        """Fills in the page and sends it; whether there is more. `disturbed` is called right after."""
-        self.looked(self.page)
-        at = self.at()
-        if not at:
+    def act(self, disturb=None):
+        """Fills in the page and sends it; returns whether there is more. `disturb` is called right after sending."""
+        self.check_page(self.page)
+        address = self.form_address()
+        if not address:
             more = self.page.get_by_role("link", name="Continue", exact=True)
             if more.count():
                 self.go(more.click)
-            return bool(more.count()) if self.at() == "" else True
-        self.fill(at)
+            return bool(more.count()) if self.form_address() == "" else True
+        self.fill(address)
         try:
             with self.page.expect_navigation():
                 self.page.locator("form#answer button.main").click()
-                if disturbed is not None:
-                    disturbed()
+                if disturb is not None:
+                    disturb()
         except Error:  # the server was gone when the next page was asked for
-            if disturbed is None:
+            if disturb is None:
                 raise
             self.page.goto("/annotate")
         expect(self.page.locator("h1")).to_be_visible()
         return True
 
-    def fill(self, at):
+    def fill(self, address):
         page = self.page
-        if at.startswith("step/"):
+        if address.startswith("step/"):
             for box in page.locator("input[type=checkbox]").all():
                 box.check()
             wanted = page.locator("label:has-text('the best'), label:has-text('fluent')")
@@ -89,17 +89,17 @@ class Scripted:
                 group.get_by_text("4", exact=True).click()
             return
         shown = dict(page.locator(".explanation").evaluate_all(COLOURED))
-        ranks = self.ranks(at, shown)
+        ranks = self.ranks(address, shown)
         for letter, rank in ranks.items():
             page.get_by_role("group", name=f"Rank of {letter}").get_by_text(str(rank), exact=True).click()
         page.get_by_role("group", name="How sure").get_by_text("4").first.click()
         text = page.locator("section[aria-label='The example'] .text").inner_text().strip()
         if text.startswith("example"):
-            self.said[text] = {BY_SIZE[len(words)]: ranks[letter] for letter, words in shown.items()}
+            self.ranked[text] = {BY_SIZE[len(words)]: ranks[letter] for letter, words in shown.items()}
 
-    def ranks(self, at, shown):
-        """Known evidence first; else by the planted strengths and a noise under which they are Plackett–Luce's."""
-        if self.careless and not at.startswith("training"):
+    def ranks(self, address, shown):
+        """Ranks by letter: known evidence first, else by planted strengths with noise, as in a Plackett–Luce model."""
+        if self.careless and not address.startswith("training"):
             return dict.fromkeys(shown, 1)
         known = {"great", "wonderful", "dull"}
         value = {
@@ -111,6 +111,6 @@ class Scripted:
         return {letter: 1 + sum(other > mine for other in value.values()) for letter, mine in value.items()}
 
 
-def too_small(page):
-    """What can be pressed and is lower than 44 pixels."""
+def find_small_targets(page):
+    """The elements that can be pressed and are lower than 44 pixels."""
     return page.locator(TARGETS).evaluate_all(SMALL)

@@ -1,4 +1,4 @@
-"""A server in a process of its own, which can be killed, and a PostgreSQL of one's own."""
+"""A server in its own process, which can be killed, and a PostgreSQL server for the tests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Killable:
 
 @contextmanager
 def listening(made):
-    """The address of a server of the site, in a thread."""
+    """Serves the site in a thread; gives its URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -77,7 +77,7 @@ def listening(made):
 
 @contextmanager
 def postgres(initdb):
-    """The URL of an empty database in a cluster that is gone afterwards. The server refuses to run as root."""
+    """Starts a PostgreSQL server, which refuses to run as root, and removes it; gives the URL of an empty database."""
     folder = Path(tempfile.mkdtemp(prefix="exegete-pg-"))
     user = {"user": "postgres"} if os.geteuid() == 0 else {}
     if user:

@@ -36,14 +36,14 @@ METHODS = ["saliency", "input_x_gradient", "attention_all", "globenc"]
 
 @functools.cache
 def model():
-    """A tiny model, one of whose labels is markup; read only."""
+    """A tiny model with markup as one of its labels; tests must not change it."""
     made = small("bert", dtype=torch.float32)
     made.model.config.id2label = {0: MARKUP, 1: "good", 2: "bad"}
     return made
 
 
-def compared(folder, texts=TEXTS):
-    """A comparison on disk."""
+def save_comparison(folder, texts=TEXTS):
+    """Compares methods on the texts, saves the comparison in the folder, and returns the folder."""
     exegete.compare(model(), texts, METHODS, ["aopc_comprehensiveness", "aopc_sufficiency"], output_dir=folder)
     return folder
 
@@ -62,12 +62,12 @@ def site(folder, *, results=(), with_model=True, **changes):
 
 
 def stranger(made):
-    """A browser without a signed-in user."""
+    """A client without a signed-in user."""
     return TestClient(create_app(made), base_url=HERE, headers={"accept": "text/html"}, raise_server_exceptions=False)
 
 
 def admin(made):
-    """The admin's browser."""
+    """A client in which the admin is signed in."""
     client = stranger(made)
     assert client.get("/sign-in", params={"token": TOKEN}).status_code == 200
     return client
@@ -79,7 +79,7 @@ def csrf(page):
 
 
 def project(made, name="first", kind="rank", people=("Ada", "Ben"), texts=TEXTS, methods=METHODS, **options):
-    """A study of these texts; by name the invitations' tokens."""
+    """Creates a study of these texts, and returns the tokens of its invitations by the person's name."""
     items = [(method, item) for method in methods for item in exegete.attribute(model(), list(texts), method)]
     labels = [{"label_name": ("good", "bad")[index % 2]} for index in range(len(texts))]
     found = make_items(items, labels)
@@ -92,7 +92,7 @@ def project(made, name="first", kind="rank", people=("Ada", "Ben"), texts=TEXTS,
 
 
 def annotator(made, token):
-    """The browser of somebody who followed an invitation."""
+    """A client of a person who has followed an invitation."""
     client = stranger(made)
     page = client.get(f"/join/{token}")
     assert page.status_code == 200, page.text
@@ -106,7 +106,7 @@ def letters(page):
 
 
 def rank(client, place, ranks):
-    """Sends a ranking, by letter; the next page."""
+    """Sends a ranking by letter, and returns the next page."""
     page = client.get(f"/annotate/{place}")
     given = {f"rank-{letter}": str(value) for letter, value in ranks.items()}
     return client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2.5"} | given)

@@ -1,4 +1,4 @@
-"""By which names the server is asked for, HEAD, and the addresses that it gives away."""
+"""The host names that the server accepts, HEAD requests, and the addresses that it gives to people."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("host", STRANGE)
-def test_unknown_and_malformed_hosts_are_refused(whole, host):
-    reply = admin(whole).get("/studies", headers={"host": host.encode()})
+def test_unknown_and_malformed_hosts_are_refused(full_site, host):
+    reply = admin(full_site).get("/studies", headers={"host": host.encode()})
     assert reply.status_code == 421
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8000", "LocalHost:1", "[::1]", "[::1]:65535"])
-def test_known_hosts_with_a_port_are_accepted(whole, host):
-    assert stranger(whole).get("/sign-in", headers={"host": host}).status_code == 200
+def test_known_hosts_with_a_port_are_accepted(full_site, host):
+    assert stranger(full_site).get("/sign-in", headers={"host": host}).status_code == 200
 
 
 def test_a_host_that_matches_has_a_name_and_a_port_and_nothing_else():
@@ -88,8 +88,8 @@ def test_cookies_are_for_https_alone_where_the_address_is(tmp_path):
         (["--name", "::1"], "http://[::1]:PORT", ["[::1]"]),
     ],
 )
-def test_what_serve_makes_of_names(started, options, address, hosts):
-    start = started(*options)
+def test_what_serve_makes_of_names(start_server, options, address, hosts):
+    start = start_server(*options)
     made = start["config"].app.state.site
     assert made.address == address.replace("PORT", str(start["port"]))
     assert set(hosts) <= set(made.hosts)

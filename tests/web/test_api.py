@@ -24,7 +24,7 @@ from exegete.web.explore.service import Explorer
 from readme_blocks import ROOT, blocks
 from serving import listening
 from sites import TOKEN, admin
-from test_work_queue import until
+from test_work_queue import wait_until
 from two_sided import two_sided
 
 API_TOKEN = "the-api-token-of-the-tests-0123456789"
@@ -100,15 +100,15 @@ def ask(client, messages=CHAT, documents=DOCUMENTS, citations=None, model="tiny"
 
 
 def generate(model, prompt, size=SIZE):
-    """transformers' greedy decoding: the text, and the numbers of tokens."""
+    """Decodes greedily by transformers; returns the text, and the numbers of tokens of prompt and answer."""
     ids = model.tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
     made = model.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=size, do_sample=False)
     answer = made[0, ids.shape[1] :]
     return model.tokenizer.decode(answer, skip_special_tokens=True), ids.shape[1], len(answer)
 
 
-def read(stream):
-    """The text, annotations and finish reason of a stream, and its usage."""
+def read_stream(stream):
+    """Reads a stream; returns its text, annotations, finish reason and usage."""
     text, annotations, reason, usage = "", None, None, None
     for chunk in stream:
         usage = chunk.usage or usage
@@ -121,7 +121,7 @@ def read(stream):
     return text, annotations, reason, usage
 
 
-def by_sentence(annotations, text):
+def group_by_sentence(annotations, text):
     found = {}
     for each in annotations:
         place = each["url_citation"]
@@ -133,8 +133,8 @@ def by_sentence(annotations, text):
 
 
 def compare(annotations, text, expected):
-    """Annotations and the Python API's citations, to 1e-5."""
-    found = by_sentence(annotations, text)
+    """Checks that annotations equal the Python API's citations, to 1e-5."""
+    found = group_by_sentence(annotations, text)
     assert list(found) == [citation.text for citation in expected]
     for (_, sources), citation in zip(found.items(), expected, strict=True):
         assert [name for name, _ in sources] == [name for name, _ in citation.sources]
@@ -145,25 +145,25 @@ def test_answers_equal_greedy_decoding_and_annotations_the_python_api(client, mo
     text, prompt, tokens = generate(model, PROMPT)
     (item,) = exegete.attribute(model, [ROW | {"response": answer_ids(model)}], "occlusion", "sentences", unit="source")
     assert len(item.citations()) > 1
-    whole = ask(client)
-    choice = whole.choices[0]
+    answer = ask(client)
+    choice = answer.choices[0]
     assert choice.message.content == text
     assert choice.finish_reason == "length"
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (prompt, tokens)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (prompt, tokens)
     annotations = [each.to_dict() for each in choice.message.annotations]
     compare(annotations, text, item.citations())
     assert {each["method"] for each in annotations} == {"occlusion"}
     assert {each["lower_bound"] for each in annotations} == {None}
     first = choice.message.annotations[0]
     assert (first.type, first.url_citation.title) == ("url_citation", annotations[0]["url_citation"]["title"])
-    streamed, parts, reason, usage = read(ask(client, stream=True, stream_options={"include_usage": True}))
-    assert (streamed, parts, reason, usage) == (text, annotations, "length", whole.usage)
+    streamed, parts, reason, usage = read_stream(ask(client, stream=True, stream_options={"include_usage": True}))
+    assert (streamed, parts, reason, usage) == (text, annotations, "length", answer.usage)
 
 
 def test_incomplete_characters_are_streamed_once_they_are_complete(client, site):
     text = generate(site.explorer.models["random"], PROMPT)[0]
     assert "\ufffd" in text
-    assert read(ask(client, model="random", stream=True))[0] == text
+    assert read_stream(ask(client, model="random", stream=True))[0] == text
 
 
 def answer_ids(model, size=SIZE):
@@ -199,7 +199,7 @@ def test_citations_can_be_left_out_and_need_documents(client, model):
     assert message.content == generate(model, PROMPT)[0]
     assert message.annotations is None
     assert ask(client, documents=None).choices[0].message.annotations is None
-    assert read(ask(client, citations=False, stream=True))[1] is None
+    assert read_stream(ask(client, citations=False, stream=True))[1] is None
     with pytest.raises(openai.BadRequestError, match="citations need documents"):
         ask(client, documents=None, citations={"k": 1})
 
@@ -220,10 +220,10 @@ def test_a_stop_sequence_ends_the_answer(client, model):
     text = generate(model, PROMPT)[0]
     stop = text[len(text) // 2 : len(text) // 2 + 5]
     before = text[: text.index(stop)]
-    whole = ask(client, stop=["nowhere to be found", stop])
-    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == (before, "stop")
-    assert whole.usage.completion_tokens < SIZE
-    streamed, annotations, reason, _ = read(ask(client, stop=stop, stream=True))
+    answer = ask(client, stop=["nowhere to be found", stop])
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == (before, "stop")
+    assert answer.usage.completion_tokens < SIZE
+    streamed, annotations, reason, _ = read_stream(ask(client, stop=stop, stream=True))
     assert (streamed, reason) == (before, "stop")
     assert annotations
     assert all(each["url_citation"]["end_index"] <= len(before) for each in annotations)
@@ -232,9 +232,9 @@ def test_a_stop_sequence_ends_the_answer(client, model):
 def test_the_models_end_token_is_a_stop(client, model, monkeypatch):
     end = answer_ids(model)[5]
     monkeypatch.setattr(model.model.generation_config, "eos_token_id", end)
-    whole = ask(client)
-    assert whole.choices[0].finish_reason == "stop"
-    assert whole.usage.completion_tokens == answer_ids(model).index(end) + 1
+    answer = ask(client)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.completion_tokens == answer_ids(model).index(end) + 1
 
 
 def test_an_empty_answer_has_no_annotations(client, model, monkeypatch):
@@ -387,18 +387,18 @@ def test_a_full_queue_and_late_work_are_errors_of_the_server(model):
             assert (caught.value.status_code, caught.value.type) == (503, "server_error")
             assert caught.value.response.headers["retry-after"] == "2"
         go.set()
-        until(lambda: made.explorer.work._free._value == 1)
-        with delayed(model, 0.2):
+        wait_until(lambda: made.explorer.work._free._value == 1)
+        with delay_passes(model, 0.2):
             with pytest.raises(openai.InternalServerError, match=r"more than 0\.5 seconds"):
                 ask(client)
-            until(lambda: made.explorer.work._free._value == 1)
+            wait_until(lambda: made.explorer.work._free._value == 1)
             with pytest.raises(openai.APIError, match=r"more than 0\.5 seconds"):
-                read(ask(client, stream=True))
+                read_stream(ask(client, stream=True))
 
 
 @contextmanager
-def delayed(model, seconds):
-    """Makes every pass of the model take longer; how many there were."""
+def delay_passes(model, seconds):
+    """Makes every pass of the model take longer; gives a list with an entry for each pass."""
     passes = []
 
     def wait(*_):
@@ -415,7 +415,7 @@ def delayed(model, seconds):
 @pytest.mark.parametrize("stream", [False, True])
 def test_work_stops_when_the_client_leaves(site, address, model, stream):
     work = site.explorer.work
-    with delayed(model, 0.1) as passes, connect(address) as client:
+    with delay_passes(model, 0.1) as passes, connect(address) as client:
         if stream:
             answer = ask(client, stream=True)
             next(answer)
@@ -423,19 +423,19 @@ def test_work_stops_when_the_client_leaves(site, address, model, stream):
         else:
             with pytest.raises(openai.APITimeoutError):
                 ask(client.with_options(timeout=0.4))
-        until(lambda: work._free._value == work.size)
+        wait_until(lambda: work._free._value == work.size)
         assert len(passes) < SIZE
 
 
 def test_a_client_that_leaves_the_waiting_line_starts_no_work(site, address, model):
     go, work = Event(), site.explorer.work
     work.submit(lambda stop: go.wait(20))
-    with delayed(model, 0) as passes, connect(address) as client:
+    with delay_passes(model, 0) as passes, connect(address) as client:
         with pytest.raises(openai.APITimeoutError):
             ask(client.with_options(timeout=0.3), stream=True)
-        until(lambda: work._free._value == work.size - 1)
+        wait_until(lambda: work._free._value == work.size - 1)
         go.set()
-        until(lambda: work._free._value == work.size)
+        wait_until(lambda: work._free._value == work.size)
         assert not passes
 
 
@@ -448,7 +448,7 @@ def test_parallel_clients_get_their_own_answers(address, model):
     def answer(number):
         with connect(address) as client:
             if number % 2:
-                return read(ask(client, asked[number], None, stream=True))[0]
+                return read_stream(ask(client, asked[number], None, stream=True))[0]
             return ask(client, asked[number], None).choices[0].message.content
 
     with ThreadPoolExecutor(len(texts)) as crowd:
@@ -476,18 +476,18 @@ def test_a_server_without_a_token_has_no_api(model):
         Site(TOKEN, api_token=API_TOKEN)
 
 
-def test_the_command_serves_the_api(started, tmp_path, monkeypatch):
+def test_the_command_serves_the_api(start_server, tmp_path, monkeypatch):
     chat = tiny(dtype=torch.float32)
     chat.model.save_pretrained(tmp_path / "tiny")
     chat.tokenizer.save_pretrained(tmp_path / "tiny")
-    start = started("--api", "--model", str(tmp_path / "tiny"))
+    start = start_server("--api", "--model", str(tmp_path / "tiny"))
     site = start["config"].app.state.site
     assert f"API: http://127.0.0.1:{start['port']}/v1\nAPI token: {site.api_token}\n" in start["printed"]
     assert site.token != site.api_token
     monkeypatch.setenv("EXEGETE_API_TOKEN", API_TOKEN)
-    start = started("--api", "--model", str(tmp_path / "tiny"))
+    start = start_server("--api", "--model", str(tmp_path / "tiny"))
     assert start["config"].app.state.site.api_token == API_TOKEN
     assert API_TOKEN not in start["printed"]
     for options in (("--api",), ("--api", "--model", str(tmp_path / "tiny"), "--task", "classification")):
         with pytest.raises(ExegeteError, match=r"--api serves language models|nothing to serve"):
-            started(*options)
+            start_server(*options)

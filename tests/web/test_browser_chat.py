@@ -17,7 +17,7 @@ from exegete.web.explore.progress import StoppedError
 from exegete.web.explore.question import Question
 from exegete.web.explore.view import collect_row_values
 from sites import TOKEN
-from test_browser_access import both
+from test_browser_access import violations_in_both_themes
 
 pytestmark = pytest.mark.browser
 SMALL = {"width": 360, "height": 740}
@@ -36,30 +36,30 @@ def address(room):
 
 
 @pytest.fixture
-def opened(browser, address):
+def open_page(browser, address):
     with visitor(browser, address) as found:
         yield found
 
 
-def there(page):
-    """Waits until the answer is there."""
+def wait_for_answer(page):
+    """Waits until the answer has arrived."""
     expect(page.locator("#arrived")).to_have_text("1 of 1 explanations have arrived")
 
 
-def shown(page):
-    """The log-probabilities that are shown, once no answer is waited for."""
+def read_log_probs(page):
+    """The log-probabilities on the page, once all answers have arrived."""
     expect(page.locator("#bars")).not_to_have_attribute("aria-busy", "true")
     return [float(text) for text in page.locator("#bars li:visible .value").all_inner_texts()]
 
 
 def shades(page):
-    """By unit, the classes of its colour."""
+    """The shade of each unit, from -8 to 8."""
     names = page.locator("[data-unit]").evaluate_all("units => units.map((unit) => unit.className.split(' ')[0])")
     return [0 if name in ("", "gone") else int(name[1:]) * (-1 if name[0] == "n" else 1) for name in names]
 
 
-def test_documents_are_added_and_removed_and_the_models_answer_is_explained(opened, room):
-    page = opened("/explore", admin=True, size=SMALL)
+def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open_page, room):
+    page = open_page("/explore", admin=True, size=SMALL)
     expect(page.locator("#documents").get_by_label("Text")).to_have_count(2)
     expect(page.locator("#methods [value=decompx_classifier]")).to_have_count(0)
     page.get_by_role("button", name="Add a document").click()
@@ -75,7 +75,7 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
     expect(page.locator("#methods :checked + span")).to_have_text(re.compile(r"Occlusion – \d+ s"))
     with page.expect_navigation():
         page.get_by_role("button", name="Explain").click()
-    there(page)
+    wait_for_answer(page)
     assert re.fullmatch(r".*/explore\?key=\w{32}#answer", page.url)
     asked = Question(
         "tiny", "what is small ?", method=("occlusion",), tokens=6,
@@ -84,16 +84,16 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
     item = explain(room, asked).attribution
     expect(page.get_by_role("heading", name="The model answers")).to_be_visible()
     assert page.locator("#says").locator("xpath=../..").locator(".text").inner_text().strip() == item.response.strip()
-    assert shown(page) == pytest.approx([sum(target.log_prob for target in item.targets)], abs=6e-3)
+    assert read_log_probs(page) == pytest.approx([sum(target.log_prob for target in item.targets)], abs=6e-3)
     expect(page.locator("[data-section] h4")).to_contain_text(["doc 1", "doc 2", "user"])
     assert fits(page)
 
 
-def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
+def test_a_chosen_word_lights_up_what_the_model_read(open_page, room):
     clean = score_without(room, WORDS, [])
     drawn = highlight_explanation(explain(room, WORDS).attribution)
-    page = opened(page_of(room, WORDS), admin=True)
-    there(page)
+    page = open_page(page_of(room, WORDS), admin=True)
+    wait_for_answer(page)
     assert shades(page) == drawn.levels[0]
     word = page.locator("[data-row]").get_by_text("town", exact=True)
     row = int(word.get_attribute("data-row"))
@@ -109,15 +109,15 @@ def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
     expect(page.locator("[data-best]")).to_have_text(drawn.best[row])
     sums = [float(text) for text in page.locator("[data-sum]").all_inner_texts()]
     assert sums == pytest.approx(collect_row_values(drawn)["sums"][row], rel=6e-3)
-    assert shown(page) == pytest.approx([clean[0], clean[row]], abs=6e-3)
+    assert read_log_probs(page) == pytest.approx([clean[0], clean[row]], abs=6e-3)
     word.click()
     expect(word).to_have_attribute("aria-pressed", "false")
     expect(page.locator("#bars li:visible")).to_have_count(1)
 
 
-def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows(opened, room):
-    page = opened(page_of(room, WORDS), admin=True)
-    there(page)
+def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows(open_page, room):
+    page = open_page(page_of(room, WORDS), admin=True)
+    wait_for_answer(page)
     clean = score_without(room, WORDS, [])
     without = score_without(room, replace(WORDS, unit="source", method=("occlusion",)), [0])
     assert abs(clean[0] - without[0]) > 0.1
@@ -128,7 +128,7 @@ def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows
     expect(page.locator("#removed")).to_contain_text(
         f"without doc 1: log-probability {without[0]:.2f} instead of {clean[0]:.2f}, probability"
     )
-    assert shown(page) == pytest.approx(without[:1], abs=6e-3)
+    assert read_log_probs(page) == pytest.approx(without[:1], abs=6e-3)
     bar = page.locator("#bars li").first
     assert float(bar.locator(".was").get_attribute("width")) == pytest.approx(float(width))
     assert bar.locator("rect:not(.was)").get_attribute("width") != width
@@ -137,14 +137,14 @@ def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows
     assert page.locator(".gone").count() == len(SOURCES["doc 1"].split()) + 1
     page.get_by_role("button", name="Restore all").click()
     expect(page.locator("#removed")).to_have_text("")
-    assert shown(page) == pytest.approx(clean[:1], abs=6e-3)
+    assert read_log_probs(page) == pytest.approx(clean[:1], abs=6e-3)
     expect(leave).to_have_attribute("aria-pressed", "false")
     expect(page.locator(".gone")).to_have_count(0)
 
 
-def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened, room):
-    page = opened(page_of(room, WORDS), admin=True)
-    there(page)
+def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(open_page, room):
+    page = open_page(page_of(room, WORDS), admin=True)
+    wait_for_answer(page)
     press, focused = page.keyboard.press, "document.activeElement"
     tab_to(page, "dataset.row", "1")
     press("ArrowRight")
@@ -161,33 +161,33 @@ def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened, room)
 
 
 @pytest.mark.parametrize("asked", [None, WORDS, replace(WORDS, unit="source"), replace(ASKED, method=("globenc",))])
-def test_the_page_is_open_to_everybody(opened, room, asked):
-    page = opened(page_of(room, asked) if asked else "/explore", admin=True, reduced_motion="reduce", size=SMALL)
+def test_the_page_is_open_to_everybody(open_page, room, asked):
+    page = open_page(page_of(room, asked) if asked else "/explore", admin=True, reduced_motion="reduce", size=SMALL)
     if asked is not None:
-        there(page)
+        wait_for_answer(page)
     if page.locator("[data-unit]").count():
         page.locator("[data-row]").first.click()
         page.locator("[data-leave]").first.click()
         expect(page.locator("#removed")).to_contain_text("instead of")
-        shown(page)
+        read_log_probs(page)
     folds = page.locator("details:not([open]) > summary")
     for _ in range(folds.count()):
         folds.first.click()
-    assert both(page) == []
+    assert violations_in_both_themes(page) == []
     assert fits(page)
 
 
-def test_an_answer_that_does_not_come_is_said_not_to(opened, room):
-    page = opened(page_of(room), admin=True)
-    there(page)
+def test_an_answer_that_does_not_come_is_said_not_to(open_page, room):
+    page = open_page(page_of(room), admin=True)
+    wait_for_answer(page)
     page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
     page.get_by_role("button", name="Remove doc 1").click()
     expect(page.locator("#removed")).to_have_text("No answer from the server: the bars are unchanged.")
 
 
 def test_texts_that_are_too_long_are_counted_while_typing_and_kept(browser):
-    with served(site(limits=Limits(text_length=100))) as address, visitor(browser, address) as opened:
-        page = opened("/explore", admin=True, size=SMALL)
+    with served(site(limits=Limits(text_length=100))) as address, visitor(browser, address) as open_page:
+        page = open_page("/explore", admin=True, size=SMALL)
         page.locator("#documents").get_by_label("Text").first.fill("ü" * 90)
         page.get_by_label("Question", exact=True).fill("why ?")
         expect(page.locator("[data-limit]")).to_have_text("95 of 100 characters in all texts")
@@ -225,8 +225,8 @@ def test_without_scripts_a_form_with_a_problem_keeps_its_texts(browser):
         page.close()
 
 
-def test_text_files_become_documents(opened):
-    page = opened("/explore", admin=True)
+def test_text_files_become_documents(open_page):
+    page = open_page("/explore", admin=True)
     files = [("letter.txt", "a town"), ("memo.md", "it rains"), ("third.txt", "x"), ("picture.png", b"\x00\xff")]
     page.locator("#files input").set_input_files(
         [
@@ -251,21 +251,21 @@ def test_text_files_become_documents(opened):
 
 def test_an_answer_is_written_word_by_word_and_can_be_stopped(browser, monkeypatch):
     room = chats()
-    begun, stopped = [], []
+    questions, stopped = [], []
 
     def write_slowly(question, removed=(), stop=None, write=None):
-        begun.append(question)
+        questions.append(question)
         write("the first words ")
         stop.wait(PATIENCE / 1000)
         stopped.append(stop.is_set())
         raise StoppedError
 
     monkeypatch.setattr(room, "predict", write_slowly)
-    with served(site(room)) as address, visitor(browser, address) as opened:
-        page = opened(page_of(room), admin=True)
+    with served(site(room)) as address, visitor(browser, address) as open_page:
+        page = open_page(page_of(room), admin=True)
         expect(page.locator("#written")).to_have_text("the first words ")
         page.get_by_role("button", name="Stop").click()
         expect(page.locator("#answer")).to_contain_text("Stopped: press Explain to ask again.")
         expect(page.locator("#cost")).to_contain_text("At most")
         assert stopped == [True]
-        assert len(begun) == 1
+        assert len(questions) == 1

@@ -26,20 +26,20 @@ def card(page, method):
 
 
 def explain(page):
-    """Asks, and waits for the page of the answers."""
+    """Presses Explain, and waits for the next page."""
     with page.expect_navigation():
         page.get_by_role("button", name="Explain").click()
 
 
 def values(page):
-    """What the bars say, once no answer is waited for."""
+    """The values of the bars, once all answers have arrived."""
     expect(page.locator("#bars")).not_to_have_attribute("aria-busy", "true")
     return [float(text) for text in page.locator("#bars .value").all_inner_texts()]
 
 
 @pytest.mark.parametrize("size", [None, PHONE], ids=["desktop", "phone"])
-def test_a_text_is_explained_by_the_methods_that_were_chosen(opened, size):
-    page = opened("/explore", admin=True, **({"size": size} if size else {}))
+def test_a_text_is_explained_by_the_methods_that_were_chosen(open_page, size):
+    page = open_page("/explore", admin=True, **({"size": size} if size else {}))
     assert fits(page)
     page.get_by_label("Text", exact=True).fill(TEXTS[0])
     page.locator(".chips input:checked + span").last.click()
@@ -62,8 +62,8 @@ def test_a_text_is_explained_by_the_methods_that_were_chosen(opened, size):
     assert page.locator("#answers").inner_text() == before
 
 
-def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
-    page = opened(FILM, admin=True)
+def test_words_are_deleted_and_put_back_and_the_prediction_follows(open_page):
+    page = open_page(FILM, admin=True)
     whole, words = values(page), card(page, "saliency").locator("[data-unit]")
     expect(page.get_by_role("button", name="Restore all")).to_be_hidden()
     with page.expect_response("**/explore/without") as reply:
@@ -83,13 +83,13 @@ def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
     assert values(page) == pytest.approx(whole, abs=1.1e-3)
 
 
-def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch):
+def test_of_many_labels_those_are_shown_that_are_likely_now(open_page, monkeypatch):
     def answers(_, asked, removed=(), stop=None, write=None):
         likely = 11 if removed else 0
         return [OutputScore(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
 
     monkeypatch.setattr(Explorer, "predict", answers)
-    page = opened(FILM, admin=True)
+    page = open_page(FILM, admin=True)
     shown, everything = page.locator("#bars li:visible"), page.get_by_role("button", name="Show all 12 labels")
     names = shown.locator(".name")
     assert names.all_inner_texts() == ["label 0", *(f"label {number}" for number in range(11, 4, -1))]
@@ -105,16 +105,16 @@ def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch)
     expect(shown).to_have_count(12)
 
 
-def test_a_server_that_is_gone_is_said_to_be(opened):
-    page = opened(FILM, admin=True)
+def test_a_server_that_is_gone_is_said_to_be(open_page):
+    page = open_page(FILM, admin=True)
     words = card(page, "saliency").locator("[data-unit]")
     page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
     words.get_by_text("film").click()
     expect(page.locator("#removed")).to_have_text("No answer from the server: the bars are unchanged.")
 
 
-def test_the_strongest_words_go_first(opened):
-    page = opened(FILM, admin=True)
+def test_the_strongest_words_go_first(open_page):
+    page = open_page(FILM, admin=True)
     found = card(page, "input_x_gradient")
     scores = found.locator("[data-unit]").evaluate_all(
         "parts => parts.map(part => [part.dataset.score, part.innerText])"
@@ -127,8 +127,8 @@ def test_the_strongest_words_go_first(opened):
     assert set(found.locator(".gone").all_inner_texts()) == {word for _, word in best}
 
 
-def test_the_keyboard_alone_asks_walks_over_words_and_deletes(opened):
-    page = opened("/explore", admin=True)
+def test_the_keyboard_alone_asks_walks_over_words_and_deletes(open_page):
+    page = open_page("/explore", admin=True)
     press = page.keyboard.press
     press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -149,8 +149,8 @@ def test_the_keyboard_alone_asks_walks_over_words_and_deletes(opened):
     assert page.evaluate("document.activeElement.type") == "range"
 
 
-def test_hovering_tells_a_words_value_and_tokens_replace_words(opened):
-    page = opened(FILM.replace("moving", "unbelievable"), admin=True)
+def test_hovering_tells_a_words_value_and_tokens_replace_words(open_page):
+    page = open_page(FILM.replace("moving", "unbelievable"), admin=True)
     part = card(page, "input_x_gradient").locator("[data-unit]").nth(1)
     part.hover()
     expect(page.locator("#pointed")).to_contain_text("unbelievable: ")
@@ -163,8 +163,8 @@ def test_hovering_tells_a_words_value_and_tokens_replace_words(opened):
     assert "explains good" in found.inner_text()
 
 
-def test_exports_are_the_page_the_numbers_and_the_picture(opened, tmp_path):
-    page = opened(FILM, admin=True)
+def test_exports_are_the_page_the_numbers_and_the_picture(open_page, tmp_path):
+    page = open_page(FILM, admin=True)
     card(page, "input_x_gradient")
     for kind in ("HTML", "JSON", "PNG"):
         with page.expect_download() as found:
@@ -178,8 +178,8 @@ def test_exports_are_the_page_the_numbers_and_the_picture(opened, tmp_path):
 def test_pictures_come_from_files_and_their_patches_are_deleted(browser, tmp_path):
     made = site(tmp_path, explorer=Explorer({"tiny": model(), "vit": shared("vit")}, METHODS[:2]))
     Image.new("RGB", (300, 200), "teal").save(tmp_path / "picture.png")
-    with served(made) as address, visitor(browser, address) as opened:
-        page = opened("/explore", admin=True, size=PHONE)
+    with served(made) as address, visitor(browser, address) as open_page:
+        page = open_page("/explore", admin=True, size=PHONE)
         page.get_by_label("Model").select_option("vit")
         explain(page)
         page.get_by_label("Choose a picture").set_input_files(tmp_path / "picture.png")

@@ -20,53 +20,53 @@ from exegete.web.human_study.protocol.file import KnownPart
 from exegete.web.human_study.protocol.known_answers import make_planted_example
 from exegete.web.human_study.results import compute_findings, load_answers
 from exegete.web.human_study.storage import Storage
-from participants import METHODS, link, planned, protocol
-from scripted import STRENGTHS, Scripted, too_small
+from participants import METHODS, create_planted_study, link, protocol
+from scripted import STRENGTHS, ScriptedPerson, find_small_targets
 from serving import Killable
 from sites import project
-from test_browser_access import both
+from test_browser_access import violations_in_both_themes
 
 pytestmark = pytest.mark.browser
 
 
-def said_in(storage):
-    """What each person ranked, by the text, as the export of everything tells it; and the people by status."""
+def read_rankings(storage):
+    """Each person's flag, status and ranks by text, from the complete export; and the number of answers."""
     with storage.read_session() as session:
         study = find_project(session, "films")
         raw = json.loads(run_export(session, study, "raw.json")[1])
         texts = {item.number: item.content["texts"][0] for item in study.items}
         flagged = {each.person.name for each in load_participations(session, study) if each.quality.is_careless}
-    said, answers = {}, 0
+    rankings, answers = {}, 0
     for person in raw["people"]:
         mine = [each for each in person["answers"] if each["role"] == ""]
         answers += len(mine)
         if person["source"]:
             ranks = {texts[each["example"]]: each["content"]["ranks"] for each in mine}
             assert len(ranks) == len(mine), "an example was answered twice"
-            said[person["source"]["PROLIFIC_PID"]] = (person["annotator"] in flagged, person["status"], ranks)
-    return said, answers
+            rankings[person["source"]["PROLIFIC_PID"]] = (person["annotator"] in flagged, person["status"], ranks)
+    return rankings, answers
 
 
-def test_people_take_part_from_the_link_to_the_code_and_everything_is_kept(browser, address, whole):
-    planned(whole, protocol(main="{items: 3, screen: 3, confidence: true}", recruiting="""
+def test_people_take_part_from_the_link_to_the_code_and_everything_is_kept(browser, address, full_site):
+    create_planted_study(full_site, protocol(main="{items: 3, screen: 3, confidence: true}", recruiting="""
   platform: prolific
   complete: {code: C123, redirect: "https://app.prolific.com/submissions/complete?cc=C123"}"""))  # fmt: skip
     people, seen = {}, set()
 
-    def looked(page):
-        """Each page of the protocol once, on a phone: its width, its targets, axe-core."""
+    def check_page(page):
+        """Checks each page of the protocol once, on a phone: its width, its targets, and by axe-core."""
         kind = page.locator("h1").inner_text().split()[0]
         assert fits(page)
-        assert too_small(page) == []
+        assert find_small_targets(page) == []
         if kind not in seen:
             seen.add(kind)
-            assert both(page) == []
+            assert violations_in_both_themes(page) == []
             page.emulate_media(color_scheme="light")
 
     for number in range(5):
         context = browser.new_context(base_url=address, viewport=DESKTOP if number % 2 else NARROW)
-        person = people[f"p{number}"] = Scripted(context, link(number), number, careless=number == 3)
-        person.looked = looked if number == 0 else person.looked
+        person = people[f"p{number}"] = ScriptedPerson(context, link(number), number, careless=number == 3)
+        person.check_page = check_page if number == 0 else person.check_page
         for step in range(30):
             if number == 1 and step == 6:
                 person.leave_and_return()
@@ -79,32 +79,32 @@ def test_people_take_part_from_the_link_to_the_code_and_everything_is_kept(brows
                 break
         context.close()
     assert {"Consent", "Instructions", "Practice", "Example", "Thank"} <= seen
-    said, _ = said_in(whole.studies)
-    assert set(said) == {"p0", "p1", "p3", "p4"}
-    for name, (flagged, status, ranks) in said.items():
-        assert (flagged, status, ranks) == (name == "p3", "complete", people[name].said)
+    rankings, _ = read_rankings(full_site.studies)
+    assert set(rankings) == {"p0", "p1", "p3", "p4"}
+    for name, (flagged, status, ranks) in rankings.items():
+        assert (flagged, status, ranks) == (name == "p3", "complete", people[name].ranked)
         assert len(ranks) == 3
 
 
-def test_screens_of_four_explanations_fit_a_small_phone(opened, whole):
+def test_screens_of_four_explanations_fit_a_small_phone(open_page, full_site):
     methods = ["saliency", "input_x_gradient", "attention_all", "globenc", "gradient_shap", "random", "occlusion"]
-    page = opened(f"/join/{project(whole, methods=methods)['Ada']}", size=NARROW)
+    page = open_page(f"/join/{project(full_site, methods=methods)['Ada']}", size=NARROW)
     for role in ("button", "link"):
         with page.expect_navigation():
             page.get_by_role(role, name="Begin").click()
     expect(page.locator(".explanation")).to_have_count(4)
     assert fits(page)
-    assert too_small(page) == []
+    assert find_small_targets(page) == []
 
 
 @pytest.mark.parametrize("kind", ["rank", "simulate"])
-def test_pictures_are_next_to_their_maps_on_a_small_phone(opened, whole, kind):
+def test_pictures_are_next_to_their_maps_on_a_small_phone(open_page, full_site, kind):
     case, shown = make_planted_example(KnownPart(square=(3, 5), prediction="a red square"))
     found = replace(case, explanations={"one": shown, "two": shown})
-    with whole.studies.write_session() as session:
+    with full_site.studies.write_session() as session:
         made = create_project(session, "squares", [found], kind, labels=["a red square", "none"])
         token = invite_annotators(session, made, ["Ada"])["Ada"]
-    page = opened(f"/join/{token}", size=NARROW)
+    page = open_page(f"/join/{token}", size=NARROW)
     for role in ("button", "link"):
         with page.expect_navigation():
             page.get_by_role(role, name="Begin").click()
@@ -118,7 +118,7 @@ def test_pictures_are_next_to_their_maps_on_a_small_phone(opened, whole, kind):
     assert (left["y"], left["width"]) == (right["y"], right["width"])
     expect(page.get_by_role("img", name="The picture with its important parts coloured").first).to_be_visible()
     assert fits(page)
-    assert both(page) == []
+    assert violations_in_both_themes(page) == []
 
 
 @pytest.mark.crowd
@@ -127,11 +127,13 @@ def test_sixty_people_and_a_server_that_is_killed_twice(browser, url):
     count = int(os.environ.get("EXEGETE_CROWD", "60"))
     storage = Storage(url)
 
-    class Made:
+    class StudySite:
         studies = storage
 
-    planned(
-        Made, protocol(main="{items: 5, screen: 3, confidence: true}", recruiting="{platform: prolific}"), examples=12
+    create_planted_study(
+        StudySite,
+        protocol(main="{items: 5, screen: 3, confidence: true}", recruiting="{platform: prolific}"),
+        examples=12,
     )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -141,7 +143,7 @@ def test_sixty_people_and_a_server_that_is_killed_twice(browser, url):
     kills = {(count // 3, 1), (2 * count // 3, 8)}  # in the screening, and in the main part
     people, killed = {}, []
 
-    def killed_and_started():
+    def restart_server():
         server.kill()
         server.start()
         killed.append(True)
@@ -151,25 +153,25 @@ def test_sixty_people_and_a_server_that_is_killed_twice(browser, url):
             size = DESKTOP if number % 2 else NARROW
             context = browser.new_context(base_url=server.address, viewport=size)
             context.set_default_timeout(60_000)
-            person = people[f"p{number}"] = Scripted(context, link(number), number, careless=number in careless)
+            person = people[f"p{number}"] = ScriptedPerson(context, link(number), number, careless=number in careless)
             for step in range(60):
                 if number in returning and step == 6:
                     person.leave_and_return()
                 if number == leaving and step == 7:
                     person.withdraw()
                     break
-                if not person.act(killed_and_started if (number, step) in kills else None):
+                if not person.act(restart_server if (number, step) in kills else None):
                     expect(person.page.get_by_text("Thank you for taking part.")).to_be_visible()
                     break
             context.close()
     finally:
         server.end()
     assert len(killed) == 2
-    said, answers = said_in(storage)
-    assert set(said) == set(people) - {f"p{leaving}"}
-    assert answers == 5 * len(said)
-    for name, (flagged, status, ranks) in said.items():
-        assert (status, ranks) == ("complete", people[name].said), name
+    rankings, answers = read_rankings(storage)
+    assert set(rankings) == set(people) - {f"p{leaving}"}
+    assert answers == 5 * len(rankings)
+    for name, (flagged, status, ranks) in rankings.items():
+        assert (status, ranks) == ("complete", people[name].ranked), name
         assert flagged == (int(name[1:]) in careless), name
     with storage.read_session() as session:
         study = find_project(session, "films")

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.mark.parametrize("size", [None, PHONE], ids=["desktop", "phone"])
-def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
-    page = opened("/browse", admin=True, **({"size": size} if size else {}))
+def test_a_result_is_sorted_filtered_and_followed_to_an_example(open_page, size):
+    page = open_page("/browse", admin=True, **({"size": size} if size else {}))
     page.get_by_role("link", name="reviews").click()
     page.wait_for_url("**/browse/reviews")
     assert fits(page)
@@ -41,8 +41,8 @@ def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
     assert fits(page)
 
 
-def test_worst_best_and_most_disputed_examples_are_one_click_away(opened):
-    page = opened("/browse/reviews?method=saliency", admin=True)
+def test_worst_best_and_most_disputed_examples_are_one_click_away(open_page):
+    page = open_page("/browse/reviews?method=saliency", admin=True)
 
     def column(place):
         return [float(text) for text in page.locator(f".table tbody td:nth-child({place})").all_inner_texts()]
@@ -63,14 +63,14 @@ def test_a_long_name_of_a_method_fits_a_phone(browser, tmp_path):
     name = "parameterised_attention:/somewhere/far/away/in/a/folder/with/a/long/name/seed0/teacher_explainer"
     exegete.compare(model(), TEXTS[:1], {name: "saliency"}, ["aopc_sufficiency"], output_dir=tmp_path / "long")
     made = site(tmp_path, results=[tmp_path / "long"])
-    with served(made) as address, visitor(browser, address) as opened:
+    with served(made) as address, visitor(browser, address) as open_page:
         for path in ("/browse/long", "/browse/long/examples/0"):
-            assert fits(opened(path, admin=True, size={"width": 360, "height": 740}))
+            assert fits(open_page(path, admin=True, size={"width": 360, "height": 740}))
     made.studies.close()
 
 
-def test_the_report_opens_in_its_own_sandbox(opened):
-    page = opened("/browse/reviews", admin=True)
+def test_the_report_opens_in_its_own_sandbox(open_page):
+    page = open_page("/browse/reviews", admin=True)
     page.get_by_role("link", name="Written report").click()
     page.wait_for_url("**/report")
     page.get_by_role("button", name="Comprehensiveness (AOPC)").click()

@@ -10,8 +10,8 @@ from browsing import NARROW, fits, tab_to
 from exegete.web.human_study.items import StudyItem
 from exegete.web.human_study.projects import create_project, find_project
 from exegete.web.human_study.results import compute_findings, load_answers
-from scripted import too_small
-from test_browser_access import both
+from scripted import find_small_targets
+from test_browser_access import violations_in_both_themes
 
 pytestmark = pytest.mark.browser
 TEXT = "It rained all day. The film was dull, and far too long for us!\nNobody laughed. A second line ends it."
@@ -32,15 +32,15 @@ thanks: Thank you.
 
 
 @pytest.fixture
-def study(whole):
-    with whole.studies.write_session() as session:
+def study(full_site):
+    with full_site.studies.write_session() as session:
         create_project(session, "lines", [StudyItem((TEXT,), label="bad")], protocol=PROTOCOL)
-    return whole
+    return full_site
 
 
-def arrived(opened, **options):
-    """A person's page of the first example."""
-    page = opened("/take/lines", **options)
+def open_first_example(open_page, **options):
+    """Takes part up to the first example, and returns its page."""
+    page = open_page("/take/lines", **options)
     for name in ("Begin", "I agree", "I have read"):
         if name == "I agree":
             page.get_by_label("I take part.").check()
@@ -50,7 +50,7 @@ def arrived(opened, **options):
     return page
 
 
-def sent(page):
+def send_marks(page):
     with page.expect_navigation():
         page.get_by_role("button", name="Save and continue").click()
 
@@ -59,11 +59,11 @@ def boxes(page):
     return page.get_by_role("checkbox").evaluate_all("found => found.map(one => one.closest('label').textContent)")
 
 
-def test_sentences_are_marked_with_keys_pointer_and_finger_and_are_read_by_training(opened, study):
-    page = arrived(opened, size=NARROW)
+def test_sentences_are_marked_with_keys_pointer_and_finger_and_are_read_by_training(open_page, study):
+    page = open_first_example(open_page, size=NARROW)
     assert fits(page)
-    assert too_small(page) == []
-    assert both(page) == []
+    assert find_small_targets(page) == []
+    assert violations_in_both_themes(page) == []
     for _ in range(2):
         if boxes(page) == SENTENCES:
             tab_to(page, "value", "1")
@@ -76,7 +76,7 @@ def test_sentences_are_marked_with_keys_pointer_and_finger_and_are_read_by_train
         else:
             assert boxes(page) == ["Well.", "It is dull!", "So."]
             page.get_by_text("It is dull!").click()
-        sent(page)
+        send_marks(page)
     expect(page.get_by_text("Thank you.")).to_be_visible()
     with study.studies.read_session() as session:
         found = find_project(session, "lines")

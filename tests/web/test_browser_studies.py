@@ -26,7 +26,7 @@ def save(page):
     page.get_by_role("button", name="Save and continue").click()
 
 
-def kept(made, name="first"):
+def read_answers(made, name="first"):
     with made.studies.read_session() as session:
         return [
             (a.annotator.name, a.item.number, a.phase, a.content)
@@ -34,8 +34,8 @@ def kept(made, name="first"):
         ]
 
 
-def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened, whole, tmp_path):
-    chief = opened("/studies", admin=True)
+def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(open_page, full_site, tmp_path):
+    chief = open_page("/studies", admin=True)
     form = chief.locator("form", has_text="New study of a result")
     form.get_by_label("Name").fill("films")
     form.get_by_label("Rank explanations").check()
@@ -45,7 +45,7 @@ def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened,
     chief.get_by_role("button", name="Make links").click()
     expect(chief.locator("dd.mono")).to_have_count(2)
     links = chief.locator("dd.mono").all_inner_texts()
-    people = {"Ada": opened(links[0], size=PHONE), "Ben": opened(links[1])}
+    people = {"Ada": open_page(links[0], size=PHONE), "Ben": open_page(links[1])}
     for page in people.values():
         begin(page)
     for example in range(1, 4):
@@ -82,9 +82,9 @@ def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened,
     assert all(float(row["seconds"]) > 0 for row in rows)
 
 
-def test_missing_ranks_are_reported_and_a_closed_window_loses_no_answer(opened, whole):
-    link = f"/join/{project(whole)['Ada']}"
-    page = opened(link)
+def test_missing_ranks_are_reported_and_a_closed_window_loses_no_answer(open_page, full_site):
+    link = f"/join/{project(full_site)['Ada']}"
+    page = open_page(link)
     begin(page)
     page.get_by_role("group", name="Rank of A").get_by_text("2", exact=True).click()
     save(page)
@@ -94,16 +94,16 @@ def test_missing_ranks_are_reported_and_a_closed_window_loses_no_answer(opened, 
     save(page)
     expect(page.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
     page.context.close()
-    again = opened(link)
+    again = open_page(link)
     again.get_by_role("button", name="Begin").or_(again.get_by_role("button", name="Continue")).click()
     expect(again.get_by_role("status")).to_have_text("1 of 4 examples are done, Ada.")
     again.get_by_role("link", name="Continue").click()
     expect(again.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
-    assert len(kept(whole)) == 1
+    assert len(read_answers(full_site)) == 1
 
 
-def test_explanations_are_ranked_with_the_keyboard_alone(opened, whole):
-    page = opened(f"/join/{project(whole)['Ada']}")
+def test_explanations_are_ranked_with_the_keyboard_alone(open_page, full_site):
+    page = open_page(f"/join/{project(full_site)['Ada']}")
     press = page.keyboard.press
 
     tab_to(page, "innerText", "Begin")
@@ -120,12 +120,12 @@ def test_explanations_are_ranked_with_the_keyboard_alone(opened, whole):
     tab_to(page, "innerText", "Save and continue")
     press("Enter")
     page.wait_for_url("**/annotate/2")
-    content = kept(whole)[0][3]
+    content = read_answers(full_site)[0][3]
     assert [content["ranks"][method] for method in content["order"]] == [1, 2, 3, 4]
 
 
 def order(page):
-    """The letters of the strip, and the rank that is checked for each of A to D."""
+    """The letters in the order of the strip, and the chosen rank of each of A to D."""
     strip = page.locator(".order li").all_inner_texts()
     ranks = page.evaluate("[...'ABCD'].map(letter => document.forms.answer.elements[`rank-${letter}`].value)")
     return "".join(strip), "".join(rank or "-" for rank in ranks)
@@ -136,8 +136,8 @@ def middle(page, letter):
     return {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
 
 
-def test_explanations_are_ranked_by_dragging_and_ranks_below_say_the_same(opened, whole):
-    page = opened(f"/join/{project(whole)['Ada']}", size=PHONE, has_touch=True)
+def test_explanations_are_ranked_by_dragging_and_ranks_below_say_the_same(open_page, full_site):
+    page = open_page(f"/join/{project(full_site)['Ada']}", size=PHONE, has_touch=True)
     begin(page)
     expect(page.locator(".order li")).to_have_count(4)
     assert order(page) == ("ABCD", "----")
@@ -167,12 +167,12 @@ def test_explanations_are_ranked_by_dragging_and_ranks_below_say_the_same(opened
     assert order(page) == ("CADB", "2413")
     save(page)
     page.wait_for_url("**/annotate/2")
-    content = kept(whole)[0][3]
+    content = read_answers(full_site)[0][3]
     assert [content["ranks"][method] for method in content["order"]] == [2, 4, 1, 3]
 
 
-def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opened, whole, tmp_path):
-    page = opened(f"/join/{project(whole, kind='highlight')['Ada']}")
+def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(open_page, full_site, tmp_path):
+    page = open_page(f"/join/{project(full_site, kind='highlight')['Ada']}")
     begin(page)
     words = page.locator(".mark label")
     text = page.locator(".mark").text_content()
@@ -187,9 +187,9 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opene
     given = [words.nth(place).inner_text() for place in (0, 1, 3)]
     save(page)
     page.wait_for_url("**/annotate/2")
-    marks = kept(whole)[0][3]["marks"]
+    marks = read_answers(full_site)[0][3]["marks"]
     assert [text[start:end] for _, start, end in marks] == [f"{given[0]} {given[1]}", given[2]]
-    chief = opened("/studies/first", admin=True)
+    chief = open_page("/studies/first", admin=True)
     with chief.expect_download() as file:
         chief.get_by_role("link", name="Corpus with rationales (Parquet)").click()
     file.value.save_as(tmp_path / "corpus.parquet")
@@ -198,8 +198,8 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opene
     assert data["text"] == TEXTS
 
 
-def test_people_guess_without_and_with_an_explanation(opened, whole):
-    page = opened(f"/join/{project(whole, kind='simulate')['Ada']}", size=PHONE)
+def test_people_guess_without_and_with_an_explanation(open_page, full_site):
+    page = open_page(f"/join/{project(full_site, kind='simulate')['Ada']}", size=PHONE)
     begin(page)
     assert page.locator(".words").count() == 0
     page.get_by_label("bad").check()
@@ -210,13 +210,16 @@ def test_people_guess_without_and_with_an_explanation(opened, whole):
     page.get_by_label("good").check()
     save(page)
     expect(page.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
-    assert [(phase, content["guess"]) for _, _, phase, content in kept(whole)] == [("after", "good"), ("before", "bad")]
+    assert [(phase, content["guess"]) for _, _, phase, content in read_answers(full_site)] == [
+        ("after", "good"),
+        ("before", "bad"),
+    ]
 
 
-def test_a_revoked_invitation_signs_the_annotator_out(opened, whole):
-    page = opened(f"/join/{project(whole)['Ada']}")
+def test_a_revoked_invitation_signs_the_annotator_out(open_page, full_site):
+    page = open_page(f"/join/{project(full_site)['Ada']}")
     begin(page)
-    chief = opened("/studies/first", admin=True)
+    chief = open_page("/studies/first", admin=True)
     chief.get_by_role("button", name="Revoke the invitation of Ada").click()
     expect(chief.get_by_text("revoked")).to_be_visible()
     assert page.request.get("/annotate/1").status == 403

@@ -1,4 +1,4 @@
-"""The page of an explained corpus says what its summary says, and pages through its rows."""
+"""The page of an explained corpus shows its summary, and its rows over several pages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ COUNT = 50
 CONFIG = {"data": "d", "split": "s", "model": "m", "method": {"method": "saliency"}}
 
 
-def explained(folder, seed, shift=0.0):
-    """A corpus of 50 rows in parts of 20, some with rationales; words and labels hold markup."""
-    drawn, parts = np.random.default_rng(seed), CorpusParts(folder, CONFIG)
+def write_parts(folder, seed, shift=0.0):
+    """Writes the parts, of 20 rows each, of a corpus of 50 rows, some with rationales; words and labels hold markup."""
+    generator, parts = np.random.default_rng(seed), CorpusParts(folder, CONFIG)
     words, rows = ("dull", SCRIPT, "film"), []
     for index in range(COUNT):
         text = " ".join(words)
         units = tuple(Unit(word, 0, text.index(word), text.index(word) + len(word)) for word in words)
-        scores = [drawn.normal((0.5 + shift, 0.3, 0.1), 0.05)]
+        scores = [generator.normal((0.5 + shift, 0.3, 0.1), 0.05)]
         target = Target(("good", MARKUP)[index % 2], index % 2, 0.75)
         item = Explanation(
             targets=(target,), units=units, scores=scores, unit="word", texts=(text,), tokens=units,
@@ -44,20 +44,20 @@ def explained(folder, seed, shift=0.0):
 def corpora(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora")
     for name, shift in (("march", 0.0), ("april", 0.6)):
-        explained(folder / name, len(name), shift).finish()
+        write_parts(folder / name, len(name), shift).finish()
     return [folder / "march", folder / "april"]
 
 
-def shown(answer):
+def read_text(answer):
     assert answer.status_code == 200
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", answer.text)).split())
 
 
 def test_the_page_of_a_corpus_shows_its_summary(corpora, tmp_path):
     client = admin(site(tmp_path, results=corpora))
-    text, found = shown(client.get("/browse/march")), summarise(corpora[0])
+    text, found = read_text(client.get("/browse/march")), summarise(corpora[0])
     assert "50 rows" in text
-    assert "An explained corpus" in shown(client.get("/browse"))
+    assert "An explained corpus" in read_text(client.get("/browse"))
     for one in found.words.groupby("label").head(10).to_dict("records"):
         assert f"{one['word']} {one['share']:+.3f} {one['low']:+.3f} to {one['high']:+.3f} {one['examples']}" in text
     assert f"over {found.judged} examples" in text
@@ -68,7 +68,7 @@ def test_the_page_of_a_corpus_shows_its_summary(corpora, tmp_path):
 
 def test_changes_are_relative_to_the_chosen_corpus(corpora, tmp_path):
     client = admin(site(tmp_path, results=corpora))
-    text, found = shown(client.get("/browse/april?against=march")), summarise(corpora[1], corpora[0])
+    text, found = read_text(client.get("/browse/april?against=march")), summarise(corpora[1], corpora[0])
     assert f"Distance {found.distance:.3f} of at most 1" in text
     for one in found.drift.head(10).to_dict("records"):
         assert f"{one['word']} {one['before']:+.3f} {one['after']:+.3f} {one['low']:+.3f} to {one['high']:+.3f}" in text
@@ -84,7 +84,7 @@ def test_rows_are_paged_and_markup_is_escaped(corpora, tmp_path):
         assert MARKUP not in answer.text
         rows = answer.text.split('id="rows"')[1]
         seen += [int(number) for number in re.findall(r'<tr><td class="number">(\d+)</td>', rows)]
-        assert f"Page {page} of 3" in shown(answer)
+        assert f"Page {page} of 3" in read_text(answer)
     assert seen == list(range(COUNT))
     assert PER_PAGE == 20
     for page in ("0", "99", "x", "-1"):
@@ -94,7 +94,7 @@ def test_rows_are_paged_and_markup_is_escaped(corpora, tmp_path):
 
 
 def test_unfinished_corpora_and_missing_pages_are_refused(corpora, tmp_path):
-    explained(tmp_path / "half", 1)
+    write_parts(tmp_path / "half", 1)
     client = admin(site(tmp_path, results=[tmp_path / "half", corpora[0]]))
     answer = client.get("/browse/half")
     assert answer.status_code == 422

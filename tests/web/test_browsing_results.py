@@ -1,4 +1,4 @@
-"""What pages of results show, against the stored numbers."""
+"""The pages of results show the stored numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A storage that others write to: the annotator's answer waits, is sent again, and is there once."""
+"""A storage that others write to: the annotator's answer waits, is sent again, and is stored once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sites import admin, annotator, csrf, project, site
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch):
+def study_site(tmp_path, monkeypatch):
     monkeypatch.setattr(storing, "ANSWER_TIMEOUT", 0.2)
     found = site(tmp_path, with_model=False)
     yield found
@@ -32,8 +32,8 @@ def made(tmp_path, monkeypatch):
 
 
 @contextmanager
-def locked(folder):
-    """Another program writes."""
+def lock_storage(folder):
+    """Holds the write lock of the storage, as another program would."""
     other = sqlite3.connect(folder / "studies.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -43,8 +43,8 @@ def locked(folder):
         other.close()
 
 
-def answers(made):
-    with made.studies.read_session() as session:
+def answers(study_site):
+    with study_site.studies.read_session() as session:
         return list(session.scalars(select(AnnotatorAnswer)))
 
 
@@ -54,34 +54,34 @@ def fields(page):
     return {unescape(name): unescape(value) for name, value in found}
 
 
-def test_an_answer_to_a_locked_storage_is_returned_and_saved_once_when_sent_again(made, tmp_path):
-    ada = annotator(made, project(made, kind="simulate")["Ada"])
+def test_an_answer_to_a_locked_storage_is_returned_and_saved_once_when_sent_again(study_site, tmp_path):
+    ada = annotator(study_site, project(study_site, kind="simulate")["Ada"])
     given = {"csrf": csrf(ada.get("/annotate/1")), "phase": "before", "guess": "1", "seconds": "3.5"}
-    with locked(tmp_path):
+    with lock_storage(tmp_path):
         reply = ada.post("/annotate/1", data=given)
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
         assert "Nothing is lost" in reply.text
         assert fields(reply) == given
         assert ada.get("/annotate/1").status_code == 200  # readers do not wait
-    assert answers(made) == []
+    assert answers(study_site) == []
     again = ada.post("/annotate/1", data=fields(reply))
     assert again.status_code == 200
-    (kept,) = answers(made)
+    (kept,) = answers(study_site)
     assert (kept.content, kept.seconds, kept.revision) == ({"guess": "good"}, 3.5, 1)
 
 
-def test_other_changes_report_a_busy_storage(made, tmp_path):
-    project(made)
-    chief = admin(made)
+def test_other_changes_report_a_busy_storage(study_site, tmp_path):
+    project(study_site)
+    chief = admin(study_site)
     form = {"csrf": csrf(chief.get("/studies")), "names": "Cleo"}
-    with locked(tmp_path):
+    with lock_storage(tmp_path):
         reply = chief.post("/studies/first/invitations", data=form, headers={"accept": "application/json"})
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
     assert chief.post("/studies/first/invitations", data=form).status_code == 200
 
 
-def in_a_loop_of_its_own(coroutine):
-    """Its result; the tests' own thread may have the browser's loop."""
+def run_in_new_loop(coroutine):
+    """Runs a coroutine in another thread, since the thread of the tests may run the browser's loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()
 
@@ -103,7 +103,7 @@ def test_waiting_writers_leave_the_threads_of_pages_free():
         go.set()
         await asyncio.gather(*waiting)
 
-    in_a_loop_of_its_own(crowd())
+    run_in_new_loop(crowd())
     assert max(most) == write_limit.MAX_WRITERS
     assert len(most) == 30
 
@@ -121,18 +121,18 @@ def test_waiting_too_long_for_a_writer_is_reported(monkeypatch):
         await asyncio.gather(*first)
         return await run_write(lambda: 7)
 
-    assert in_a_loop_of_its_own(crowd()) == 7
+    assert run_in_new_loop(crowd()) == 7
 
 
 @pytest.mark.browser
-def test_the_annotator_sees_that_an_answer_is_being_saved(made, tmp_path, browser):
-    token = project(made, kind="highlight")["Ada"]
-    with served(made) as address, browser.new_context(base_url=address) as window:
+def test_the_annotator_sees_that_an_answer_is_being_saved(study_site, tmp_path, browser):
+    token = project(study_site, kind="highlight")["Ada"]
+    with served(study_site) as address, browser.new_context(base_url=address) as window:
         page = window.new_page()
         page.goto(f"/join/{token}")
         page.get_by_role("button", name="Begin").click()
         page.goto("/annotate/1")
-        with locked(tmp_path):
+        with lock_storage(tmp_path):
             page.get_by_role("button", name="Save and continue").click()
             expect(page.get_by_role("button", name="Saving…")).to_be_disabled()
             time.sleep(3)
@@ -140,5 +140,5 @@ def test_the_annotator_sees_that_an_answer_is_being_saved(made, tmp_path, browse
             assert page.url.endswith("/annotate/1")
         page.wait_for_url("**/annotate/2")
         expect(page.get_by_role("button", name="Save and continue")).to_be_enabled()
-    (kept,) = answers(made)
+    (kept,) = answers(study_site)
     assert kept.revision == 1

@@ -1,4 +1,4 @@
-"""Counterfactual simulation: people foretell the model's answer to a changed version of an example."""
+"""Counterfactual simulation: people predict the model's answer to a changed version of an example."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from small import small
 
 
 @pytest.fixture(scope="module")
-def fickle():
-    """A model that answers otherwise when a word or two are missing."""
+def fickle_model():
+    """A model whose answer changes when a word or two are missing."""
     made = small("bert", dtype=torch.float32)
     batch = made.encode([{"text": text} for text in TEXTS])
     with torch.no_grad():
@@ -45,8 +45,8 @@ def answer(explained, text):
     return exegete.attribute(explained, text, "random")[0].prediction.text
 
 
-def test_removed_words_are_gone_and_the_answer_is_the_models(fickle):
-    for case in add_changed_versions(fickle, examples(fickle), ChangePart(words=3), seed=1):
+def test_removed_words_are_gone_and_the_answer_is_the_models(fickle_model):
+    for case in add_changed_versions(fickle_model, examples(fickle_model), ChangePart(words=3), seed=1):
         before, after = case.texts[0].split(), case.changed.texts[0].split()
         removed = [word for word, new in case.changed.edits if new == ""]
         rest = iter(before)
@@ -54,11 +54,11 @@ def test_removed_words_are_gone_and_the_answer_is_the_models(fickle):
         assert sorted(after + removed) == sorted(before)
         assert len(removed) == 3
         assert case.changed.texts[0] == " ".join(after), "no white space is left over"
-        assert case.changed.prediction == answer(fickle, case.changed.texts[0])
+        assert case.changed.prediction == answer(fickle_model, case.changed.texts[0])
 
 
-def test_replaced_words_come_from_other_examples(fickle):
-    found = add_changed_versions(fickle, examples(fickle), ChangePart(how="replace", words=2), seed=1)
+def test_replaced_words_come_from_other_examples(fickle_model):
+    found = add_changed_versions(fickle_model, examples(fickle_model), ChangePart(how="replace", words=2), seed=1)
     for number, case in enumerate(found):
         before, after = case.texts[0].split(), case.changed.texts[0].split()
         assert len(before) == len(after)
@@ -66,46 +66,46 @@ def test_replaced_words_come_from_other_examples(fickle):
         assert {new for _, new in case.changed.edits} <= elsewhere
         edits = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
         assert edits == [(old, new) for old, new in case.changed.edits if old != new]
-        assert case.changed.prediction == answer(fickle, case.changed.texts[0])
+        assert case.changed.prediction == answer(fickle_model, case.changed.texts[0])
 
 
-def test_changes_are_seeded_and_half_of_the_answers_change_if_possible(fickle):
+def test_changes_are_seeded_and_half_of_the_answers_change_if_possible(fickle_model):
     texts = [f"{text} {end}" for text in TEXTS for end in ("again", "at last", "in the end")]
-    given = examples(fickle, texts)
-    found = add_changed_versions(fickle, given, ChangePart(words=4), seed=2)
-    assert found == add_changed_versions(fickle, given, ChangePart(words=4), seed=2)
-    assert found != add_changed_versions(fickle, given, ChangePart(words=4), seed=3)
+    given = examples(fickle_model, texts)
+    found = add_changed_versions(fickle_model, given, ChangePart(words=4), seed=2)
+    assert found == add_changed_versions(fickle_model, given, ChangePart(words=4), seed=2)
+    assert found != add_changed_versions(fickle_model, given, ChangePart(words=4), seed=3)
     assert sum(case.changed.prediction != case.prediction for case in found) == 6
-    first = add_changed_versions(fickle, given, ChangePart(words=4, balanced=False, tries=1), seed=2)
+    first = add_changed_versions(fickle_model, given, ChangePart(words=4, balanced=False, tries=1), seed=2)
     assert [case.changed for case in first] != [case.changed for case in found]
 
 
-def test_no_text_of_a_pair_is_left_empty(fickle):
-    pairs = [StudyItem(("moving film", "a dull plot"), prediction=answer(fickle, TEXTS[0]))] * 2
-    for case in add_changed_versions(fickle, pairs, ChangePart(words=20)):
+def test_no_text_of_a_pair_is_left_empty(fickle_model):
+    pairs = [StudyItem(("moving film", "a dull plot"), prediction=answer(fickle_model, TEXTS[0]))] * 2
+    for case in add_changed_versions(fickle_model, pairs, ChangePart(words=20)):
         assert [len(text.split()) for text in case.changed.texts] == [1, 1]
 
 
-def test_models_and_texts_that_cannot_be_changed_are_refused(fickle):
+def test_models_and_texts_that_cannot_be_changed_are_refused(fickle_model):
     with pytest.raises(ExegeteError, match="too few words"):
-        add_changed_versions(fickle, [StudyItem(("film",), prediction="good")], ChangePart())
+        add_changed_versions(fickle_model, [StudyItem(("film",), prediction="good")], ChangePart())
     with pytest.raises(ExegeteError, match="give 2 examples or more"):
-        add_changed_versions(fickle, [StudyItem(("a film",), prediction="good")], ChangePart(how="replace"))
+        add_changed_versions(fickle_model, [StudyItem(("a film",), prediction="good")], ChangePart(how="replace"))
     span = small("bert", "QuestionAnswering")
     with pytest.raises(ExegeteError, match="needs a classifier of texts"):
         add_changed_versions(span, [StudyItem(("a film",), prediction="good")], ChangePart())
 
 
-def test_annotators_predict_changed_answers_and_the_gain_is_computed(whole, fickle):
-    made = add_changed_versions(fickle, examples(fickle), ChangePart(words=4))
+def test_annotators_predict_changed_answers_and_the_gain_is_computed(full_site, fickle_model):
+    made = add_changed_versions(fickle_model, examples(fickle_model), ChangePart(words=4))
     assert sum(case.changed.prediction != case.prediction for case in made) == 2
-    with whole.studies.write_session() as session:
+    with full_site.studies.write_session() as session:
         tokens = invite_annotators(
-            session, create_project(session, "first", made, "counterfactual", labels=fickle.labels), ["Ada"]
+            session, create_project(session, "first", made, "counterfactual", labels=fickle_model.labels), ["Ada"]
         )
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         items = {item.content["changed"]["texts"][0]: item for item in find_project(session, "first").items}
-    client = annotator(whole, tokens["Ada"])
+    client = annotator(full_site, tokens["Ada"])
     rights = []
     for place in range(1, len(TEXTS) + 1):
         page = client.get(f"/annotate/{place}")
@@ -114,7 +114,7 @@ def test_annotators_predict_changed_answers_and_the_gain_is_computed(whole, fick
         labels = re.findall(r'name="guess" value="(\d)" required[^>]*>([^<]*)<', page.text)
         number = {name: value for value, name in labels}
         assert f"The model predicts <strong>{item.content['prediction']}</strong>" in page.text
-        wrong = next(label for label in fickle.labels if label != item.model_answer)
+        wrong = next(label for label in fickle_model.labels if label != item.model_answer)
         guesses = (wrong, item.model_answer) if place < 4 else (item.model_answer, wrong)
         rights.append([guess == item.model_answer for guess in guesses])
         for phase, guess in zip(("before", "after"), guesses, strict=True):
@@ -123,7 +123,7 @@ def test_annotators_predict_changed_answers_and_the_gain_is_computed(whole, fick
             if phase == "before":
                 assert 'class="text words"' in page.text
                 assert f"The model predicts <strong>{item.content['prediction']}</strong>" in page.text
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         study = find_project(session, "first")
         found = compute_findings(session, study)
         gain = sum(row.gain * row.guesses for row in found.gains) / sum(row.guesses for row in found.gains)
@@ -140,7 +140,7 @@ def test_annotators_predict_changed_answers_and_the_gain_is_computed(whole, fick
     assert {row["method"] for row in numbers["simulation"]} == set(table["method"].dropna())
 
 
-def test_a_protocol_declares_the_rule_and_known_answers_are_of_changed_texts(whole):
+def test_a_protocol_declares_the_rule_and_known_answers_are_of_changed_texts(full_site):
     text = protocol("counterfactual", change="{how: replace, words: 1, balanced: false}", attention="{items: []}")
     with pytest.raises(ExegeteError, match="known examples need a text, 'changed' and 'changed_prediction'"):
         parse_protocol(text)
@@ -153,13 +153,13 @@ def test_a_protocol_declares_the_rule_and_known_answers_are_of_changed_texts(who
     assert [has_passed("counterfactual", item, {"guess": guess}) for guess in ("good", "bad")] == [True, False]
     found = add_changed_versions(model(), examples(model()), plan.change, plan.seed)
     with (
-        whole.studies.write_session() as session,
+        full_site.studies.write_session() as session,
         pytest.raises(ExegeteError, match="unknown answer of the model 'good'"),
     ):
         create_project(session, "films", found, labels=["bad", "fair"], protocol=planned)
     bare = [StudyItem(case.texts, case.explanations, prediction=case.prediction) for case in found]
     with (
-        whole.studies.write_session() as session,
+        full_site.studies.write_session() as session,
         pytest.raises(ExegeteError, match="make this study of --model and --data"),
     ):
         create_project(session, "others", bare, labels=["bad", "good"], protocol=planned)

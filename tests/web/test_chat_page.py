@@ -1,4 +1,4 @@
-"""What the chat's page answers, against the model itself."""
+"""The chat's page answers what the model itself computes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def read(**fields):
     return read_question(form, ["tiny"], METHODS, lambda name: ["occlusion"])
 
 
-def log_probs(ids, said):
-    """Of each token of the response, token by token."""
+def log_probs(ids, response):
+    """The log-probability of each token of the response."""
     with torch.no_grad():
-        table = model().model(torch.tensor([[*ids, *said]])).logits[0].log_softmax(-1)
-    return [float(table[len(ids) + place - 1, token]) for place, token in enumerate(said)]
+        table = model().model(torch.tensor([[*ids, *response]])).logits[0].log_softmax(-1)
+    return [float(table[len(ids) + place - 1, token]) for place, token in enumerate(response)]
 
 
 def test_removing_a_document_lowers_log_probabilities_by_its_occlusion_scores(room):
@@ -54,14 +54,14 @@ def test_removing_a_document_lowers_log_probabilities_by_its_occlusion_scores(ro
     clean = score_without(room, ASKED, [])
     assert clean == pytest.approx([sum(target_log_probs(item)), *target_log_probs(item)], abs=1e-4)
     batch = model().encode([room.make_example(ASKED)])
-    ids, said = batch.inputs["input_ids"][0], batch.inputs["input_ids"][0, batch.response[0]].tolist()
+    ids, response = batch.inputs["input_ids"][0], batch.inputs["input_ids"][0, batch.response[0]].tolist()
     for number in range(2):
         found = score_without(room, ASKED, [number])
         assert [one - other for one, other in zip(clean[1:], found[1:], strict=True)] == pytest.approx(
             item.scores[:, number], abs=1e-5
         )
         left = ids[(batch.unit_of[0] != number) & ~batch.response[0] & batch.attended[0]].tolist()
-        each = log_probs(left, said)
+        each = log_probs(left, response)
         spans = [sum(each[start:end]) for start, end in (target.value for target in item.targets)]
         assert found == pytest.approx([sum(each), *spans], abs=1e-8)
 
@@ -86,10 +86,10 @@ def test_a_generated_answer_is_cached_for_all_methods(room, monkeypatch):
 
 
 def test_documents_replace_their_placeholders_or_precede_the_question(room):
-    said = [
+    response = [
         room.make_example(replace(ASKED, text=text))["messages"][-1]["content"] for text in ("why ?", "{doc 1} why ?")
     ]
-    assert said == ["{sources}\n\nwhy ?", "{doc 1} why ?"]
+    assert response == ["{sources}\n\nwhy ?", "{doc 1} why ?"]
     assert "no place for the source 'doc 2'" in explain(room, replace(ASKED, text="{doc 1} why ?")).problem
     assert room.make_example(replace(ASKED, system="be brief"))["messages"][0] == {
         "role": "system",

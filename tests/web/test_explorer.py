@@ -1,4 +1,4 @@
-"""What the explorer answers, against the model itself."""
+"""The explorer answers what the model itself computes."""
 
 from __future__ import annotations
 

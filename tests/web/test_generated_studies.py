@@ -1,4 +1,4 @@
-"""Generated answers in a study: people see what was asked, the answer, and its sources as each method shades them."""
+"""Generated answers in a study: people see the question, the answer, and its sources as each method shades them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from exegete.web.human_study.protocol.known_answers import has_passed
 from exegete.web.human_study.results import compute_findings, load_answers
 from exegete.web.human_study.sources import shade_sources
 from exegete.web.human_study.storage import Storage
-from participants import begun, protocol, step
-from scripted import too_small
+from participants import follow_link, protocol, step
+from scripted import find_small_targets
 from sites import annotator, csrf, letters, rank
-from test_browser_access import both
+from test_browser_access import violations_in_both_themes
 
 METHODS = ["occlusion", "input_x_gradient", "random"]
 OTHER = CHAT | {"sources": {"a": "the cat is here .", "b": "a film", "c": "women laugh"}, "response": " it is long"}
@@ -36,21 +36,21 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def answered(model):
-    """The answers as every method explains them."""
+def study_items(model):
+    """The items of a study: two answers, each explained by all methods."""
     return explain_items(model, [CHAT, OTHER], METHODS)
 
 
 @pytest.fixture
-def study(whole, answered):
-    with whole.studies.write_session() as session:
-        made = create_project(session, "cited", answered)
+def study(full_site, study_items):
+    with full_site.studies.write_session() as session:
+        made = create_project(session, "cited", study_items)
         token = invite_annotators(session, made, ["Ada"])["Ada"]
-    return whole, token
+    return full_site, token
 
 
 def shades(item, rule):
-    """The shade of each source by arithmetic alone: sums over rows and units, the rule, eighths of the largest."""
+    """The shade of each source, computed by hand: sums over rows and units, the rule, eighths of the largest."""
     by_unit = rule(item.scores.astype(np.float64).sum(0))
     totals = [sum(by_unit[n] for n, unit in enumerate(item.units) if unit.side == text)
               for text, own in enumerate(item.exchange.is_source) if own]  # fmt: skip
@@ -74,11 +74,11 @@ def test_sources_have_the_shade_of_their_scores_under_the_declared_rule(model, u
             assert all(level >= 0 for source in found for _, level in source.pieces)
 
 
-def test_saved_explanations_become_study_items(model, answered, tmp_path):
+def test_saved_explanations_become_study_items(model, study_items, tmp_path):
     for method in METHODS:
         exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
     kept = [(name, item) for name in METHODS for item in exegete.Explanations.load(tmp_path / name)]
-    assert make_items(kept) == answered
+    assert make_items(kept) == study_items
 
 
 def test_stored_attributions_are_restored_unchanged(study):
@@ -111,13 +111,13 @@ def test_annotators_rank_explanations_of_an_answer_blind(study):
         assert {rating.method for rating in compute_findings(session, found).ratings} == set(METHODS)
 
 
-def test_answers_are_ranked_only_and_by_units_of_one_size(whole, model, answered):
-    with whole.studies.write_session() as session, pytest.raises(ExegeteError, match="choose the kind rank"):
-        create_project(session, "guessed", answered, "simulate")
+def test_answers_are_ranked_only_and_by_units_of_one_size(full_site, model, study_items):
+    with full_site.studies.write_session() as session, pytest.raises(ExegeteError, match="choose the kind rank"):
+        create_project(session, "guessed", study_items, "simulate")
     mixed = make_items(
         [(unit, item) for unit in ("source", "word") for item in exegete.attribute(model, [CHAT], "random", unit=unit)]
     )
-    with whole.studies.write_session() as session, pytest.raises(ExegeteError, match=r"\(source, word\)"):
+    with full_site.studies.write_session() as session, pytest.raises(ExegeteError, match=r"\(source, word\)"):
         create_project(session, "mixed", mixed)
 
 
@@ -128,12 +128,12 @@ KNOWN = (
 
 
 @pytest.mark.parametrize("good", [True, False])
-def test_planted_checks_are_answers_with_sources_too(whole, answered, good):
+def test_planted_checks_are_answers_with_sources_too(full_site, study_items, good):
     known = {"training": f"[{KNOWN}]", "instructions": f"{{example: {KNOWN}}}", "attention": f"{{items: [{KNOWN}]}}"}
     text = protocol(main="{items: 2, overlap: 1, screen: 3}", **known)
-    with whole.studies.write_session() as session:
-        create_project(session, "films", answered, protocol=text)
-    client, _ = begun(whole, 1)
+    with full_site.studies.write_session() as session:
+        create_project(session, "films", study_items, protocol=text)
+    client, _ = follow_link(full_site, 1)
     step(client, "consent", agree=["0", "1"])
     page = unescape(step(client, "screening", english="0").text)
     assert all(told in page for told in ("The shop opens at nine.", "It opens at nine.", "When does the shop open?"))
@@ -151,14 +151,14 @@ def test_planted_checks_are_answers_with_sources_too(whole, answered, good):
         met += check
         post(client, page, by_source(page) if check and good else dict(zip("ABC", "111", strict=True)))
     assert met == 1
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         (person,) = find_project(session, "films").annotators
         (check,) = [answer for answer in person.answers if answer.item.role == "check"]
         assert has_passed("rank", check.item, check.content) is good
 
 
 def by_source(page):
-    """Rank 1 for the explanation that shades the letter, 2 for the others."""
+    """Ranks the explanation that shades the letter first, and all others second."""
     sections = re.findall(r'<section class="card explanation.*?</section>', page.text, re.DOTALL)
     return {
         re.search(r"explanation-(\w+)", each)[1]: 1 if re.search(r'class="p\d">letter<', each) else 2
@@ -167,7 +167,7 @@ def by_source(page):
 
 
 def post(client, page, ranks):
-    """Sends the form of a ranking page; the next page."""
+    """Sends the form of a ranking page, and returns the next page."""
     address = unescape(re.search(r'<form method="post" action="([^"]*)"', page.text)[1])
     fields = {f"rank-{letter}": str(rank) for letter, rank in ranks.items()}
     return client.post(address, data={"csrf": csrf(page), "phase": "", "seconds": "9", "confidence": "4"} | fields)
@@ -188,11 +188,11 @@ def test_inconsistent_planted_sources_are_refused(changes, message):
         parse_protocol(protocol(**changes))
 
 
-def test_a_study_of_saved_explanations_by_the_command_line(started, model, tmp_path):
+def test_a_study_of_saved_explanations_by_the_command_line(start_server, model, tmp_path):
     for method in METHODS:
         exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
     folders = [part for method in METHODS for part in ("--result", str(tmp_path / method))]
-    start = started(*folders, "--study", "notes")
+    start = start_server(*folders, "--study", "notes")
     with Storage(f"sqlite:///{tmp_path}/s.db").read_session() as session:
         kept = {each.method: restore_explanation(each) for each in find_project(session, "notes").items[1].explanations}
         assert (set(kept), len(find_project(session, "notes").items)) == (set(METHODS), 2)
@@ -200,9 +200,9 @@ def test_a_study_of_saved_explanations_by_the_command_line(started, model, tmp_p
         assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
     assert "sign-in" in start["printed"]
     with pytest.raises(ExegeteError, match="name the study with --study"):
-        started(*folders)
+        start_server(*folders)
     with pytest.raises(ExegeteError, match="two saved explanations by occlusion"):
-        started(*folders[:2], *folders[:2], "--study", "twice")
+        start_server(*folders[:2], *folders[:2], "--study", "twice")
 
 
 def test_saved_explanations_of_other_texts_are_refused(model):
@@ -214,12 +214,12 @@ def test_saved_explanations_of_other_texts_are_refused(model):
 
 
 @pytest.mark.browser
-def test_an_answers_page_is_open_to_everybody_on_a_small_phone(opened, study):
-    page = opened(f"/join/{study[1]}", size=NARROW)
+def test_an_answers_page_is_open_to_everybody_on_a_small_phone(open_page, study):
+    page = open_page(f"/join/{study[1]}", size=NARROW)
     for role in ("button", "link"):
         with page.expect_navigation():
             page.get_by_role(role, name="Begin").click()
     assert page.locator(".explanation .sources dt").first.inner_text().startswith(("doc 1", "a"))
     assert fits(page)
-    assert too_small(page) == []
-    assert both(page) == []
+    assert find_small_targets(page) == []
+    assert violations_in_both_themes(page) == []

@@ -21,8 +21,8 @@ from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Item
 from sites import METHODS, TEXTS, annotator, csrf, letters, model, project, rank, site
 
 
-def shown_order(made, name, person, place):
-    """The methods behind A, B, ... of an annotator's example."""
+def read_method_order(made, name, person, place):
+    """The methods that an annotator's example shows as A, B, ..., in this order."""
     with made.studies.read_session() as session:
         who = session.scalar(select(Annotator).where(Annotator.name == person))
         progress = answers.load_progress(session, who)
@@ -30,46 +30,46 @@ def shown_order(made, name, person, place):
         return [each.method for each in answers.make_task(progress, item, progress.next_phase(place)).explanations]
 
 
-def said(made):
+def read_answers(made):
     with made.studies.read_session() as session:
         return list(session.scalars(select(AnnotatorAnswer).order_by(AnnotatorAnswer.id)))
 
 
-def test_rankings_are_stored_by_method_not_by_letter(whole):
-    tokens = project(whole)
+def test_rankings_are_stored_by_method_not_by_letter(full_site):
+    tokens = project(full_site)
     order = {method: place for place, method in enumerate(METHODS, 1)}
     for person in ("Ada", "Ben"):
-        client = annotator(whole, tokens[person])
+        client = annotator(full_site, tokens[person])
         for place in range(1, len(TEXTS) + 1):
-            behind = shown_order(whole, "first", person, place)
+            behind = read_method_order(full_site, "first", person, place)
             assert letters(client.get(f"/annotate/{place}")) == ["A", "B", "C", "D"]
             rank(client, place, {letter: order[m] for letter, m in zip("ABCD", behind, strict=True)})
-    kept = said(whole)
+    kept = read_answers(full_site)
     assert len(kept) == 8
     assert all(each.content["ranks"] == order for each in kept)
     assert len({tuple(each.content["order"]) for each in kept}) > 2
     assert all(each.seconds == 2.5 for each in kept)
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         found = compute_findings(session, find_project(session, "first"))
     assert [rating.method for rating in found.ratings] == METHODS
     assert (found.w_examples, found.n_examples, found.w_people) == (pytest.approx(1), 4, pytest.approx(1))
 
 
-def test_ties_are_allowed_and_missing_ranks_are_reported(whole):
-    tokens = project(whole)
-    client = annotator(whole, tokens["Ada"])
+def test_ties_are_allowed_and_missing_ranks_are_reported(full_site):
+    tokens = project(full_site)
+    client = annotator(full_site, tokens["Ada"])
     partial = rank(client, 1, {"A": 1, "B": 1, "C": 3})
     assert (partial.status_code, "explanation D needs a rank from 1 to 4" in partial.text) == (422, True)
     assert re.search(r'name="rank-C" value="3" required checked', partial.text)
-    assert said(whole) == []
+    assert read_answers(full_site) == []
     assert rank(client, 1, {"A": 1, "B": 1, "C": 3, "D": 5}).status_code == 422
     assert rank(client, 1, {"A": 1, "B": 1, "C": 3, "D": 4}).status_code == 200
-    assert sorted(said(whole)[0].content["ranks"].values()) == [1, 1, 3, 4]
+    assert sorted(read_answers(full_site)[0].content["ranks"].values()) == [1, 1, 3, 4]
 
 
-def test_the_page_reveals_neither_methods_nor_scores_nor_signs(whole):
-    tokens = project(whole)
-    client = annotator(whole, tokens["Ada"])
+def test_the_page_reveals_neither_methods_nor_scores_nor_signs(full_site):
+    tokens = project(full_site)
+    client = annotator(full_site, tokens["Ada"])
     for address in ("/annotate", "/annotate/1", "/annotate/2"):
         text = client.get(address).text
         assert not any(name in text for name in METHODS)
@@ -111,19 +111,21 @@ def test_blinded_explanations_have_the_scores_of_the_originals():
     assert np.array_equal(shown.scores[0], item.scores[0])
 
 
-def test_an_annotator_can_stop_resume_and_change_answers(whole):
-    tokens = project(whole)
-    client = annotator(whole, tokens["Ada"])
+def test_an_annotator_can_stop_resume_and_change_answers(full_site):
+    tokens = project(full_site)
+    client = annotator(full_site, tokens["Ada"])
     assert "0 of 4 examples are done" in client.get("/annotate").text
     after = rank(client, 1, dict.fromkeys("ABCD", 1))
     assert after.url.path == "/annotate/2"
-    again = annotator(whole, tokens["Ada"])
+    again = annotator(full_site, tokens["Ada"])
     page = again.get("/annotate")
     assert "1 of 4 examples are done" in page.text
     assert 'href="/annotate/2">Continue' in page.text
     assert 'name="rank-B" value="1" required checked' in again.get("/annotate/1").text
     rank(again, 1, {"A": 2, "B": 1, "C": 3, "D": 4})
-    assert [(each.revision, sorted(each.content["ranks"].values())) for each in said(whole)] == [(2, [1, 2, 3, 4])]
+    assert [(each.revision, sorted(each.content["ranks"].values())) for each in read_answers(full_site)] == [
+        (2, [1, 2, 3, 4])
+    ]
     for place in (4, 2):
         assert rank(again, place, dict.fromkeys("ABCD", 1)).url.path == {4: "/annotate/2", 2: "/annotate/3"}[place]
     last = rank(again, 3, dict.fromkeys("ABCD", 1))
@@ -131,28 +133,28 @@ def test_an_annotator_can_stop_resume_and_change_answers(whole):
     assert "All 4 examples are done. Thank you, Ada!" in last.text
 
 
-def test_an_answer_sent_twice_is_kept_once(whole):
-    tokens = project(whole)
-    client = annotator(whole, tokens["Ada"])
+def test_an_answer_sent_twice_is_kept_once(full_site):
+    tokens = project(full_site)
+    client = annotator(full_site, tokens["Ada"])
     for _ in range(3):
         rank(client, 1, dict.fromkeys("ABCD", 1))
-    assert len(said(whole)) == 1
+    assert len(read_answers(full_site)) == 1
 
 
-def test_signing_out_ends_the_session_and_the_link_opens_it_again(whole):
-    tokens = project(whole)
-    client = annotator(whole, tokens["Ada"])
+def test_signing_out_ends_the_session_and_the_link_opens_it_again(full_site):
+    tokens = project(full_site)
+    client = annotator(full_site, tokens["Ada"])
     assert client.post("/annotate/leave/now", data={"csrf": csrf(client.get("/annotate"))}).status_code == 403
     assert client.get("/annotate").status_code == 403
-    assert annotator(whole, tokens["Ada"]).get("/annotate").status_code == 200
+    assert annotator(full_site, tokens["Ada"]).get("/annotate").status_code == 200
 
 
-def test_opening_an_invitation_changes_nothing(whole):
-    tokens = project(whole)
-    page = annotator(whole, tokens["Ben"]).get(f"/join/{tokens['Ada']}")
+def test_opening_an_invitation_changes_nothing(full_site):
+    tokens = project(full_site)
+    page = annotator(full_site, tokens["Ben"]).get(f"/join/{tokens['Ada']}")
     assert "Hello, Ada" in page.text
     assert "set-cookie" not in page.headers
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         assert {p.name: p.joined is not None for p in find_project(session, "first").annotators} == {
             "Ada": False,
             "Ben": True,
@@ -172,31 +174,31 @@ def place_of(made, person, text):
         return 1 + texts.index(text)
 
 
-def test_marked_words_become_spans_of_the_raw_text(whole):
-    tokens = project(whole, kind="highlight")
-    ada, place = annotator(whole, tokens["Ada"]), place_of(whole, "Ada", TEXTS[3])
+def test_marked_words_become_spans_of_the_raw_text(full_site):
+    tokens = project(full_site, kind="highlight")
+    ada, place = annotator(full_site, tokens["Ada"]), place_of(full_site, "Ada", TEXTS[3])
     mark(ada, place, ["great", "acting", "tired"])
-    content = said(whole)[0].content
+    content = read_answers(full_site)[0].content
     assert [TEXTS[3][start:end] for _, start, end in content["marks"]] == ["great acting", "tired"]
     assert "checked><span>tired" in ada.get(f"/annotate/{place}").text
     mark(ada, place, [])
-    assert said(whole)[0].content["marks"] == []
+    assert read_answers(full_site)[0].content["marks"] == []
     page = ada.get(f"/annotate/{place}")
     assert ada.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "unit": "99"}).status_code == 422
 
 
-def test_plausibility_is_the_auc_of_marked_words(whole):
-    tokens = project(whole, kind="highlight")
-    with whole.studies.read_session() as session:
+def test_plausibility_is_the_auc_of_marked_words(full_site):
+    tokens = project(full_site, kind="highlight")
+    with full_site.studies.read_session() as session:
         items = {
             item.content["texts"][0]: {e.method: restore_explanation(e) for e in item.explanations}
             for item in find_project(session, "first").items
         }
     for person in ("Ada", "Ben"):
-        client = annotator(whole, tokens[person])
+        client = annotator(full_site, tokens[person])
         for text in TEXTS[1:]:
-            mark(client, place_of(whole, person, text), [text.split()[-1]])
-    with whole.studies.read_session() as session:
+            mark(client, place_of(full_site, person, text), [text.split()[-1]])
+    with full_site.studies.read_session() as session:
         found = compute_findings(session, find_project(session, "first"))
     for row in found.plausibility:
         scores = [items[text][row.method].scores[0] for text in TEXTS[1:]]
@@ -208,9 +210,9 @@ def test_plausibility_is_the_auc_of_marked_words(whole):
     assert found.f1 == 1.0
 
 
-def test_the_first_guess_cannot_be_changed_after_the_explanation(whole):
-    tokens = project(whole, kind="simulate")
-    client = annotator(whole, tokens["Ada"])
+def test_the_first_guess_cannot_be_changed_after_the_explanation(full_site):
+    tokens = project(full_site, kind="simulate")
+    client = annotator(full_site, tokens["Ada"])
 
     def guess(place, number, phase):
         page = client.get(f"/annotate/{place}")
@@ -225,10 +227,10 @@ def test_the_first_guess_cannot_be_changed_after_the_explanation(whole):
     assert 'class="p8"' in page.text
     assert not any(name in page.text for name in METHODS)
     guess(1, 1, "before")
-    assert len(said(whole)) == 1
-    before = said(whole)[0].content["guess"]
+    assert len(read_answers(full_site)) == 1
+    before = read_answers(full_site)[0].content["guess"]
     assert guess(1, 0, "after").url.path == "/annotate/2"
-    kept = said(whole)
+    kept = read_answers(full_site)
     assert [(each.phase, each.content["guess"]) for each in kept] == [("before", before), ("after", before)]
     assert kept[1].content["method"] in METHODS
     assert kept[0].revision == 1
@@ -236,10 +238,10 @@ def test_the_first_guess_cannot_be_changed_after_the_explanation(whole):
     assert client.post("/annotate/2", data={"csrf": csrf(page), "phase": "other", "guess": "0"}).status_code == 422
 
 
-def test_annotators_choose_among_all_labels_of_the_model(whole, chief):
+def test_annotators_choose_among_all_labels_of_the_model(full_site, chief):
     data = {"csrf": csrf(chief.get("/studies")), "name": "guessed", "source": "reviews", "kind": "simulate"}
     assert chief.post("/studies", data=data).status_code == 200
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         assert find_project(session, "guessed").labels == list(model().labels)
     item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
     sure = [
@@ -254,15 +256,15 @@ def test_annotators_choose_among_all_labels_of_the_model(whole, chief):
             "good",
         )
     ]
-    with whole.studies.write_session() as session:
+    with full_site.studies.write_session() as session:
         for labels in ((), ("good",), ("bad", "fair")):
             with pytest.raises(ExegeteError, match="2 labels or more"):
                 create_project(session, "sure", sure, "simulate", labels=labels)
 
 
-def test_a_guess_is_right_when_it_is_the_models_answer(whole):
-    project(whole, kind="simulate", people=["Ada"])
-    with whole.studies.write_session() as session:
+def test_a_guess_is_right_when_it_is_the_models_answer(full_site):
+    project(full_site, kind="simulate", people=["Ada"])
+    with full_site.studies.write_session() as session:
         study = find_project(session, "first")
         person = study.annotators[0]
         for item, right in zip(study.items, (True, False, True, True), strict=True):
@@ -270,17 +272,17 @@ def test_a_guess_is_right_when_it_is_the_models_answer(whole):
             for phase, correct in (("before", False), ("after", right)):
                 content = {"guess": prediction if correct else "something else", "method": "saliency"}
                 session.add(AnnotatorAnswer(annotator_id=person.id, item_id=item.id, phase=phase, content=content))
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         study = find_project(session, "first")
         found = compute_findings(session, study)
         assert [guess.after for guess in pair_guesses(load_answers(session, study))] == [True, False, True, True]
     assert (found.gains[0].before, found.gains[0].after, found.gains[0].gain) == (0.0, 0.75, 0.75)
 
 
-def test_pages_of_studies_and_results_show_the_current_answers(whole, chief):
-    tokens = project(whole)
+def test_pages_of_studies_and_results_show_the_current_answers(full_site, chief):
+    tokens = project(full_site)
     assert "Nothing to see yet" in chief.get("/studies/first/results").text
-    client = annotator(whole, tokens["Ada"])
+    client = annotator(full_site, tokens["Ada"])
     rank(client, 1, {"A": 1, "B": 2, "C": 3, "D": 4})
     page = chief.get("/studies/first/results").text
     assert "TrueSkill" in page
@@ -289,7 +291,7 @@ def test_pages_of_studies_and_results_show_the_current_answers(whole, chief):
     assert "1 answers" in chief.get("/studies").text
 
 
-def test_a_study_is_created_from_a_result_by_the_form(whole, chief):
+def test_a_study_is_created_from_a_result_by_the_form(full_site, chief):
     data = {
         "csrf": csrf(chief.get("/studies")),
         "name": "of reviews",
@@ -304,15 +306,15 @@ def test_a_study_is_created_from_a_result_by_the_form(whole, chief):
     links = re.findall(r"http://127\.0\.0\.1/join/([\w-]{43})", page.text)
     assert len(links) == 2
     assert not re.search(r"/join/[\w-]{43}", chief.get("/studies/of reviews").text)
-    assert letters(annotator(whole, links[0]).get("/annotate/1")) == ["A", "B", "C", "D"]
+    assert letters(annotator(full_site, links[0]).get("/annotate/1")) == ["A", "B", "C", "D"]
 
 
-def test_examples_with_different_methods_are_refused(whole):
+def test_examples_with_different_methods_are_refused(full_site):
     explained = (("saliency", TEXTS[:2]), ("globenc", TEXTS[:1]))
     found = make_items(
         (method, item) for method, texts in explained for item in exegete.attribute(model(), texts, method)
     )
-    with whole.studies.write_session() as session:
+    with full_site.studies.write_session() as session:
         with pytest.raises(ExegeteError, match="same methods"):
             create_project(session, "uneven", found)
         with pytest.raises(ExegeteError, match="at least 2 methods"):

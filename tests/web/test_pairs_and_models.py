@@ -17,8 +17,8 @@ from exegete.web.human_study.blocks import BlockDesign
 PLANTED = np.array([0.8, 0.1, -0.9])
 
 
-def played(people, games, generator, taste=0.0):
-    """Wins [P, M, M] of planted strengths, where each person has a taste of their own."""
+def draw_wins(people, games, generator, taste=0.0):
+    """Draws wins [P, M, M] by planted strengths, to which each person's taste is added."""
     size = len(PLANTED)
     found = np.zeros((people, size, size))
     for person in range(people):
@@ -31,7 +31,7 @@ def played(people, games, generator, taste=0.0):
 
 
 def test_strengths_are_those_of_the_reference_package():
-    found = played(6, 5, np.random.default_rng(0))
+    found = draw_wins(6, 5, np.random.default_rng(0))
     total = found.sum(0).astype(int)
     games = [(one, other) for one in range(3) for other in range(3) for _ in range(total[one, other])]
     assert fit_bradley_terry(found).strengths == pytest.approx(choix.opt_pairwise(3, games, tol=1e-12), abs=1e-6)
@@ -48,7 +48,7 @@ def test_intervals_cover_the_planted_strengths_though_people_differ():
     truth = logit(expit(apart).mean())  # what is true of people on average
     covered = []
     for _ in range(200):
-        fitted = fit_bradley_terry(played(25, 8, generator, taste=deviation)[:, :2, :2])
+        fitted = fit_bradley_terry(draw_wins(25, 8, generator, taste=deviation)[:, :2, :2])
         _, low, high = fitted.interval(np.array([1.0, -1.0]))
         covered.append(low < truth < high)
     assert 0.90 <= np.mean(covered) <= 0.99
@@ -72,8 +72,8 @@ def test_unbounded_strengths_are_nan():
     assert math.isnan(one.low)
 
 
-def observed(generator, people=14, items=10):
-    """Values of three methods with planted means 1, 2 and 2, and deviations 0.7, 0.4 and 0.5."""
+def draw_observations(generator, people=14, items=10):
+    """Draws values of three methods with means 1, 2 and 2, and deviations 0.7 (people), 0.4 (items) and 0.5."""
     person, item = generator.normal(0, 0.7, people), generator.normal(0, 0.4, items)
     means = {"a": 1.0, "b": 2.0, "c": 2.0}
     return [
@@ -85,7 +85,7 @@ def observed(generator, people=14, items=10):
 
 
 def test_the_mixed_model_finds_planted_means_and_deviations():
-    found = fit_mixed_model(observed(np.random.default_rng(5)))
+    found = fit_mixed_model(draw_observations(np.random.default_rng(5)))
     assert found.converged
     first, second, third = found.effects
     assert second.mean - first.mean == pytest.approx(1, abs=0.2)
@@ -98,13 +98,13 @@ def test_the_mixed_model_finds_planted_means_and_deviations():
 
 
 def test_a_balanced_mixed_model_has_the_plain_means_of_its_methods():
-    rows = observed(np.random.default_rng(6), people=5, items=4)
+    rows = draw_observations(np.random.default_rng(6), people=5, items=4)
     for effect in fit_mixed_model(rows).effects:
         assert effect.mean == pytest.approx(np.mean([row.value for row in rows if row.method == effect.method]))
 
 
 def test_a_mixed_model_needs_two_of_everything():
-    rows = observed(np.random.default_rng(6), people=2, items=2)
+    rows = draw_observations(np.random.default_rng(6), people=2, items=2)
     with pytest.raises(ExegeteError, match="two of each person or more, found 1"):
         fit_mixed_model([row for row in rows if row.person == "p0"])
 

@@ -1,4 +1,4 @@
-"""What a study by a protocol leaves: tables, results, a paragraph, a figure; careless people are left out."""
+"""The exports of a study by a protocol: tables, results, a paragraph, a figure; careless people are left out."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from exegete.web.human_study.exports import get_exports, run_export
 from exegete.web.human_study.participation import load_participations
 from exegete.web.human_study.projects import find_project
 from exegete.web.human_study.protocol.file import digest_protocol
-from participants import METHODS, begun, planned, prepared, protocol, through
+from participants import METHODS, answer_everything, create_planted_study, follow_link, go_to_main_part, protocol
 from sites import csrf, project
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def study_site(tmp_path_factory):
     """A site with a study of three careful people, a careless one, one who withdraws, and one who is under way."""
     from sites import site
 
     found = site(tmp_path_factory.mktemp("planned"), with_model=False)
-    planned(found, protocol())
+    create_planted_study(found, protocol())
     for number in range(3):
-        client, _ = begun(found, number)
-        prepared(client)
-        through(client, seconds=str(20 + number))
-    careless, _ = begun(found, 3)
-    prepared(careless)
-    through(careless, ranks=1, seconds="1")
-    leaving, _ = begun(found, 4)
+        client, _ = follow_link(found, number)
+        go_to_main_part(client)
+        answer_everything(client, seconds=str(20 + number))
+    careless, _ = follow_link(found, 3)
+    go_to_main_part(careless)
+    answer_everything(careless, ranks=1, seconds="1")
+    leaving, _ = follow_link(found, 4)
     leaving.post("/annotate/withdraw", data={"csrf": csrf(leaving.get("/annotate"))})
-    begun(found, 5)
+    follow_link(found, 5)
     yield found
     found.studies.close()
 
 
-def export(made, name):
-    with made.studies.read_session() as session:
+def export(study_site, name):
+    with study_site.studies.read_session() as session:
         return run_export(session, find_project(session, "films"), name)[1].decode()
 
 
-def test_careless_people_are_flagged_and_left_out(made):
-    with made.studies.read_session() as session:
+def test_careless_people_are_flagged_and_left_out(study_site):
+    with study_site.studies.read_session() as session:
         people = {each.person.name: each for each in load_participations(session, find_project(session, "films"))}
     assert set(people["P004"].quality.flags) == {"too fast", "checks missed", "all alike"}
     assert [name for name, each in people.items() if each.is_included] == ["P001", "P002", "P003"]
     assert not any(people[name].quality.is_careless for name in ("P001", "P002", "P003"))
-    found = json.loads(export(made, "results.json"))
+    found = json.loads(export(study_site, "results.json"))
     assert found["answers"] == 12
     assert found["people"] == {"complete": 4, "withdrawn": 1, "under way": 1, "flagged": 1}
     assert [row["method"] for row in found["trueskill"]] == list(METHODS)
@@ -57,27 +57,27 @@ def test_careless_people_are_flagged_and_left_out(made):
     assert found["protocol_sha256"] == digest_protocol(protocol())
 
 
-def test_exported_tables_have_every_answer(made):
-    people = pd.read_csv(StringIO(export(made, "people.csv")))
+def test_exported_tables_have_every_answer(study_site):
+    people = pd.read_csv(StringIO(export(study_site, "people.csv")))
     assert people["status"].tolist() == ["complete"] * 4 + ["withdrawn", "under way"]
     assert people["PROLIFIC_PID"].tolist()[:4] == ["p0", "p1", "p2", "p3"]
     assert people.loc[people["status"] == "withdrawn", "PROLIFIC_PID"].isna().all()
     assert people["trust"].tolist()[:4] == [5.0] * 4  # 5, and 1 of 5 turned round
     assert people["trust_2"].tolist()[:4] == [1] * 4
     assert people["checks_missed"].tolist()[:4] == [0, 0, 0, 1]
-    answers = pd.read_csv(StringIO(export(made, "answers.csv")))
+    answers = pd.read_csv(StringIO(export(study_site, "answers.csv")))
     assert answers.groupby("annotator")["included"].first().to_dict() == {
         "P001": True, "P002": True, "P003": True, "P004": False,
     }  # fmt: skip
     assert set(answers["confidence"]) == {4}
     assert len(answers) == 4 * 4 * len(METHODS)
-    raw = json.loads(export(made, "raw.json"))
+    raw = json.loads(export(study_site, "raw.json"))
     assert [sum(each["role"] == "check" for each in person["answers"]) for person in raw["people"]] == [1] * 4 + [0, 0]
-    assert "token" not in export(made, "raw.json")
+    assert "token" not in export(study_site, "raw.json")
 
 
-def test_methods_paragraph_figure_and_protocol_are_exported(made):
-    text = export(made, "methods.md")
+def test_methods_paragraph_figure_and_protocol_are_exported(study_site):
+    text = export(study_site, "methods.md")
     for part in (
         "on Prolific (4 complete, 1 under way, 1 withdrawn)",
         "1 were left out as careless",
@@ -88,14 +88,14 @@ def test_methods_paragraph_figure_and_protocol_are_exported(made):
         "Krippendorff's α = 1.00",
     ):
         assert part in text
-    assert export(made, "protocol.yaml") == protocol()
-    drawn = ElementTree.fromstring(export(made, "figure.svg"))
+    assert export(study_site, "protocol.yaml") == protocol()
+    drawn = ElementTree.fromstring(export(study_site, "figure.svg"))
     assert drawn.tag.endswith("svg")
 
 
-def test_a_study_without_a_protocol_lacks_its_exports(whole):
-    project(whole)
-    with whole.studies.read_session() as session:
+def test_a_study_without_a_protocol_lacks_its_exports(full_site):
+    project(full_site)
+    with full_site.studies.read_session() as session:
         found = find_project(session, "first")
         assert not {"people.csv", "raw.json", "protocol.yaml"} & set(get_exports(found))
         text = run_export(session, found, "methods.md")[1].decode()

@@ -14,7 +14,19 @@ from exegete.web.human_study.protocol.file import KnownPart, digest_protocol, pa
 from exegete.web.human_study.protocol.known_answers import has_passed, make_known_item
 from exegete.web.human_study.results import compute_findings, find_widest_interval, load_answers
 from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, AnnotatorStep
-from participants import METHODS, answer, begun, by_evidence, link, planned, prepared, protocol, shown, step, through
+from participants import (
+    METHODS,
+    answer,
+    answer_everything,
+    by_evidence,
+    create_planted_study,
+    follow_link,
+    go_to_main_part,
+    link,
+    protocol,
+    read_coloured_words,
+    step,
+)
 from sites import csrf, stranger
 
 
@@ -29,14 +41,14 @@ def rows(made, table):
 
 
 @pytest.fixture
-def study(whole):
+def study(full_site):
     """A site with the study of the protocol."""
-    planned(whole, protocol())
-    return whole
+    create_planted_study(full_site, protocol())
+    return full_site
 
 
 def test_an_annotator_gets_from_the_link_to_the_completion_code(study):
-    client, page = begun(study, 1)
+    client, page = follow_link(study, 1)
     assert "We study explanations." in page.text
     assert digest_protocol(protocol()) in page.text
     assert "all statements have to be ticked" in step(client, "consent", agree=["0"]).text
@@ -79,7 +91,7 @@ def answer_all(client, page):
 
 
 def test_training_gives_feedback_and_later_stages_are_locked(study):
-    client, _ = begun(study, 1)
+    client, _ = follow_link(study, 1)
     assert client.get("/annotate/1").url.path == "/annotate"
     step(client, "consent", agree=["0", "1"])
     assert "About you" in step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"}).text
@@ -91,15 +103,15 @@ def test_training_gives_feedback_and_later_stages_are_locked(study):
 
 
 def test_screened_out_and_failed_annotators_see_the_end_page(study):
-    client, _ = begun(study, 1)
+    client, _ = follow_link(study, 1)
     step(client, "consent", agree=["0", "1"])
     assert "S456" in step(client, "screening", english="2").text
-    client, _ = begun(study, 2)
-    prepared(client, english="1")
-    client, _ = begun(study, 3)
+    client, _ = follow_link(study, 2)
+    go_to_main_part(client, english="1")
+    client, _ = follow_link(study, 3)
     step(client, "consent", agree=["0", "1"])
     assert "enough participants like you" in step(client, "screening", english="1").text  # the quota is full
-    client, _ = begun(study, 4)
+    client, _ = follow_link(study, 4)
     for name, fields in (("consent", {"agree": ["0", "1"]}), ("screening", {"english": "0"}), ("instructions", {})):
         page = step(client, name, **fields)
     answer(client, page)
@@ -111,13 +123,13 @@ def test_screened_out_and_failed_annotators_see_the_end_page(study):
 def test_links_need_platform_parameters_and_a_person_takes_part_once(study):
     client = stranger(study)
     assert "PROLIFIC_PID, STUDY_ID, SESSION_ID" in client.get("/take/films?PROLIFIC_PID=p1").text
-    client, _ = begun(study, 1)
-    prepared(client)
+    client, _ = follow_link(study, 1)
+    go_to_main_part(client)
     assert client.get(link(1)).url.path == "/annotate/1"  # the same device goes on
-    elsewhere, page = begun(study, 1)
+    elsewhere, page = follow_link(study, 1)
     assert "Example 1 of 5" in page.text  # another one, with the same parameters, too
     assert client.get("/annotate").status_code == 403
-    _, page = begun(study, 1, session="another")
+    _, page = follow_link(study, 1, session="another")
     assert "already taken part" in page.text
     assert len(people(study)) == 1
     assert elsewhere.post(link(2), data={"csrf": "wrong"}).status_code == 403
@@ -125,12 +137,12 @@ def test_links_need_platform_parameters_and_a_person_takes_part_once(study):
 
 def test_admission_is_limited_and_places_of_people_who_leave_are_reused(study):
     for number in range(5):  # 3 for each of 6 examples, 4 a person
-        begun(study, number)
-    _, page = begun(study, 5)
+        follow_link(study, number)
+    _, page = follow_link(study, 5)
     assert "enough participants" in page.text
-    client = begun(study, 2)[0]
+    client = follow_link(study, 2)[0]
     client.post("/annotate/withdraw", data={"csrf": csrf(client.get("/annotate"))})
-    _, page = begun(study, 7)
+    _, page = follow_link(study, 7)
     assert "We study explanations." in page.text
     assert sorted(person.slot for person in people(study) if person.slot is not None) == [0, 1, 2, 3, 4]
     with study.studies.read_session() as session:
@@ -141,8 +153,8 @@ def test_admission_is_limited_and_places_of_people_who_leave_are_reused(study):
 
 
 def test_withdrawal_deletes_answers_and_identity(study):
-    client, _ = begun(study, 1)
-    prepared(client)
+    client, _ = follow_link(study, 1)
+    go_to_main_part(client)
     answer(client, client.get("/annotate"))
     page = client.post("/annotate/withdraw", data={"csrf": csrf(client.get("/annotate"))})
     assert "All your answers are deleted" in page.text
@@ -173,7 +185,7 @@ def test_known_examples_have_one_planted_explanation_and_different_decoys():
 
 
 def test_the_time_limit_ends_participation(study):
-    client, _ = begun(study, 1)
+    client, _ = follow_link(study, 1)
     with study.studies.write_session() as session:
         session.scalar(select(Annotator)).created -= timedelta(minutes=61)
     assert "time limit of this study has passed" in client.get("/annotate").text
@@ -181,9 +193,9 @@ def test_the_time_limit_ends_participation(study):
     assert rows(study, AnnotatorStep) == []
 
 
-def test_mturk_previews_show_the_page_without_a_begin_button(whole):
-    planned(whole, protocol(recruiting="{platform: mturk}"))
-    client, address = stranger(whole), "/take/films?workerId=w&hitId=h&assignmentId="
+def test_mturk_previews_show_the_page_without_a_begin_button(full_site):
+    create_planted_study(full_site, protocol(recruiting="{platform: mturk}"))
+    client, address = stranger(full_site), "/take/films?workerId=w&hitId=h&assignmentId="
     page = client.get(f"{address}ASSIGNMENT_ID_NOT_AVAILABLE")
     assert "This is a preview" in page.text
     assert "<form" not in page.text
@@ -191,31 +203,33 @@ def test_mturk_previews_show_the_page_without_a_begin_button(whole):
     assert "We study" in client.post(f"{address}a1", data={"csrf": csrf(page)}).text
 
 
-def test_a_study_stops_when_its_intervals_are_narrow(whole):
-    planned(whole, protocol(recruiting="{platform: prolific}", stop="{width: 100, least: 3}", main="{items: 2}"))
+def test_a_study_stops_when_its_intervals_are_narrow(full_site):
+    create_planted_study(
+        full_site, protocol(recruiting="{platform: prolific}", stop="{width: 100, least: 3}", main="{items: 2}")
+    )
     for number in range(3):
-        client, _ = begun(whole, number)
-        prepared(client)
+        client, _ = follow_link(full_site, number)
+        go_to_main_part(client)
         page = client.get("/annotate")
         while "explanation-A" in page.text:  # each person puts other methods first
-            order = sorted(shown(page))
+            order = sorted(read_coloured_words(page))
             turned = {letter: ["word"] * (1 + (place + number) % 3) for place, letter in enumerate(order)}
             page = answer(client, page, lambda _, turned=turned: turned)
         step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         assert find_widest_interval(session, find_project(session, "films")) < 100
-    assert "enough participants" in begun(whole, 3)[1].text
+    assert "enough participants" in follow_link(full_site, 3)[1].text
 
 
-def test_pages_are_german_if_the_protocol_is(whole):
-    planned(whole, protocol(language="de"))
-    client, page = begun(whole, 1)
+def test_pages_are_german_if_the_protocol_is(full_site):
+    create_planted_study(full_site, protocol(language="de"))
+    client, page = follow_link(full_site, 1)
     assert '<html lang="de">' in page.text
     assert "Ich willige ein und nehme teil" in page.text
     assert "jede Aussage muss angekreuzt sein" in step(client, "consent").text
     step(client, "consent", agree=["0", "1"])
     assert "How good is your English?: eine Antwort wird gebraucht" in step(client, "screening").text
-    page = prepared(client)
+    page = go_to_main_part(client)
     assert "Beispiel 1 von 5" in page.text
     assert "Rang von A" in page.text
     sent = {"csrf": csrf(page), "phase": "", "rank-A": "1", "rank-B": "9"}
@@ -225,9 +239,9 @@ def test_pages_are_german_if_the_protocol_is(whole):
 
 def test_the_analysis_finds_a_planted_order(study):
     for number in range(3):
-        client, _ = begun(study, number)
-        prepared(client)
-        assert "C123" in through(client).text
+        client, _ = follow_link(study, number)
+        go_to_main_part(client)
+        assert "C123" in answer_everything(client).text
     with study.studies.read_session() as session:
         found = compute_findings(session, find_project(session, "films"))
     assert [rating.method for rating in found.ratings] == list(METHODS)

@@ -1,4 +1,4 @@
-"""`exegete serve` opens the rooms that it is given something for, and makes the study that is asked for."""
+"""`exegete serve` opens the rooms for which it has content, and creates the study that its options describe."""
 
 from __future__ import annotations
 
@@ -38,120 +38,120 @@ def folder(tmp_path_factory):
     return str(where)
 
 
-def pages(start):
-    """The admin's browser at a server that was about to wait."""
+def sign_in(start):
+    """A client in which the admin is signed in at a server that `start_server` made."""
     client = TestClient(start["config"].app, base_url=HERE, headers={"accept": "text/html"})
     client.get("/sign-in", params={"token": start["printed"].rpartition("token=")[2].strip()})
     return client
 
 
-def test_a_study_is_made_of_a_result_once_and_gone_on_with(started, comparison):
+def test_a_study_is_made_of_a_result_once_and_gone_on_with(start_server, comparison):
     options = ("--result", str(comparison), "--study", "films", "--limit", "2")
-    made = pages(started(*options)).get("/studies/films").text
+    made = sign_in(start_server(*options)).get("/studies/films").text
     assert f"2 examples, explained by {', '.join(sorted(METHODS))}" in made
-    again = started(*options)
+    again = start_server(*options)
     assert "continuing the study films" in again["printed"]
-    assert "0 of 0 answers, 2 examples" in pages(again).get("/studies/films").text
+    assert "0 of 0 answers, 2 examples" in sign_in(again).get("/studies/films").text
     with pytest.raises(ExegeteError, match="of kind rank"):
-        started(*options, "--kind", "highlight")
+        start_server(*options, "--kind", "highlight")
 
 
-def test_a_study_is_made_of_a_model_and_data(started, folder):
-    start = started(
+def test_a_study_is_made_of_a_model_and_data(start_server, folder):
+    start = start_server(
         *("--model", folder, "--data", "generated?size=12", "--limit", "3"),
         *("--study", "said", "--kind", "simulate", "--methods", "saliency,attention_all"),
     )
-    client = pages(start)
+    client = sign_in(start)
     assert "3 examples, explained by attention_all, saliency" in client.get("/studies/said").text
     assert client.post("/explore/example", data={"csrf": csrf(client.get("/explore"))}).status_code == 200
 
 
-def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation(started, tmp_path):
+def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation(start_server, tmp_path):
     chat = chatting(dtype=torch.float32)
     chat.model.save_pretrained(tmp_path / "tiny")
     chat.tokenizer.save_pretrained(tmp_path / "tiny")
     options = ("--model", str(tmp_path / "tiny"), "--task", "generation")
     rows = ("--data", "generated?task=retrieval", "--limit", "3")
-    client = pages(started(*options, *rows))
+    client = sign_in(start_server(*options, *rows))
     assert 'value="occlusion" checked>' in client.get("/").text
     assert 'value="note 1"' in client.post("/explore/example", data={"csrf": csrf(client.get("/explore"))}).text
     TrainedCitation(explainer("input_x_gradient")).save_pretrained(tmp_path / "tiny", "input_x_gradient")
-    assert 'value="citation:tiny" checked>' in pages(started(*options)).get("/explore").text
+    assert 'value="citation:tiny" checked>' in sign_in(start_server(*options)).get("/explore").text
     study = (*options, *rows, "--study", "answers", "--methods", "input_x_gradient,random")
-    page = unescape(pages(started(*study)).get("/studies/answers").text)
+    page = unescape(sign_in(start_server(*study)).get("/studies/answers").text)
     assert "3 examples, explained by input_x_gradient, random" in page
     assert f"{tmp_path}/tiny, weights {digest_weights(chat.model)}" in page
     assert "generated?task=retrieval" in page
 
 
-def test_a_study_of_changed_examples_needs_the_model_that_answers_them(started, folder, comparison):
+def test_a_study_of_changed_examples_needs_the_model_that_answers_them(start_server, folder, comparison):
     options = ("--study", "changed", "--kind", "counterfactual")
     made = ("--model", folder, "--data", "generated?size=12", "--limit", "3", "--methods", "saliency")
-    assert "3 examples, explained by saliency" in pages(started(*made, *options)).get("/studies/changed").text
+    assert "3 examples, explained by saliency" in sign_in(start_server(*made, *options)).get("/studies/changed").text
     with pytest.raises(ExegeteError, match="needs the --model whose answers"):
-        started("--result", str(comparison), "--study", "others", "--kind", "counterfactual")
+        start_server("--result", str(comparison), "--study", "others", "--kind", "counterfactual")
 
 
-def test_the_admin_lands_on_the_study_for_which_the_server_was_started(started, folder, comparison):
+def test_the_admin_lands_on_the_study_for_which_the_server_was_started(start_server, folder, comparison):
     options = ("--model", folder, "--result", str(comparison), "--study", "two words")
-    start = started(*options)
+    start = start_server(*options)
     signed_in = TestClient(start["config"].app, base_url=HERE, headers={"accept": "text/html"})
     token = re.search(r"sign-in\?token=(\S+)", start["printed"])[1]
     by_address = signed_in.get("/sign-in", params={"token": token})
     by_form = signed_in.post("/sign-in", data={"token": token})
     for page in (by_address, by_form):
         assert (page.status_code, page.url.path) == (200, "/studies/two words")
-    assert pages(started(*options[:4])).get("/").url.path == "/explore"
+    assert sign_in(start_server(*options[:4])).get("/").url.path == "/explore"
 
 
-def test_an_address_of_ipv6_has_brackets(started):
-    start = started("--name", "fd00::5", "--name", "[fd00::6]")
+def test_an_address_of_ipv6_has_brackets(start_server):
+    start = start_server("--name", "fd00::5", "--name", "[fd00::6]")
     assert "open: http://[fd00::5]:" in start["printed"]
     for host in ("fd00::5", "fd00::6"):
-        assert pages(start).get("/sign-in", headers={"host": f"[{host}]:8000"}).status_code == 200
+        assert sign_in(start).get("/sign-in", headers={"host": f"[{host}]:8000"}).status_code == 200
 
 
-def test_other_machines_need_a_name(started):
-    start = started("--host", "0.0.0.0")
+def test_other_machines_need_a_name(start_server):
+    start = start_server("--host", "0.0.0.0")
     assert "other machines are refused" in start["printed"]
-    reply = pages(start).get("/sign-in", headers={"host": "192.168.1.5:8000"})
+    reply = sign_in(start).get("/sign-in", headers={"host": "192.168.1.5:8000"})
     assert (reply.status_code, "--name" in reply.text) == (421, True)
-    named = started("--host", "0.0.0.0", "--name", "192.168.1.5")
+    named = start_server("--host", "0.0.0.0", "--name", "192.168.1.5")
     assert "other machines are refused" not in named["printed"]
-    assert pages(named).get("/sign-in", headers={"host": "192.168.1.5:8000"}).status_code == 200
+    assert sign_in(named).get("/sign-in", headers={"host": "192.168.1.5:8000"}).status_code == 200
 
 
-def test_a_room_without_anything_in_it_stays_shut(started, comparison, folder):
-    client = pages(started("--result", str(comparison)))
+def test_a_room_without_anything_in_it_stays_shut(start_server, comparison, folder):
+    client = sign_in(start_server("--result", str(comparison)))
     assert client.get("/browse/reviews").status_code == 200
     assert client.get("/explore").status_code == 404
-    client = pages(started("--model", folder, "--methods", "all"))
+    client = sign_in(start_server("--model", folder, "--methods", "all"))
     assert client.get("/explore", params={"text": TEXTS[1]}).status_code == 200
     assert client.get("/browse").status_code == 404
 
 
-def test_a_study_of_a_protocol_is_made_once_and_its_link_and_digest_are_told(started, comparison, tmp_path):
+def test_a_study_of_a_protocol_is_made_once_and_its_link_and_digest_are_told(start_server, comparison, tmp_path):
     path = tmp_path / "films.yaml"
     path.write_text(protocol())
     options = ("--result", str(comparison), "--protocol", str(path))
-    start = started(*options)
+    start = start_server(*options)
     link = "/take/films?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID={{%SESSION_ID%}}"
     assert link in start["printed"]
     assert digest_protocol(protocol()) in start["printed"]
-    assert "/take/films" in pages(start).get("/studies/films").text
-    assert "continuing the study films" in started(*options)["printed"]
+    assert "/take/films" in sign_in(start).get("/studies/films").text
+    assert "continuing the study films" in start_server(*options)["printed"]
     path.write_text(protocol(language="de"))
     with pytest.raises(ExegeteError, match="started with another protocol"):
-        started(*options)
+        start_server(*options)
     with pytest.raises(ExegeteError, match="describes a study of kind rank, but --kind is highlight"):
-        started(*options, "--kind", "highlight")
+        start_server(*options, "--kind", "highlight")
 
 
-def test_smats_table_4_is_collected_from_its_file(started, tmp_path):
+def test_smats_table_4_is_collected_from_its_file(start_server, tmp_path):
     families.tiny("vit", dtype=torch.float32, num_labels=10).save_pretrained(tmp_path / "teacher")
     families.processor("vit").save_pretrained(tmp_path / "teacher")
     kept = ("--model", str(tmp_path / "teacher"), "--data", "digits", "--limit", "2", "--methods", "saliency,random")
-    client = pages(started("--protocol", str(STUDIES / "people" / "smat-table-4.yaml"), *kept))
+    client = sign_in(start_server("--protocol", str(STUDIES / "people" / "smat-table-4.yaml"), *kept))
     page = client.get("/take/smat-table-4")
     client.post("/take/smat-table-4", data={"csrf": csrf(page)})
     step(client, "consent", agree=["0", "1"])
@@ -176,6 +176,6 @@ def test_smats_table_4_is_collected_from_its_file(started, tmp_path):
         (("--study", ""), "expected a name"),
     ],
 )
-def test_what_is_missing_is_said(started, options, told):
+def test_what_is_missing_is_said(start_server, options, told):
     with pytest.raises(ExegeteError, match=told):
-        started(*options)
+        start_server(*options)

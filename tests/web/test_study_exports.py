@@ -1,4 +1,4 @@
-"""Answers leave as tables and as corpora, and marks come in from elsewhere."""
+"""Answers are exported as tables and as corpora, and marks are imported from other programs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada"
 
 
 @pytest.fixture
-def marked(whole):
-    """A study in which people have marked; Ada all but one example, Ben two."""
-    project(whole, kind="highlight")
-    with whole.studies.write_session() as session:
+def marked_site(full_site):
+    """A site with a study of marks: Ada has marked all examples but one, Ben two."""
+    project(full_site, kind="highlight")
+    with full_site.studies.write_session() as session:
         study = find_project(session, "first")
         ids = {person.name: person.id for person in study.annotators}
         for number, people in MARKS.items():
@@ -35,7 +35,7 @@ def marked(whole):
                 session.add(
                     AnnotatorAnswer(annotator_id=ids[name], item_id=study.items[number].id, phase="", content=content)
                 )
-    return whole
+    return full_site
 
 
 def export(made, name):
@@ -43,22 +43,22 @@ def export(made, name):
         return run_export(session, find_project(session, "first"), name)[1]
 
 
-def test_rankings_have_one_row_per_method_in_csv_and_parquet(whole):
-    tokens = project(whole)
-    client = annotator(whole, tokens["Ada"])
+def test_rankings_have_one_row_per_method_in_csv_and_parquet(full_site):
+    tokens = project(full_site)
+    client = annotator(full_site, tokens["Ada"])
     rank(client, 1, {"A": 2, "B": 1, "C": 4, "D": 4})
-    table = pd.read_parquet(BytesIO(export(whole, "answers.parquet")))
+    table = pd.read_parquet(BytesIO(export(full_site, "answers.parquet")))
     assert table[["position", "rank"]].to_numpy().tolist() == [[1, 2], [2, 1], [3, 4], [4, 4]]
     assert set(table["method"]) == set(METHODS)
     assert set(table["annotator"]) == {"Ada"}
-    text = pd.read_csv(StringIO(export(whole, "answers.csv").decode()))
+    text = pd.read_csv(StringIO(export(full_site, "answers.csv").decode()))
     for column in ("study", "kind", "example", "method", "position", "rank", "seconds", "prediction", "label"):
         assert text[column].tolist() == table[column].tolist()
 
 
-def test_marks_become_a_corpus_that_training_reads(marked, tmp_path):
+def test_marks_become_a_corpus_that_training_reads(marked_site, tmp_path):
     path = tmp_path / "corpus.parquet"
-    path.write_bytes(export(marked, "rationales.parquet"))
+    path.write_bytes(export(marked_site, "rationales.parquet"))
     data = exegete.load_data(f"parquet:{path}", "all")
     assert data["text"] == TEXTS
     assert data["rationale"] == [[[2, 13]], [], None, [[0, 5], [26, 37]]]
@@ -69,30 +69,30 @@ def test_marks_become_a_corpus_that_training_reads(marked, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "spec"), [("label-studio.json", "label_studio"), ("argilla.json", "argilla")])
-def test_label_studio_and_argilla_exports_have_the_same_marks(marked, tmp_path, name, spec):
+def test_label_studio_and_argilla_exports_have_the_same_marks(marked_site, tmp_path, name, spec):
     path = tmp_path / name
-    path.write_bytes(export(marked, name))
+    path.write_bytes(export(marked_site, name))
     data = exegete.load_data(f"{spec}:{path}", "all")
     assert data["text"] == TEXTS
     assert data["rationale"] == [[[2, 13]], [], None, [[0, 5], [26, 37]]]
     assert data["label"] == [1, 0, 1, 0]
 
 
-def test_exports_have_safe_file_names(marked, chief):
+def test_exports_have_safe_file_names(marked_site, chief):
     reply = chief.get("/studies/first/export/label-studio.json")
     assert reply.headers["content-disposition"] == 'attachment; filename="first-label-studio.json"'
     assert read_tasks(reply.json())[0].texts == (TEXTS[0],)
 
 
-def test_rankings_have_no_rationales_to_export(whole, chief):
-    project(whole)
+def test_rankings_have_no_rationales_to_export(full_site, chief):
+    project(full_site)
     assert chief.get("/studies/first/export/rationales.parquet").status_code == 422
     with pytest.raises(ExegeteError, match=r"it has: answers\.csv"):
-        export(whole, "../secret")
+        export(full_site, "../secret")
 
 
 @pytest.mark.parametrize("kind", ["label-studio", "argilla"])
-def test_imported_marks_are_exported_unchanged(whole, chief, kind):
+def test_imported_marks_are_exported_unchanged(full_site, chief, kind):
     given = [
         MarkedExample(("a bad film", "it was bad"), "x", {"7": ((0, 2, 5), (1, 7, 10))}),
         MarkedExample(("fine", "so"), "y"),
@@ -107,7 +107,7 @@ def test_imported_marks_are_exported_unchanged(whole, chief, kind):
     page = chief.post("/studies/import", data=data, files={"file": ("x.json", json.dumps(content))})
     assert page.url.path == "/studies/imported"
     assert "imported" in page.text
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         assert load_marked_examples(session, find_project(session, "imported")) == given
     again = chief.get(f"/studies/imported/export/{kind}.json").json()
     back = read_tasks(again) if kind == "label-studio" else read_records(again)
@@ -116,17 +116,20 @@ def test_imported_marks_are_exported_unchanged(whole, chief, kind):
     ]
 
 
-def test_long_names_with_the_same_beginning_stay_distinct(whole, chief):
+def test_long_names_with_the_same_beginning_stay_distinct(full_site, chief):
     people = ["x" * 80, "x" * 90, "x" * 79 + "y", "x" * 80 + "z"]
     given = [
         MarkedExample(("a bad film",), None, {person: ((0, place, place + 1),) for place, person in enumerate(people)})
     ]
     data = {"csrf": csrf(chief.get("/studies")), "name": "first", "format": "label-studio"}
     chief.post("/studies/import", data=data, files={"file": ("x.json", json.dumps(write_tasks(given)))})
-    (back,) = read_tasks(json.loads(export(whole, "label-studio.json")))
+    (back,) = read_tasks(json.loads(export(full_site, "label-studio.json")))
     assert list(back.marks.values()) == list(given[0].marks.values())
     assert list(back.marks) == ["x" * 80, "x" * 78 + " 2", people[2], "x" * 78 + " 3"]
-    assert len({row["annotator"] for row in pd.read_csv(BytesIO(export(whole, "answers.csv"))).to_dict("records")}) == 4
+    assert (
+        len({row["annotator"] for row in pd.read_csv(BytesIO(export(full_site, "answers.csv"))).to_dict("records")})
+        == 4
+    )
 
 
 WRONG = [

@@ -31,8 +31,8 @@ from sites import METHODS, TEXTS, TOKEN, admin, annotator, csrf, model, project,
 MADE = {"towns": 40, "other": 2}
 
 
-def filled(made):
-    """Two studies of marks: in the first, Ada marks the first word and Ben the first two."""
+def create_marked_studies(made):
+    """Creates two studies in which Ada has marked the first word and Ben the first two."""
     for name, count in MADE.items():
         marks = {"Ada": ((0, 0, 5),), "Ben": ((0, 0, 5), (0, 6, 7))}
         found = [
@@ -44,16 +44,16 @@ def filled(made):
 
 
 @pytest.fixture
-def marked(tmp_path):
-    """A storage with these studies, and its file."""
+def marked_storage(tmp_path):
+    """A storage with these studies, and the path of its file."""
     made = storage(tmp_path)
-    filled(made)
+    create_marked_studies(made)
     yield made, str(tmp_path / "studies.db")
     made.close()
 
 
-def test_the_study_reader_reads_marks_from_the_storage(marked):
-    _, path = marked
+def test_the_study_reader_reads_marks_from_the_storage(marked_storage):
+    _, path = marked_storage
     data = exegete.load_data(f"study:{path}?name=towns", "all")
     assert len(data) == 40
     assert data["rationale"][0] == [[0, 5], [6, 7]]
@@ -65,8 +65,8 @@ def test_the_study_reader_reads_marks_from_the_storage(marked):
         exegete.load_data(f"study:{path}?name=town", "all")
 
 
-def test_people_who_did_not_complete_a_protocol_are_not_counted(marked):
-    made, path = marked
+def test_people_who_did_not_complete_a_protocol_are_not_counted(marked_storage):
+    made, path = marked_storage
     with made.write_session() as session:
         study = find_project(session, "other")
         for status in ("", "complete", "failed"):
@@ -86,7 +86,7 @@ def test_people_who_did_not_complete_a_protocol_are_not_counted(marked):
 
 def test_the_study_reader_accepts_the_spec_on_the_page(url):
     made = Storage(url)
-    filled(made)
+    create_marked_studies(made)
     spec = format_data_spec(made.engine.url, "towns")
     data = exegete.load_data(spec, "all")
     assert (len(data), data["rationale"][0], data["label"][:2]) == (40, [[0, 5], [6, 7]], [0, 1])
@@ -116,8 +116,8 @@ def test_shown_storage_urls_have_no_password():
     assert format_data_spec(make_url("sqlite:////data/s.db"), "films") == "study:/data/s.db?name=films"
 
 
-def test_the_page_offers_training_data_and_the_next_commands(marked, tmp_path):
-    made, path = marked
+def test_the_page_offers_training_data_and_the_next_commands(marked_storage, tmp_path):
+    made, path = marked_storage
     chief = admin(Site(TOKEN, storage=made))
     page = chief.get("/studies/towns")
     assert "40 of 40 examples are marked." in page.text
@@ -143,15 +143,15 @@ def test_an_invalid_storage_is_refused(tmp_path):
             exegete.load_data(f"study:{tmp_path}/{name}", "all")
 
 
-def test_the_pages_command_trains_a_model_and_its_study_names_the_marks(whole, chief, tmp_path, monkeypatch):
+def test_the_pages_command_trains_a_model_and_its_study_names_the_marks(full_site, chief, tmp_path, monkeypatch):
     tokens = project(
-        whole, kind="highlight", people=("Ada",), texts=[f"{text} {n}" for n in range(8) for text in TEXTS]
+        full_site, kind="highlight", people=("Ada",), texts=[f"{text} {n}" for n in range(8) for text in TEXTS]
     )
-    client = annotator(whole, tokens["Ada"])
+    client = annotator(full_site, tokens["Ada"])
     for place in range(1, 33):
         page = client.get(f"/annotate/{place}")
         client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2", "unit": ["0", "1"]})
-    told = shlex.split(make_follow_up_commands(whole.studies.engine.url, "first", None)[0])[1:]
+    told = shlex.split(make_follow_up_commands(full_site.studies.engine.url, "first", None)[0])[1:]
     settings = ["--set", "max_steps=2", "--set", "per_device_train_batch_size=4", "--device", "cpu", "--quiet"]
     monkeypatch.chdir(tmp_path)
     assert main([*told, *settings]) == 0
@@ -162,13 +162,13 @@ def test_the_pages_command_trains_a_model_and_its_study_names_the_marks(whole, c
     assert (new["weights"], new["trained_on"]) == (digest_weights(made.model), run["config"]["data"]["train"])
     assert new["trained_on"]["source"].startswith("study:/")
     assert new["trained_on"]["digest"] == digest_data(
-        exegete.load_data(format_data_spec(whole.studies.engine.url, "first"))
+        exegete.load_data(format_data_spec(full_site.studies.engine.url, "first"))
     )
-    with whole.studies.write_session() as session:
+    with full_site.studies.write_session() as session:
         create_project(
             session, "follow-up", make_follow_up_items({"old": made, "new": made}, [{"text": TEXTS[0]}]), origin=found
         )
-    with whole.studies.read_session() as session:
+    with full_site.studies.read_session() as session:
         study = find_project(session, "follow-up")
         assert json.loads(run_export(session, study, "results.json")[1])["origin"] == found
         assert f"trained on {new['trained_on']['source']}" in run_export(session, study, "methods.md")[1].decode()
@@ -177,7 +177,7 @@ def test_the_pages_command_trains_a_model_and_its_study_names_the_marks(whole, c
     assert new["trained_on"]["digest"] in page
 
 
-def test_models_are_compared_on_examples_with_equal_answers(whole):
+def test_models_are_compared_on_examples_with_equal_answers(full_site):
     other = model()
     rows = [{"text": text} for text in TEXTS]
     found = make_follow_up_items({"old": model(), "new": other}, rows, METHODS[0])
@@ -185,5 +185,5 @@ def test_models_are_compared_on_examples_with_equal_answers(whole):
     assert all(set(case.explanations) == {"old", "new"} for case in found)
     one = exegete.attribute(model(), TEXTS[0], METHODS[0])[0]
     assert np.allclose(found[0].explanations["new"].scores[0], one.scores[0])
-    with whole.studies.write_session() as session:
+    with full_site.studies.write_session() as session:
         create_project(session, "follow-up", found, "rank")

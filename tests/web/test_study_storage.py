@@ -1,4 +1,4 @@
-"""The storage: its schema and what becomes of it, on SQLite and PostgreSQL."""
+"""The storage on SQLite and PostgreSQL: its schema, its migrations, and its errors."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def test_a_database_of_a_later_version_is_refused_unchanged(url):
 def test_a_failed_transaction_is_rolled_back(url):
     storage = Storage(url)
 
-    def half():
+    def fail_after_flush():
         with storage.write_session() as session:
             create_project(session, "half", [StudyItem(("a film",))], "highlight")
             session.flush()
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        half()
+        fail_after_flush()
     with storage.read_session() as session:
         assert session.query(Project).count() == 0
     storage.close()

@@ -1,4 +1,4 @@
-"""The texts that pages show to people are in the catalogue: every text in every language, with the same places."""
+"""The texts of people's pages are in the catalogue: each in every language, with the same placeholders."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_all_texts_of_admin_pages_have_a_translation(path):
 
 
 @pytest.mark.parametrize("kind", ["rank", "highlight", "simulate"])
-def test_admin_pages_follow_the_browsers_language(whole, chief, kind):
-    project(whole, kind=kind)
+def test_admin_pages_follow_the_browsers_language(full_site, chief, kind):
+    project(full_site, kind=kind)
     for address, told in (("", "Studien mit Menschen"), ("/first", "Einladen"), ("/first/results", "Noch ist nichts")):
         page = chief.get(f"/studies{address}", headers={"accept-language": "fr, de;q=0.9, en;q=0.8"})
         assert page.status_code == 200

@@ -21,19 +21,19 @@ WAITING = 50
 
 
 @contextmanager
-def client(address, **options):
-    """The admin, by HTTP."""
+def admin_client(address, **options):
+    """An HTTP client in which the admin is signed in."""
     with httpx.Client(base_url=address, headers={"accept": "text/html"}, timeout=60, **options) as found:
         found.get("/sign-in", params={"token": TOKEN})
         yield found
 
 
-def slow(explorer, monkeypatch, seconds):
-    """Makes every explanation take so long, looking at its stop as a model's passes do."""
-    begun, ended = [], []
+def slow_down(explorer, monkeypatch, seconds):
+    """Makes every explanation take `seconds` unless it is stopped; returns the started and the stopped methods."""
+    started, ended = [], []
 
     def explain(asked, name, report=None, stop=None):
-        begun.append(name)
+        started.append(name)
         for _ in range(int(seconds / 0.01)):
             if stop.is_set():
                 ended.append(name)
@@ -43,10 +43,10 @@ def slow(explorer, monkeypatch, seconds):
 
     whole = explorer.explain
     monkeypatch.setattr(explorer, "explain", explain)
-    return begun, ended
+    return started, ended
 
 
-def until(condition, seconds=10):
+def wait_until(condition, seconds=10):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it takes too long"
@@ -60,7 +60,7 @@ def test_a_full_queue_refuses_work_until_a_task_ends():
         queue.submit(lambda stop: None)
     go.set()
     assert all(outcome.result(10) for outcome, _ in first)
-    until(lambda: queue._free._value == 3)
+    wait_until(lambda: queue._free._value == 3)
     assert queue.submit(lambda stop: 7)[0].result(10) == 7
     queue.close()
 
@@ -94,11 +94,11 @@ def test_a_task_beyond_its_time_limit_is_stopped():
 
 
 def test_a_task_that_waits_too_long_is_not_started():
-    queue, begun = WorkQueue(2, 0.2), []
+    queue, started = WorkQueue(2, 0.2), []
     queue.submit(lambda stop: time.sleep(0.4))
     with pytest.raises(BusyError, match="others take too long"):
-        queue.submit(begun.append)[0].result(10)
-    assert not begun
+        queue.submit(started.append)[0].result(10)
+    assert not started
     queue.close()
 
 
@@ -110,7 +110,7 @@ def test_closing_the_queue_stops_running_and_waiting_tasks():
         raise StoppedError
 
     outcomes = [queue.submit(endless)[0] for _ in range(3)]
-    until(outcomes[0].running)
+    wait_until(outcomes[0].running)
     queue.close()
     assert isinstance(outcomes[0].exception(5), StoppedError)
     assert all(outcome.cancelled() for outcome in outcomes[1:])
@@ -131,14 +131,14 @@ def test_a_full_queue_answers_503_with_retry_after(tmp_path, monkeypatch):
     assert chief.get("/explore").status_code == 200
     go.set()
     [outcome.result(20) for outcome, _ in held]
-    until(lambda: made.explorer.work._free._value == 2)
+    wait_until(lambda: made.explorer.work._free._value == 2)
     assert chief.get("/explore/export/json", params=asked).status_code == 200
     made.studies.close()
 
 
 def test_an_explanation_beyond_its_time_limit_answers_503(tmp_path, monkeypatch):
     made = site(tmp_path, limits=Limits(work_seconds=0.3))
-    slow(made.explorer, monkeypatch, 30)
+    slow_down(made.explorer, monkeypatch, 30)
     reply = admin(made).get("/explore/export/json", params={"text": TEXTS[0], "method": "saliency"})
     assert reply.status_code == 503
     assert "0.3 seconds" in reply.text
@@ -147,26 +147,26 @@ def test_an_explanation_beyond_its_time_limit_answers_503(tmp_path, monkeypatch)
 
 def test_work_stops_when_the_client_disconnects(tmp_path, monkeypatch):
     made = site(tmp_path)
-    begun, ended = slow(made.explorer, monkeypatch, 20)
-    with listening(made) as address, client(address) as chief:
+    started, ended = slow_down(made.explorer, monkeypatch, 20)
+    with listening(made) as address, admin_client(address) as chief:
         for path in ("/explore/export/json", "/explore/stream", "/explore"):
             with pytest.raises(httpx.ReadTimeout):
                 chief.get(path, params={"text": TEXTS[0], "method": "saliency", "whole": "1"}, timeout=0.7)
-            until(lambda: len(begun) == len(ended) > 0)
-            until(lambda: made.explorer.work._free._value == made.limits.queue_size)
-        assert len(begun) == 3
+            wait_until(lambda: len(started) == len(ended) > 0)
+            wait_until(lambda: made.explorer.work._free._value == made.limits.queue_size)
+        assert len(started) == 3
     made.studies.close()
 
 
 def test_the_server_ends_while_work_is_done(tmp_path, monkeypatch):
     made = site(tmp_path)
-    begun, ended = slow(made.explorer, monkeypatch, 60)
+    started, ended = slow_down(made.explorer, monkeypatch, 60)
     with ThreadPoolExecutor(1) as pool:
-        with listening(made) as address, client(address) as chief:
+        with listening(made) as address, admin_client(address) as chief:
             asked = {"text": TEXTS[0], "method": "saliency"}
             left = pool.submit(lambda: chief.get("/explore/export/json", params=asked, timeout=30))
-            until(lambda: begun)
-        until(lambda: ended)
+            wait_until(lambda: started)
+        wait_until(lambda: ended)
         assert left.exception(30) is not None or left.result().status_code in (499, 503)
     made.studies.close()
 
@@ -174,7 +174,7 @@ def test_the_server_ends_while_work_is_done(tmp_path, monkeypatch):
 def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
     made = site(tmp_path)
     token = project(made, methods=["saliency", "attention_all"], people=("Ada",))["Ada"]
-    with listening(made) as address, client(address) as chief, ThreadPoolExecutor(WAITING) as crowd:
+    with listening(made) as address, admin_client(address) as chief, ThreadPoolExecutor(WAITING) as crowd:
         text = " ".join(TEXTS)
         waiting = [
             crowd.submit(
@@ -182,8 +182,8 @@ def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
             )
             for n in range(WAITING)
         ]
-        until(lambda: made.explorer.work._free._value <= made.limits.queue_size - WAITING + 1)
-        with client(address, follow_redirects=False) as ada:
+        wait_until(lambda: made.explorer.work._free._value <= made.limits.queue_size - WAITING + 1)
+        with admin_client(address, follow_redirects=False) as ada:
             page = ada.get(f"/join/{token}")
             form = {"csrf": csrf(page)}
             assert ada.post(f"/join/{token}", data=form).status_code == 303
@@ -191,9 +191,9 @@ def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
             for place in range(1, len(TEXTS) + 1):
                 given = form | {"phase": "", "rank-A": "1", "rank-B": "2"}
                 for method, data in (("GET", None), ("POST", given)):
-                    begun = time.perf_counter()
+                    started = time.perf_counter()
                     assert ada.request(method, f"/annotate/{place}", data=data).status_code in (200, 303)
-                    took.append(time.perf_counter() - begun)
+                    took.append(time.perf_counter() - started)
             assert sum(not each.done() for each in waiting) >= WAITING // 2
         assert sorted(took)[len(took) // 2] < 0.2, took
         assert max(took) < 1, took
