@@ -178,10 +178,10 @@ def test_a_living_or_frozen_process_keeps_its_lock_and_a_dead_one_loses_it(tmp_p
         with try_lock(path) as second:
             assert not second
     assert not path.exists()
-    child = FORK.Process(target=hold, args=(path,))
+    held = FORK.Event()
+    child = FORK.Process(target=hold, args=(path, held))
     child.start()
-    while not path.exists():
-        time.sleep(0.01)
+    assert held.wait(60)
     os.kill(child.pid, signal.SIGSTOP)
     with try_lock(path) as acquired:
         assert not acquired
@@ -192,8 +192,9 @@ def test_a_living_or_frozen_process_keeps_its_lock_and_a_dead_one_loses_it(tmp_p
         assert acquired
 
 
-def hold(path):
+def hold(path, held):
     with try_lock(path):
+        held.set()
         time.sleep(60)
 
 
