@@ -1,10 +1,10 @@
-"""Every method that Captum has too, against Captum at its best batching: CPU seconds and model evaluations.
+"""Compare every method that Captum has, too, with Captum at its best batch size: CPU seconds and model evaluations.
 
 One run, one thread, the same sentences of mixed length, the same settings, the same classes given to both. Captum gets
-one unpadded, encoded sentence at a time, and for each method the batch size that is fastest on a few of them; ours gets
-all texts at once. `calls` are of one sentence of 26 tokens, beside passes of the model alone. Methods that Captum has
-not are measured by passes: `rules` by one forward and one backward pass (1.5 of them at most), `ablations` by 64 passes
-of ablated inputs one at a time (.6 of them at most).
+one unpadded, encoded sentence at a time, and for each method the batch size that is fastest on a few of them; exegete
+gets all texts at once. `calls` are of one sentence of 26 tokens, beside passes of the model alone. Methods that Captum
+lacks are compared with passes: `rules` with one forward and one backward pass (at most 1.5 of them), `ablations` with
+64 passes of ablated inputs one at a time (at most 0.6 of them).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cache, partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-import captum.attr as published
+import captum.attr as captum
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,8 +29,8 @@ from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import make_batches
 from exegete.models.layers.architecture import get_layers
-from generation import PROMPT, made
-from timing import DATA, given, keep, minilm, ratios, seconds
+from generation import PROMPT, make_model_and_prompt
+from timing import DATA, load_minilm, measure_ratios, measure_seconds, parse_options, write_results
 
 RULES = ("input_x_gradient", "attn_lrp", "cp_lrp", "gim", "generic_attention")
 PILOT = 2
@@ -40,19 +40,19 @@ LONG = (
 )
 CALLS = dict.fromkeys(("saliency", "input_x_gradient", "decompx_linear"), ("F + B",))
 CALLS |= {"attention_rollout": ("F",), "attention_all": ("F",), "occlusion": ("captum", "captum, here")}
-"""Methods whose single calls are timed, and what each is measured by."""
+"""Methods whose single calls are timed, and what each is compared with."""
 ROUNDS = 12
 
 
-class Direct(torch.nn.Module):
-    """Embeddings [m, L, d] of an unpadded sentence straight through the Hugging Face model to the class's logit [m]."""
+class ClassLogit(torch.nn.Module):
+    """Pass embeddings [m, L, d] of an unpadded sentence through the Hugging Face model, to the class's logit [m]."""
 
     def __init__(self, model: ExplainedModel, target: Tensor) -> None:
         super().__init__()
         self.hugging_face, self.target = model.model, int(target)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """The logit."""
+        """Return the logit."""
         return self.hugging_face(inputs_embeds=embeddings).logits[:, self.target]
 
 
@@ -64,184 +64,204 @@ class Case(NamedTuple):
     embeddings: Tensor
     reference: Tensor
     unit: Tensor
-    score: Direct
+    score: ClassLogit
 
 
 def main() -> None:
-    """Measures, prints, and keeps the numbers as JSON."""
-    options = given(__doc__, sentences=40, sig_sentences=4, parts=[])
+    """Measure, print the numbers, and write them as JSON."""
+    options = parse_options(__doc__, sentences=40, sig_sentences=4, parts=[])
     warnings.filterwarnings("ignore", module="captum")
-    model = minilm()
-    texts = sentences(options.sentences)
-    cases = [case(model, text) for text in texts]
+    model = load_minilm()
+    texts = load_sentences(options.sentences)
+    cases = [make_case(model, text) for text in texts]
     with model.evaluation_mode():
-        for one in cases[:PILOT]:
-            one.score(one.embeddings)
+        for example in cases[:PILOT]:
+            example.score(example.embeddings)
         kinds = (calls, integrated_gradients, coalitions, rules, ablations, sequential)
         parts: dict[str, Callable[..., Any]] = {each.__name__: each for each in kinds}
-        found: dict[str, Any] = {"sentences": len(cases), "tokens": [one.batch.length for one in cases]}
+        results: dict[str, Any] = {"sentences": len(cases), "tokens": [example.batch.length for example in cases]}
         for name in options.parts or parts:
             count = options.sig_sentences if name == "sequential" else len(cases)
-            found[name] = parts[name](model, texts[:count], cases[:count])
-            print(name, json.dumps(found[name], indent=2), file=sys.stderr, flush=True)
-    keep(found, options.output)
+            results[name] = parts[name](model, texts[:count], cases[:count])
+            print(name, json.dumps(results[name], indent=2), file=sys.stderr, flush=True)
+    write_results(results, options.output)
 
 
-def sentences(count: int) -> list[str]:
-    """Sentences of mixed length from a real corpus."""
+def load_sentences(count: int) -> list[str]:
+    """Return sentences of mixed length from a real corpus."""
     rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev")["text"]
     return [rows[number] for number in np.linspace(0, len(rows) - 1, count).astype(int)]
 
 
-def case(model: ExplainedModel, text: str) -> Case:
-    """Everything that is not attribution is done before the clock runs."""
+def make_case(model: ExplainedModel, text: str) -> Case:
+    """Return a sentence with everything that is computed before attribution, which is not timed."""
     batch = model.encode([text])
     with torch.no_grad():
         target, embeddings, reference = model.predict(batch), model.embed(batch), model.embed_reference(batch)
-    return Case(batch, target, embeddings, reference, number_units(batch, "word"), Direct(model, target))
+    return Case(batch, target, embeddings, reference, number_units(batch, "word"), ClassLogit(model, target))
 
 
 def calls(model: ExplainedModel, *_: Any) -> dict[str, Any]:
-    """One call of `attribute` on one sentence, against passes of the model alone and Captum's feature ablation.
+    """Time one call of `attribute` on one sentence, against passes of the model alone and Captum's feature ablation.
 
-    Everything is timed in turn, over and over; the figures are medians, the ratios those of medians. Captum has a
-    process of its own: memory that ours keeps between passes would serve it too (`captum, here`: where it does).
+    All calls take turns in every round; the figures are medians, and the ratios are of medians. Captum runs in a
+    process of its own, because it would also use the memory that exegete keeps between passes; `captum, here` runs
+    in the same process.
     """
-    one = case(model, LONG)
-    own: dict[str, Callable[[], Any]] = {
-        "forward": torch.no_grad()(lambda: model.model(**one.batch.inputs)),
+    example = make_case(model, LONG)
+    our_calls: dict[str, Callable[[], Any]] = {
+        "forward": torch.no_grad()(lambda: model.model(**example.batch.inputs)),
         "forward + backward": lambda: torch.autograd.grad(
-            one.score(embeddings := one.embeddings.detach().requires_grad_()).sum(), embeddings
+            example.score(embeddings := example.embeddings.detach().requires_grad_()).sum(), embeddings
         ),
         **{name: partial(exegete.attribute, model, LONG, name) for name in CALLS},
     }
-    timed: dict[str, Callable[[], float]] = {name: partial(seconds, call, 4) for name, call in own.items()}
-    with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (1,)) as apart:
+    timers: dict[str, Callable[[], float]] = {
+        name: partial(measure_seconds, call, 4) for name, call in our_calls.items()
+    }
+    with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (1,)) as captum_process:
         for size in (8, 16, 32):
-            timed[f"captum, here, {size} a pass"] = partial(feature_ablation, size)
-            timed[f"captum, {size} a pass"] = lambda size=size: apart.submit(feature_ablation, size).result()
-        rounds = [{name: time() for name, time in timed.items()} for _ in range(ROUNDS)]
-    medians = {name: float(np.median([each[name] for each in rounds[1:]])) for name in timed}
+            timers[f"captum, here, {size} a pass"] = partial(time_feature_ablation, size)
+            timers[f"captum, {size} a pass"] = lambda size=size: captum_process.submit(
+                time_feature_ablation, size
+            ).result()
+        rounds = [{name: timer() for name, timer in timers.items()} for _ in range(ROUNDS)]
+    medians = {name: float(np.median([each[name] for each in rounds[1:]])) for name in timers}
     floors = {"F": medians["forward"], "F + B": medians["forward + backward"]}
     for floor in ("captum, here", "captum"):
         floors[floor] = min(medians[f"{floor}, {size} a pass"] for size in (8, 16, 32))
     ratios = {name: {floor: medians[name] / floors[floor] for floor in by} for name, by in CALLS.items()}
-    return {"tokens": one.batch.length, "cpu_s": medians, "ratios": ratios}
+    return {"tokens": example.batch.length, "cpu_s": medians, "ratios": ratios}
 
 
 @cache
-def long_case() -> tuple[ExplainedModel, Case]:
-    """The model and one sentence, once a process."""
-    model = minilm()
-    return model, case(model, LONG)
+def load_long_case() -> tuple[ExplainedModel, Case]:
+    """Return the model and one sentence, loaded once per process."""
+    model = load_minilm()
+    return model, make_case(model, LONG)
 
 
-def feature_ablation(size: int) -> float:
-    """CPU seconds of Captum's feature ablation of one sentence's words."""
-    model, one = long_case()
+def time_feature_ablation(size: int) -> float:
+    """Return the CPU seconds of Captum's feature ablation of one sentence's words."""
+    model, example = load_long_case()
     with model.evaluation_mode():
-        return seconds(partial(masking, published.FeatureAblation, model, one, size, apart=True), 4)
+        return measure_seconds(
+            partial(attribute_masked_words, captum.FeatureAblation, model, example, size, special_tokens_apart=True), 4
+        )
 
 
 def integrated_gradients(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
-    """Fixed at 50 points, with the convergence delta on both sides."""
+    """Compare integrated gradients of 50 points, with the convergence delta on both sides."""
 
-    def theirs(one: Case, size: int | None) -> Tensor:
-        found, _ = published.IntegratedGradients(one.score).attribute(
-            one.embeddings, one.reference, n_steps=50, internal_batch_size=size, return_convergence_delta=True
+    def explain_by_captum(example: Case, size: int | None) -> Tensor:
+        scores, _ = captum.IntegratedGradients(example.score).attribute(
+            example.embeddings, example.reference, n_steps=50, internal_batch_size=size, return_convergence_delta=True
         )
-        return found
+        return scores
 
-    mine = {"integrated_gradients": ours(model, texts, cases, "integrated_gradients")}
-    return versus(model, cases, theirs, (None, 10, 25), mine)
+    our_calls = {"integrated_gradients": make_our_call(model, texts, cases, "integrated_gradients")}
+    return compare_with_captum(model, cases, explain_by_captum, (None, 10, 25), our_calls)
 
 
 def rules(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, float]:
-    """Batched, each over a forward and a backward pass of the same batches."""
+    """Return each rule's time on batches, relative to a forward and a backward pass of the same batches."""
     encoded = [model.encode([texts[index] for index in indices]) for indices in make_batches(model, texts)]
-    asked = [(batch, model.predict(batch)) for batch in encoded]
+    batches = [(batch, model.predict(batch)) for batch in encoded]
 
-    def passes() -> None:
-        for batch, target in asked:
+    def run_passes() -> None:
+        for batch, target in batches:
             embeddings = model.embed(batch).detach().requires_grad_()
             torch.autograd.grad(model.task.score(model(batch, embeddings).logits, target).sum(), embeddings)
 
-    def explained(name: str) -> None:
+    def explain(name: str) -> None:
         with torch.no_grad():
-            for batch, target in asked:
+            for batch, target in batches:
                 exegete.explainer(name).attribute(model, batch, target)
 
-    return ratios(passes, {name: partial(explained, name) for name in RULES}, 5)
+    return measure_ratios(run_passes, {name: partial(explain, name) for name in RULES}, 5)
 
 
 def ablations(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, Any]:
-    """ContextCite's 64 ablations: of words of all sentences, and of eight sources of a prompt with its answer."""
+    """Compare ContextCite's 64 ablations with single passes: all sentences' words, and a prompt's eight sources."""
     cite = ContextCite()
-    prompted, prompt = made(PROMPT)
-    found = {}
-    for name, asked, batch in (("words of sentences", model, model.encode(texts)), ("sources", prompted, prompt)):
+    prompt_model, prompt = make_model_and_prompt(PROMPT)
+    results = {}
+    for name, explained_model, batch in (
+        ("words of sentences", model, model.encode(texts)),
+        ("sources", prompt_model, prompt),
+    ):
         unit = number_units(batch, default_granularity(batch))
-        present, target = torch.nn.functional.pad(cite.present(unit), (1, 0), value=True), asked.predict(batch)
+        present, target = (
+            torch.nn.functional.pad(cite.present(unit), (1, 0), value=True),
+            explained_model.predict(batch),
+        )
         keep = present.gather(2, (unit + 1).expand(len(present), -1, -1)) & batch.attended
 
-        def one_at_a_time(asked: ExplainedModel = asked, batch: Batch = batch, keep: Tensor = keep) -> None:
+        def run_one_at_a_time(
+            explained_model: ExplainedModel = explained_model, batch: Batch = batch, keep: Tensor = keep
+        ) -> None:
             for row, masks in enumerate(keep.transpose(0, 1)):
-                own = batch.inputs["input_ids"][row]
+                ids = batch.inputs["input_ids"][row]
                 for mask in masks:
-                    asked.model(own[mask][None])
+                    explained_model.model(ids[mask][None])
 
-        single = spent(asked, torch.no_grad()(one_at_a_time))
-        ours = spent(asked, partial(cite.attribute, asked, batch, target))
-        ratio = {key: round(ours[key] / single[key], 3) for key in ("cpu_s", "tokens")}
-        found[name] = {"one at a time": single, "context_cite": ours, "ours/one at a time": ratio}
-    return found
+        single_cost = measure_call(explained_model, torch.no_grad()(run_one_at_a_time))
+        our_cost = measure_call(explained_model, partial(cite.attribute, explained_model, batch, target))
+        ratio = {key: round(our_cost[key] / single_cost[key], 3) for key in ("cpu_s", "tokens")}
+        results[name] = {"one at a time": single_cost, "context_cite": our_cost, "ours/one at a time": ratio}
+    return results
 
 
 def coalitions(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
-    """LIME and KernelSHAP with 500 samples; Captum masks words, we mask or remove them."""
-    found = {}
-    for name, kind in (("lime", published.Lime), ("kernel_shap", published.KernelShap)):
-        theirs = partial(masking, kind, model, n_samples=500)
+    """Compare LIME and KernelSHAP with 500 samples; Captum masks words, exegete masks or removes them."""
+    results = {}
+    for name, kind in (("lime", captum.Lime), ("kernel_shap", captum.KernelShap)):
+        explain_by_captum = partial(attribute_masked_words, kind, model, n_samples=500)
         spec = f"{name}?n_samples=500&granularity=word&perturbation="
-        mine = {how: ours(model, texts, cases, f"{spec}{how}") for how in ("remove", "mask")}
-        found[name] = versus(model, cases, theirs, (16, 50, 125), mine)
-    return found
+        our_calls = {
+            perturbation: make_our_call(model, texts, cases, f"{spec}{perturbation}")
+            for perturbation in ("remove", "mask")
+        }
+        results[name] = compare_with_captum(model, cases, explain_by_captum, (16, 50, 125), our_calls)
+    return results
 
 
-def masking(kind: Any, model: ExplainedModel, one: Case, size: int, *, apart: bool = False, **given: Any) -> Tensor:
-    """Captum's scores where words are masked; special tokens stay, with the first word or as a group `apart`."""
+def attribute_masked_words(
+    kind: Any, model: ExplainedModel, example: Case, size: int, *, special_tokens_apart: bool = False, **settings: Any
+) -> Tensor:
+    """Return Captum's scores with words masked; special tokens stay, with the first word or as a group apart."""
 
     def probability(ids: Tensor) -> Tensor:
         with torch.no_grad():
-            return model.model(input_ids=ids).logits.softmax(-1)[:, one.target[0]]
+            return model.model(input_ids=ids).logits.softmax(-1)[:, example.target[0]]
 
-    ids, unit = one.batch.inputs["input_ids"], one.unit
-    group = torch.where(unit >= 0, unit, unit.max() + 1 if apart else 0)
+    ids, unit = example.batch.inputs["input_ids"], example.unit
+    group = torch.where(unit >= 0, unit, unit.max() + 1 if special_tokens_apart else 0)
     masked = torch.where(unit >= 0, model.mask_id, ids)
-    return kind(probability).attribute(ids, masked, feature_mask=group, perturbations_per_eval=size, **given)
+    return kind(probability).attribute(ids, masked, feature_mask=group, perturbations_per_eval=size, **settings)
 
 
 def sequential(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
-    """A loop over positions with Captum's integrated gradients, 50 points each."""
+    """Compare with a loop over positions of Captum's integrated gradients, 50 points each."""
 
-    def theirs(one: Case, size: int | None) -> Tensor:
-        scores = torch.zeros(one.batch.length)
-        for position in one.batch.content[0].nonzero().flatten().tolist():
-            start = one.embeddings.detach().clone()
-            start[0, position] = one.reference[0, position]
-            found = published.IntegratedGradients(one.score).attribute(
-                one.embeddings, start, n_steps=50, internal_batch_size=size
+    def explain_by_captum(example: Case, size: int | None) -> Tensor:
+        scores = torch.zeros(example.batch.length)
+        for position in example.batch.content[0].nonzero().flatten().tolist():
+            start = example.embeddings.detach().clone()
+            start[0, position] = example.reference[0, position]
+            attribution = captum.IntegratedGradients(example.score).attribute(
+                example.embeddings, start, n_steps=50, internal_batch_size=size
             )
-            scores[position] = found.sum()
+            scores[position] = attribution.sum()
         return scores
 
     spec = "sequential_integrated_gradients?n_steps="
-    mine = {f"n_steps={steps}": ours(model, texts, cases, f"{spec}{steps}") for steps in (50, "auto")}
-    return versus(model, cases, theirs, (None,), mine)
+    our_calls = {f"n_steps={steps}": make_our_call(model, texts, cases, f"{spec}{steps}") for steps in (50, "auto")}
+    return compare_with_captum(model, cases, explain_by_captum, (None,), our_calls)
 
 
-def ours(model: ExplainedModel, texts: list[str], cases: list[Case], spec: str) -> Callable[[], Any]:
-    """A call of exegete over all sentences at once: encoding and packing are inside the clock."""
+def make_our_call(model: ExplainedModel, texts: list[str], cases: list[Case], spec: str) -> Callable[[], Any]:
+    """Return a call of exegete on all sentences at once, with encoding and packing, which are timed, too."""
 
     def call() -> None:
         for indices in make_batches(model, texts):
@@ -253,36 +273,36 @@ def ours(model: ExplainedModel, texts: list[str], cases: list[Case], spec: str) 
     return call
 
 
-def versus(
-    model: ExplainedModel, cases: list[Case], theirs: Callable[[Case, Any], Tensor], sizes: tuple[int | None, ...],
-    mine: dict[str, Callable[[], Any]],
+def compare_with_captum(
+    model: ExplainedModel, cases: list[Case], explain_by_captum: Callable[[Case, Any], Tensor],
+    sizes: tuple[int | None, ...], our_calls: dict[str, Callable[[], Any]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Captum over all cases at the batch size that is best for a few of them, ours, and the ratios."""
+    """Measure Captum on all cases at the batch size that is best for a few of them, and our calls relative to it."""
 
-    def captum(size: int | None, some: list[Case]) -> dict[str, float]:
-        return spent(model, lambda: [theirs(one, size) for one in some])
+    def measure_captum(size: int | None, chosen: list[Case]) -> dict[str, float]:
+        return measure_call(model, lambda: [explain_by_captum(example, size) for example in chosen])
 
-    size = sizes[0] if len(sizes) == 1 else min(sizes, key=lambda size: captum(size, cases[:PILOT])["cpu_s"])
-    whole = captum(size, cases)
-    result: dict[str, Any] = {"captum": whole | {"batch": size}}
-    for name, call in mine.items():
-        cost = spent(model, call)
-        result[name] = cost | {"ours/captum": cost["cpu_s"] / whole["cpu_s"]}
+    size = sizes[0] if len(sizes) == 1 else min(sizes, key=lambda size: measure_captum(size, cases[:PILOT])["cpu_s"])
+    captum_cost = measure_captum(size, cases)
+    result: dict[str, Any] = {"captum": captum_cost | {"batch": size}}
+    for name, call in our_calls.items():
+        cost = measure_call(model, call)
+        result[name] = cost | {"ours/captum": cost["cpu_s"] / captum_cost["cpu_s"]}
     return result
 
 
-def spent(model: ExplainedModel, call: Callable[[], Any]) -> dict[str, float]:
-    """CPU seconds of a call, and the inputs and tokens that go through the encoder."""
+def measure_call(model: ExplainedModel, call: Callable[[], Any]) -> dict[str, float]:
+    """Return the CPU seconds of a call, and the inputs and tokens that go through the encoder."""
     inputs = tokens = 0
 
-    def count(module: Any, given: Any, output: Any) -> None:
+    def count(module: Any, arguments: Any, output: Any) -> None:
         nonlocal inputs, tokens
         hidden = output if isinstance(output, Tensor) else output[0]
         inputs, tokens = inputs + hidden.shape[0], tokens + hidden.shape[0] * hidden.shape[1]
 
     with get_layers(model.model)[0].register_forward_hook(count):
-        taken = seconds(call)
-    return {"cpu_s": taken, "evaluations": inputs, "tokens": tokens}
+        cpu_seconds = measure_seconds(call)
+    return {"cpu_s": cpu_seconds, "evaluations": inputs, "tokens": tokens}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What commands take beside what cannot be spared: ratios of CPU or wall seconds, each from one run, the least counts.
+"""Compare the time of commands with that of their necessary parts: ratios of the least CPU or wall seconds of one run.
 
-`start`: `train ivra --help` over `import pandas`; `explain` on one sentence, by its usual method (50 points of
+`start`: `train ivra --help` over `import pandas`; `explain` on one sentence, by its default method (50 points of
 integrated gradients) and by one of one pass, over importing torch and transformers' BERT and loading the model.
 `busy`: the demo beside a process that keeps a core busy, over the demo alone. `workers`: a grid of trainings and
 judgements by two workers over one, wall seconds; the CPU seconds say what a machine with other work would have needed.
-Nobody else should work on the machine meanwhile.
+Run it on a machine that is otherwise idle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from timing import given, keep
+from timing import parse_options, write_results
 
 SPIN = [sys.executable, "-c", "while True: pass"]
 EXEGETE = ["-m", "exegete"]
@@ -49,17 +49,17 @@ BARS = {"train_help": 2.5, "explain": 1.3, "busy": 2.5, "workers": 0.6}
 
 
 def main() -> None:
-    """Runs what is asked for, prints the ratios, and keeps them as JSON."""
-    options = given(__doc__, parts=["start", "busy", "workers"], model="", repeats=5, scale="1", size=2000)
-    parts = {"start": start, "busy": busy, "workers": workers}
-    found = {part: parts[part](options) for part in options.parts}
-    keep(found | {"bars": BARS, "load": os.getloadavg()[0]}, options.output)
+    """Run the chosen parts, print the ratios, and write them as JSON."""
+    options = parse_options(__doc__, parts=["start", "busy", "workers"], model="", repeats=5, scale="1", size=2000)
+    parts = {"start": measure_start, "busy": measure_busy, "workers": measure_workers}
+    results = {part: parts[part](options) for part in options.parts}
+    write_results(results | {"bars": BARS, "load": os.getloadavg()[0]}, options.output)
 
 
-def start(options: Any) -> dict[str, Any]:
-    """CPU seconds of commands from their start to their end."""
+def measure_start(options: Any) -> dict[str, Any]:
+    """Return the CPU seconds of whole commands, and their ratios."""
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model or random_model(Path(folder) / "model")
+        model = options.model or save_random_model(Path(folder) / "model")
         commands = {
             "pandas": ["-c", "import pandas"],
             "train_help": [*EXEGETE, "train", "ivra", "--help"],
@@ -67,51 +67,58 @@ def start(options: Any) -> dict[str, Any]:
             "explain": [*EXEGETE, "explain", SENTENCE, "--model", model, "--device", "cpu"],
         }
         commands["explain_by_one_pass"] = [*commands["explain"], "--methods", "input_x_gradient"]
-        rounds = [{name: taken(each, folder)[1] for name, each in commands.items()} for _ in range(options.repeats)]
+        rounds = [
+            {name: measure_process(each, folder)[1] for name, each in commands.items()} for _ in range(options.repeats)
+        ]
     seconds = {name: min(each[name] for each in rounds) for name in commands}
     ratios = {"train_help": seconds["train_help"] / seconds["pandas"]}
     ratios |= {name: seconds[name] / seconds["load"] for name in ("explain", "explain_by_one_pass")}
     return {"cpu_seconds": seconds, "ratios": ratios}
 
 
-def busy(options: Any) -> dict[str, float]:
-    """Wall seconds of a demo in an empty folder, threads left to it; `--scale` is its EXEGETE_SCALE."""
+def measure_busy(options: Any) -> dict[str, float]:
+    """Return the wall seconds of the demo in an empty folder, alone and beside a busy process, and their ratio.
+
+    The demo chooses its number of threads, and `--scale` is its EXEGETE_SCALE.
+    """
     alone, beside = [], []
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     demo = [*EXEGETE, "demo", "--quiet", "--device", "cpu", "--output-dir", "."]
     for _ in range(2):
-        for found, others in ((alone, []), (beside, [SPIN])):
-            spinning = [subprocess.Popen(other) for other in others]
+        for durations, others in ((alone, []), (beside, [SPIN])):
+            processes = [subprocess.Popen(other) for other in others]
             try:
                 with tempfile.TemporaryDirectory() as folder:
-                    found.append(taken(demo, folder, environment | {"EXEGETE_SCALE": options.scale})[0])
+                    durations.append(measure_process(demo, folder, environment | {"EXEGETE_SCALE": options.scale})[0])
             finally:
-                for each in spinning:
-                    each.kill()
-                    each.wait()
+                for process in processes:
+                    process.kill()
+                    process.wait()
     return {"alone": min(alone), "beside": min(beside), "ratio": min(beside) / min(alone)}
 
 
-def workers(options: Any) -> dict[str, Any]:
-    """Wall and CPU seconds of the whole command, processes and planning included, one thread a worker."""
+def measure_workers(options: Any) -> dict[str, Any]:
+    """Return the wall and CPU seconds of the whole command, with one thread per worker."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "grid.yaml").write_text(GRID.format(size=options.size))
         command = [*EXEGETE, "study", "run", "grid.yaml", "--threads", "1", "--quiet", "--workers"]
-        both = {count: taken([*command, str(count), "--output-dir", f"runs-{count}"], folder) for count in (1, 2)}
-    wall, cpu = ({count: each[place] for count, each in both.items()} for place in (0, 1))
+        costs = {
+            count: measure_process([*command, str(count), "--output-dir", f"runs-{count}"], folder) for count in (1, 2)
+        }
+    wall, cpu = ({count: each[index] for count, each in costs.items()} for index in (0, 1))
     return {"seconds": wall, "cpu_seconds": cpu, "ratio": wall[2] / wall[1]}
 
 
-def taken(command: list[str], folder: str, environment: dict[str, str] | None = None) -> tuple[float, float]:
-    """Wall and CPU seconds of a Python process and of those that it started."""
-    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+def measure_process(command: list[str], folder: str, environment: dict[str, str] | None = None) -> tuple[float, float]:
+    """Run a Python process, and return its wall and CPU seconds, with those of the processes that it starts."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *command], check=True, capture_output=True, cwd=folder, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.perf_counter() - begun, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.perf_counter() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def random_model(folder: Path) -> str:
-    """A BERT of MiniLM's size with random weights and the generated corpus's tokenizer."""
+def save_random_model(folder: Path) -> str:
+    """Save a BERT of MiniLM's size with random weights and the generated corpus's tokenizer, and return its folder."""
     from transformers import BertConfig, BertForSequenceClassification
 
     from exegete.data import generated_tokenizer

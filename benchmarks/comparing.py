@@ -1,7 +1,8 @@
-"""`compare` with its usual methods and metrics against the distinct passes in it: CPU seconds, one thread, one run.
+"""Time `compare` with its default methods and metrics, relative to its distinct passes: CPU seconds, one thread.
 
-A pass is told by what enters the first layer: a sentence that goes in twice the same way is counted once, whichever
-methods and metrics ask. Passes back all count. Other computations of methods and metrics are not passes.
+Forward passes are distinct if different states enter the first layer: a sentence that enters it twice in the same way
+is counted once, for all methods and metrics. All backward passes count. Other computations of methods and metrics are
+not passes.
 """
 
 from __future__ import annotations
@@ -12,49 +13,56 @@ from typing import Any
 import torch
 
 import exegete
-from timing import DATA, given, keep, minilm, seconds
+from timing import DATA, load_minilm, measure_seconds, parse_options, write_results
 
 
 def main() -> None:
-    """Measures, prints, and keeps the numbers as JSON."""
-    options = given(__doc__, sentences=200)
-    model, found = minilm(), {"forward_s": 0.0, "repeated_s": 0.0, "backward_s": 0.0}
+    """Measure, print the numbers, and write them as JSON."""
+    options = parse_options(__doc__, sentences=200)
+    model, results = load_minilm(), {"forward_s": 0.0, "repeated_s": 0.0, "backward_s": 0.0}
     rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences)
     exegete.compare(model, rows.select(range(2)), show_progress=False)
-    known, repeated, inner, back = set[tuple[float, ...]](), 0.0, model.model.forward, torch.autograd.grad
+    known_inputs, repeated_share, forward, grad = (
+        set[tuple[float, ...]](),
+        0.0,
+        model.model.forward,
+        torch.autograd.grad,
+    )
 
-    def looked(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
-        nonlocal repeated
+    def find_repeated(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        nonlocal repeated_share
         states = inputs[0].detach().double() * attended
         sums = torch.stack([states.sum((1, 2)), (states**2).sum((1, 2))], 1).round(decimals=3)
         keys = [tuple(row) for row in sums.tolist()]
         sizes = attended.sum((1, 2)).tolist()
-        seen = [key in known or key in keys[:row] for row, key in enumerate(keys)]
-        known.update(keys)
-        repeated = sum(size for size, again in zip(sizes, seen, strict=True) if again) / sum(sizes)
+        seen = [key in known_inputs or key in keys[:row] for row, key in enumerate(keys)]
+        known_inputs.update(keys)
+        repeated_share = sum(size for size, is_repeated in zip(sizes, seen, strict=True) if is_repeated) / sum(sizes)
 
-    def forward(*args: Any, **named: Any) -> Any:
+    def time_forward(*args: Any, **kwargs: Any) -> Any:
         nonlocal attended
-        attended = named["attention_mask"][..., None]
-        begun = time.process_time()
-        answer = inner(*args, **named)
-        taken = time.process_time() - begun
-        found["forward_s"] += taken
-        found["repeated_s"] += taken * repeated
-        return answer
+        attended = kwargs["attention_mask"][..., None]
+        start = time.process_time()
+        outputs = forward(*args, **kwargs)
+        duration = time.process_time() - start
+        results["forward_s"] += duration
+        results["repeated_s"] += duration * repeated_share
+        return outputs
 
-    def backward(*args: Any, **named: Any) -> Any:
-        begun = time.process_time()
-        slopes = back(*args, **named)
-        found["backward_s"] += time.process_time() - begun
-        return slopes
+    def time_backward(*args: Any, **kwargs: Any) -> Any:
+        start = time.process_time()
+        gradients = grad(*args, **kwargs)
+        results["backward_s"] += time.process_time() - start
+        return gradients
 
     attended = torch.empty(0)
-    model.model.bert.encoder.layer[0].register_forward_pre_hook(looked)
-    model.model.forward, torch.autograd.grad = forward, backward
-    found["compare_s"] = seconds(lambda: exegete.compare(model, rows, show_progress=False))
-    distinct = found["forward_s"] - found["repeated_s"] + found["backward_s"]
-    keep(found | {"sentences": len(rows), "compare/distinct": found["compare_s"] / distinct}, options.output)
+    model.model.bert.encoder.layer[0].register_forward_pre_hook(find_repeated)
+    model.model.forward, torch.autograd.grad = time_forward, time_backward
+    results["compare_s"] = measure_seconds(lambda: exegete.compare(model, rows, show_progress=False))
+    distinct = results["forward_s"] - results["repeated_s"] + results["backward_s"]
+    write_results(
+        results | {"sentences": len(rows), "compare/distinct": results["compare_s"] / distinct}, options.output
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A corpus of short texts explained by the command, killed twice on its way: memory above the model, rows, seconds.
+"""Explain a corpus of short texts by the command, which is killed twice: memory above the model, rows, seconds.
 
-Pieces of nine words of SST and of film reviews, repeated with ids until there are as many as asked for. One process,
-one thread. Memory is what the process holds beyond one that has loaded the same model and answered once.
+The texts are pieces of nine words of SST and of film reviews, repeated with new ids up to `--rows`. One process, one
+thread. Memory is what the process holds beyond one that has loaded the same model and answered once.
 """
 
 from __future__ import annotations
@@ -19,41 +19,47 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import exegete
-from timing import DATA, MODELS, given, keep, memory
+from timing import DATA, MODELS, parse_options, read_memory, write_results
 
 WORDS = 9
 MODEL = MODELS / "minilm-sst2"
-LOADED = "import exegete, sys; m = exegete.load(sys.argv[1], device='cpu'); m.predict(m.encode(['a film'])); input()"
+LOAD = "import exegete, sys; m = exegete.load(sys.argv[1], device='cpu'); m.predict(m.encode(['a film'])); input()"
 
 
 def main() -> int:
-    """Makes the corpus, has it explained, and compares what is there with what was asked; 1 where a bar is missed."""
-    options = given(__doc__, rows=100_000, method="decompx_linear", kills=2, workers=1, most_mib=300.0)
+    """Write the corpus, explain it, and check that every row is explained once; return 1 if a bar is missed."""
+    options = parse_options(__doc__, rows=100_000, method="decompx_linear", kills=2, workers=1, most_mib=300.0)
     folder = Path(tempfile.mkdtemp(prefix="exegete-corpus-"))
-    corpus, explained = folder / "corpus.jsonl", folder / "explained"
-    texts = write(corpus, options.rows)
+    corpus, output_folder = folder / "corpus.jsonl", folder / "explained"
+    texts = write_corpus(corpus, options.rows)
     command = [sys.executable, "-m", "exegete", "explain", "--model", str(MODEL), "--data", f"jsonl:{corpus}", "-o"]
-    command += [str(explained), "--methods", options.method, "--device", "cpu", "--threads", "1"]
+    command += [str(output_folder), "--methods", options.method, "--device", "cpu", "--threads", "1"]
     command += ["--workers", str(options.workers)]
-    begun, model, runs = time.time(), loaded(), list[dict[str, float]]()
+    start, model_mib, runs = time.time(), measure_loaded_model(), list[dict[str, float]]()
     for number in range(options.kills + 1):
-        until = options.rows * (number + 1) // (options.kills + 1) if number < options.kills else options.rows
-        runs.append(run(command, explained, until // 1000, model, kill=number < options.kills))
+        target_rows = options.rows * (number + 1) // (options.kills + 1) if number < options.kills else options.rows
+        runs.append(run_command(command, output_folder, target_rows // 1000, model_mib, kill=number < options.kills))
         print(runs[-1], flush=True)
-    parts = (pq.read_table(path, columns=["index", "texts"]) for path in sorted(explained.glob("part-*")))
+    parts = (pq.read_table(path, columns=["index", "texts"]) for path in sorted(output_folder.glob("part-*")))
     rows = [row for part in parts for row in part.to_pylist()]
-    right = [row["index"] for row in rows] == list(range(options.rows)) and all(
+    is_complete = [row["index"] for row in rows] == list(range(options.rows)) and all(
         row["texts"] == [text] for row, text in zip(rows, texts, strict=False)
     )
-    most = max(each["peak_mib"] for each in runs)
-    found = {"rows": len(rows), "none_lost_or_doubled": right, "model_mib": model, "runs": runs, "peak_mib": most}
-    keep(found | {"seconds": time.time() - begun}, options.output)
+    peak_mib = max(each["peak_mib"] for each in runs)
+    results = {
+        "rows": len(rows),
+        "none_lost_or_doubled": is_complete,
+        "model_mib": model_mib,
+        "runs": runs,
+        "peak_mib": peak_mib,
+    }
+    write_results(results | {"seconds": time.time() - start}, options.output)
     shutil.rmtree(folder)
-    return int(not right or (options.workers == 1 and most > options.most_mib))
+    return int(not is_complete or (options.workers == 1 and peak_mib > options.most_mib))
 
 
-def write(path: Path, count: int) -> list[str]:
-    """Writes this number of rows, and returns their texts."""
+def write_corpus(path: Path, count: int) -> list[str]:
+    """Write this number of rows, and return their texts."""
     data = [*exegete.load_data(f"sst:{DATA / 'sst'}", "train"), *exegete.load_data(f"eraser:{DATA / 'movies'}", "dev")]
     words = [(row["text"].split(), row["label"]) for row in data]
     pieces = {" ".join(text[at : at + WORDS]): label for text, label in words for at in range(0, len(text), WORDS)}
@@ -64,36 +70,39 @@ def write(path: Path, count: int) -> list[str]:
     return [text for text, _ in chosen]
 
 
-def loaded() -> float:
-    """MiB of a process that has loaded the model."""
+def measure_loaded_model() -> float:
+    """Return the MiB of a process that has loaded the model."""
     with subprocess.Popen(
-        [sys.executable, "-c", LOADED, str(MODEL)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", LOAD, str(MODEL)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
-        held = 0.0
-        while (now := memory("VmRSS", process.pid)) != held or held < 300:
-            held = now
+        mib = 0.0
+        while (now := read_memory("VmRSS", process.pid)) != mib or mib < 300:
+            mib = now
             time.sleep(3)
         process.kill()
-    return held
+    return mib
 
 
-def run(command: list[str], folder: Path, parts: int, model: float, *, kill: bool) -> dict[str, float]:
-    """One run of the command until this number of parts exists, or to its end; MiB above the model, at its peak too."""
-    begun, done, held, peak = time.time(), len(list(folder.glob("part-*"))), dict[int, float](), 0.0
+def run_command(command: list[str], folder: Path, parts: int, model_mib: float, *, kill: bool) -> dict[str, float]:
+    """Run the command until this number of parts exists, or to its end; return MiB above the model, and seconds."""
+    start, parts_before, mib_at_parts, peak_mib = time.time(), len(list(folder.glob("part-*"))), dict[int, float](), 0.0
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ) as process:
         while process.poll() is None:
             count = len(list(folder.glob("part-*")))
-            now, peak = memory("VmRSS", process.pid), max(peak, memory("VmHWM", process.pid))
-            if count > done:
-                held.setdefault(count, now - model)
+            mib, peak_mib = read_memory("VmRSS", process.pid), max(peak_mib, read_memory("VmHWM", process.pid))
+            if count > parts_before:
+                mib_at_parts.setdefault(count, mib - model_mib)
             if kill and count >= parts:
                 process.kill()
             time.sleep(0.05)
     assert kill or process.returncode == 0
-    there = sorted(held)
-    span = {f"at_{1000 * count}_mib": round(held[count]) for count in {*there[:1], *there[9:10], *there[-1:]}}
-    reached = {"from": 1000 * done, "to": 1000 * max(there)}
-    return {**reached, **span, "peak_mib": peak - model, "seconds": time.time() - begun}
+    part_counts = sorted(mib_at_parts)
+    mib_rows = {
+        f"at_{1000 * count}_mib": round(mib_at_parts[count])
+        for count in {*part_counts[:1], *part_counts[9:10], *part_counts[-1:]}
+    }
+    reached = {"from": 1000 * parts_before, "to": 1000 * max(part_counts)}
+    return {**reached, **mib_rows, "peak_mib": peak_mib - model_mib, "seconds": time.time() - start}
 
 
 if __name__ == "__main__":

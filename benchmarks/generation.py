@@ -1,4 +1,4 @@
-"""Explaining a long answer: CPU seconds and memory beside one forward pass, captum, and inseq where it is installed."""
+"""Explain a long answer: CPU seconds and memory, beside one forward pass, captum, and inseq if it is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import captum.attr as published
+import captum.attr as captum
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -18,7 +18,7 @@ from exegete import explainer
 from exegete.explainers.gradients.forward_sums import sum_scores_forward
 from exegete.models import Batch
 from exegete.models.generation.model import GeneratingModel
-from timing import given, keep, memory, seconds
+from timing import measure_seconds, parse_options, read_memory, write_results
 
 PROMPT, ANSWER, SOURCES, VOCABULARY, MASKS = 256, 32, 8, 8000, 64
 LONG = 4.0
@@ -27,35 +27,35 @@ BARS = {
     MATRIX: 38, "input_x_gradient, token × source": 16, "attn_lrp, token × source": 16, "leave one source out": 5,
     f"{MASKS} masks of sources": 20,
 }  # fmt: skip
-"""Forward passes at most."""
+"""The most forward passes that each may take."""
 
 
 def main() -> None:
-    """Measures, prints, and keeps the numbers as JSON."""
-    options = given(__doc__, memory=0)
+    """Measure, print the numbers, and write them as JSON."""
+    options = parse_options(__doc__, memory=0)
     if options.memory:
-        print(json.dumps(growth(options.memory)))
+        print(json.dumps(measure_growth(options.memory)))
         return
-    found = times()
-    grown = {length: middle_of_three(length) for length in (1024, 2500)}
-    ratios = found["forward_passes"]
+    times = measure_times()
+    growth = {length: measure_median_growth(length) for length in (1024, 2500)}
+    ratios = times["forward_passes"]
     held = {f"{name} <= {bar} F": ratios[name] <= bar for name, bar in BARS.items()}
     held |= {"matrix <= 0.5 inseq": ratios[MATRIX] <= 0.5 * ratios[INSEQ]} if INSEQ in ratios else {}
-    held |= {"1024 tokens <= 300 MiB": grown[1024]["matrix"] <= 300}
-    held |= {"2500 tokens <= 1.5 F + B": grown[2500]["matrix"] <= 1.5 * grown[2500]["one forward and backward"]}
-    keep(found | {f"MiB beyond the model, {length} + {ANSWER} tokens": each for length, each in grown.items()}
+    held |= {"1024 tokens <= 300 MiB": growth[1024]["matrix"] <= 300}
+    held |= {"2500 tokens <= 1.5 F + B": growth[2500]["matrix"] <= 1.5 * growth[2500]["one forward and backward"]}
+    write_results(times | {f"MiB beyond the model, {length} + {ANSWER} tokens": each for length, each in growth.items()}
          | {"held": held, "load": os.getloadavg()[0]}, options.output)  # fmt: skip
 
 
-def middle_of_three(length: int) -> dict[str, float]:
-    """The median of what three processes needed, which differs by a tenth."""
+def measure_median_growth(length: int) -> dict[str, float]:
+    """Return the median memory growth of three processes, which differ by a tenth."""
     command = [sys.executable, __file__, "--memory", str(length)]
-    each = [json.loads(subprocess.check_output(command)) for _ in range(3)]
-    return {name: sorted(one[name] for one in each)[1] for name in each[0]}
+    runs = [json.loads(subprocess.check_output(command)) for _ in range(3)]
+    return {name: sorted(run[name] for run in runs)[1] for name in runs[0]}
 
 
-def made(length: int) -> tuple[GeneratingModel, Batch]:
-    """A Llama of six layers with random weights, and a prompt in sources of equal length with an answer."""
+def make_model_and_prompt(length: int) -> tuple[GeneratingModel, Batch]:
+    """Return a Llama of six layers with random weights, and a prompt in sources of equal length with an answer."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=384, intermediate_size=1024, num_hidden_layers=6, num_attention_heads=6,
@@ -67,9 +67,9 @@ def made(length: int) -> tuple[GeneratingModel, Batch]:
     return model, model.batch(ids[:length], ids[length:], unit_of=source)
 
 
-def times() -> dict[str, Any]:
-    """CPU seconds of each way, and how many forward passes they are."""
-    model, batch = made(PROMPT)
+def measure_times() -> dict[str, Any]:
+    """Return the CPU seconds of each way to explain, and the number of forward passes that take as long."""
+    model, batch = make_model_and_prompt(PROMPT)
     ids = batch.inputs["input_ids"]
     tokens = torch.tensor([[[token, token + 1]] for token in range(ANSWER)])
     parts = (batch.unit_of == torch.arange(SOURCES)[:, None])[:, None]
@@ -89,48 +89,53 @@ def times() -> dict[str, Any]:
         "integrated_gradients, 10 points, whole answer": torch.no_grad()(
             lambda: explainer("integrated_gradients?n_steps=10&baselines=zero").attribute(model, batch)
         ),
-        **of_captum(model, batch),
-        **of_inseq(model, batch),
+        **make_captum_calls(model, batch),
+        **make_inseq_calls(model, batch),
     }
-    taken, ratios = dict[str, float](), dict[str, float]()
+    cpu_seconds, ratios = dict[str, float](), dict[str, float]()
     for name, run in contestants.items():
-        forward, taken[name] = timed(contestants["forward"]), timed(run)  # beside each, as the machine is now
-        ratios[name] = round(taken[name] / min(forward, timed(contestants["forward"])), 2)
+        forward, cpu_seconds[name] = (
+            time_call(contestants["forward"]),
+            time_call(run),
+        )  # beside each, as the machine is now
+        ratios[name] = round(cpu_seconds[name] / min(forward, time_call(contestants["forward"])), 2)
         print(f"{name}: {ratios[name]} F", file=sys.stderr, flush=True)
-    return {"tokens": [PROMPT, ANSWER], "cpu_s": taken, "forward_passes": ratios}
+    return {"tokens": [PROMPT, ANSWER], "cpu_s": cpu_seconds, "forward_passes": ratios}
 
 
-def of_captum(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any]]:
-    """Captum's layer gradient × activation token by token, and its ablation of sources for the whole answer."""
+def make_captum_calls(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any]]:
+    """Return calls of Captum: gradient × activation token by token, and ablation of sources for the whole answer."""
     ids = batch.inputs["input_ids"]
 
-    def log_prob(given: Tensor, token: int) -> Tensor:
-        logits = model.model(given[:, : PROMPT + token]).logits[:, -1]
+    def score_token(input_ids: Tensor, token: int) -> Tensor:
+        logits = model.model(input_ids[:, : PROMPT + token]).logits[:, -1]
         return logits.log_softmax(-1)[:, ids[0, PROMPT + token]]
 
-    def answer(given: Tensor) -> Tensor:
-        table = model.model(given).logits[:, PROMPT - 1 : -1].log_softmax(-1)
-        return table.gather(-1, ids[:, PROMPT:, None].expand(len(given), -1, 1)).sum((1, 2))
+    def score_answer(input_ids: Tensor) -> Tensor:
+        table = model.model(input_ids).logits[:, PROMPT - 1 : -1].log_softmax(-1)
+        return table.gather(-1, ids[:, PROMPT:, None].expand(len(input_ids), -1, 1)).sum((1, 2))
 
-    def gradients() -> None:
+    def attribute_tokens() -> None:
         for token in range(ANSWER):
-            method = published.LayerGradientXActivation(lambda given, t=token: log_prob(given, t), model.embedding)
+            method = captum.LayerGradientXActivation(
+                lambda input_ids, t=token: score_token(input_ids, t), model.embedding
+            )
             method.attribute(ids[:, : PROMPT + token])
 
     assert batch.unit_of is not None
     mask = torch.where(batch.unit_of < 0, SOURCES, batch.unit_of)
     baseline = ids.masked_fill(mask < SOURCES, 0)
-    ablation = published.FeatureAblation(answer)
+    ablation = captum.FeatureAblation(score_answer)
     return {
-        "captum gradient × activation, token × token": gradients,
+        "captum gradient × activation, token × token": attribute_tokens,
         "captum ablation of sources, whole answer": torch.no_grad()(
             lambda: ablation.attribute(ids, baseline, feature_mask=mask)
         ),
     }
 
 
-def of_inseq(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any]]:
-    """Inseq's saliency of every token, where it is installed."""
+def make_inseq_calls(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any]]:
+    """Return a call of inseq's saliency of every token, if it is installed."""
     try:
         import inseq
     except ImportError:
@@ -139,28 +144,28 @@ def of_inseq(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any
 
     words = [f"w{number}" for number in range(VOCABULARY - 100)]
     tokenizer = generated_tokenizer(words)
-    known = inseq.load_model(model.model, "saliency", tokenizer=tokenizer)
+    inseq_model = inseq.load_model(model.model, "saliency", tokenizer=tokenizer)
     prompt, answer = (" ".join(words[:size]) for size in (PROMPT, PROMPT + ANSWER))
-    return {INSEQ: lambda: known.attribute(prompt, answer, show_progress=False)}
+    return {INSEQ: lambda: inseq_model.attribute(prompt, answer, show_progress=False)}
 
 
-def timed(run: Callable[[], Any], repeats: int = 3) -> float:
-    """The shortest CPU seconds of a few calls; a call of seconds is made once."""
-    first = seconds(run)
-    return first if first >= LONG else min(first, seconds(run, repeats))
+def time_call(run: Callable[[], Any], repeats: int = 3) -> float:
+    """Return the least CPU seconds of a few calls; a call that takes `LONG` seconds is made once."""
+    first = measure_seconds(run)
+    return first if first >= LONG else min(first, measure_seconds(run, repeats))
 
 
-def growth(length: int) -> dict[str, float]:
-    """MiB that the process's high-water mark rises by: one forward and backward pass, then the whole matrix."""
-    model, batch = made(length)
+def measure_growth(length: int) -> dict[str, float]:
+    """Return the MiB by which the process's peak memory grows in one forward and backward pass and in the matrix."""
+    model, batch = make_model_and_prompt(length)
     tokens = torch.tensor([[[token, token + 1]] for token in range(ANSWER)])
     method = explainer("input_x_gradient")
     with torch.no_grad():
         model.model(torch.tensor([[1, 2, 3]]))
-    peaks = [memory()]
-    for asked in (tokens[:1], tokens):
-        method.attribute_each(model, batch, asked)
-        peaks.append(memory())
+    peaks = [read_memory()]
+    for spans in (tokens[:1], tokens):
+        method.attribute_each(model, batch, spans)
+        peaks.append(read_memory())
     return {"one forward and backward": round(peaks[1] - peaks[0]), "matrix": round(peaks[2] - peaks[0])}
 
 

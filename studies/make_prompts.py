@@ -47,19 +47,19 @@ def read_squad(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     draw = random.Random(SEED)
     for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
         paragraphs = [paragraph["context"] for paragraph in article["paragraphs"]]
-        asked = _list_questions(article)
-        for number, (question, needed, answers) in enumerate(asked):
+        questions = _list_questions(article)
+        for number, (question, needed, answers) in enumerate(questions):
             if kind == "squad":
                 others = _draw_others(paragraphs, [needed], answers, draw)
                 yield _make_row(question, [needed], others, answers, kind, draw)
             elif kind == "squad-two":
-                second = next((each for each in asked[number + 1 :] if each[1] != needed), None)
+                second = next((each for each in questions[number + 1 :] if each[1] != needed), None)
                 if second is not None:
                     others = _draw_others(paragraphs, [needed, second[1]], answers + second[2], draw)
                     row = _make_row(f"{question} {second[0]}", [needed, second[1]], others, answers, kind, draw)
                     yield row | {"response": f"{answers[0]}, {second[2][0]}"}
             else:
-                wrong = draw.choice(draw.choice(asked)[2])
+                wrong = draw.choice(draw.choice(questions)[2])
                 is_right = draw.random() < 0.5 or wrong in answers
                 others = _draw_others(paragraphs, [needed], answers, draw)
                 asks = f'{question} Is the answer "{answers[0] if is_right else wrong}"?'
@@ -195,20 +195,22 @@ def main() -> None:
     model = exegete.load(source, task="generation", dtype="float32")
     if not model.tokenizer.chat_template:
         rows = [_make_completion(row) for row in rows]
-    right: list[dict[str, Any]] = []
-    asked = 0
-    while len(right) < count and asked < len(rows):
-        several = rows[asked : asked + AT_ONCE]
+    right_rows: list[dict[str, Any]] = []
+    n_asked = 0
+    while len(right_rows) < count and n_asked < len(rows):
+        several = rows[n_asked : n_asked + AT_ONCE]
         is_given = "response" in several[0]
         responses = [row["response"] for row in several] if is_given else _answer(model, several)
         for row, response in zip(several, responses, strict=True):
             answer = response if is_given else _cut_answer(response, row)
             if answer is not None:
-                right.append({name: value for name, value in row.items() if name != "answers"} | {"response": answer})
-        asked += len(several)
-        print(f"{len(right)} of {asked} answers are right", flush=True)
-    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in right), encoding="utf-8")
-    facts = {"asked": asked, "right": len(right), "tokens": TOKENS, "seed": SEED}
+                right_rows.append(
+                    {name: value for name, value in row.items() if name != "answers"} | {"response": answer}
+                )
+        n_asked += len(several)
+        print(f"{len(right_rows)} of {n_asked} answers are right", flush=True)
+    out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in right_rows), encoding="utf-8")
+    facts = {"asked": n_asked, "right": len(right_rows), "tokens": TOKENS, "seed": SEED}
     out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 

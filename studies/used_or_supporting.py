@@ -80,8 +80,8 @@ def main() -> None:
     questions = questions[: int(sys.argv[4]) if len(sys.argv) > 4 else None]
     for question in questions:
         chat = [{"role": "user", "content": question["content"]}]
-        (asked,) = model.respond([{"messages": chat}], TOKENS, allow_empty=True)
-        answer = model.tokenizer.decode(asked["response"], skip_special_tokens=True)
+        (response,) = model.respond([{"messages": chat}], TOKENS, allow_empty=True)
+        answer = model.tokenizer.decode(response["response"], skip_special_tokens=True)
         has_digits = re.search(rf"(?<!\d){question['digits']}(?!\d)", answer) is not None
         has_words = question["words"] in answer.lower()
         if has_digits == has_words:
@@ -99,11 +99,11 @@ def main() -> None:
         print(len(rows), json.dumps(row), flush=True)
     figures: dict[str, Any] = {"questions": len(questions), "n": len(rows), "seed": SEED}
     figures["in_words"] = sum(row["wording"] == "words" for row in rows)
-    drawn = draw_resamples(len(rows), N_RESAMPLES, SEED)
+    resamples = draw_resamples(len(rows), N_RESAMPLES, SEED)
     for name in rows[0]:
         if name not in ("wording", "answer"):
             values = np.array([row[name] for row in rows])
-            low, high = bootstrap_intervals(values[None, None], drawn)
+            low, high = bootstrap_intervals(values[None, None], resamples)
             figures[name] = [round(float(value), 3) for value in (values.mean(), low[0, 0], high[0, 0])]
     Path(sys.argv[3]).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(figures, indent=1))

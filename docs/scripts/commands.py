@@ -20,7 +20,7 @@ def pages() -> Iterator[tuple[str, str]]:
         "| | |\n| --- | --- |",
     ]
     for name, command in _commands(main, context):
-        lines[-1] += f"\n| [`exegete {name}`]({name}.md) | {_first(command.help)} |"
+        lines[-1] += f"\n| [`exegete {name}`]({name}.md) | {_first_paragraph(command.help)} |"
         yield f"cli/{name}.md", _page(f"exegete {name}", command, context)
     yield "cli/index.md", "\n\n".join(lines) + "\n"
 
@@ -64,5 +64,5 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
 
 
-def _first(text: str | None) -> str:
+def _first_paragraph(text: str | None) -> str:
     return _cell(" ".join((text or "").split("\n\n")[0].split()))

@@ -13,14 +13,14 @@ SOURCE = ROOT / "src" / "exegete"
 BOX, GAP, LEFT, WIDE = 44, 18, 20, 230
 
 
-def rooms() -> list[str]:
+def list_rooms() -> list[str]:
     """Return the packages from the top layer to the bottom."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     return [layer.split(".")[1] for layer in layers]
 
 
-def imports() -> Counter[tuple[str, str]]:
+def count_imports() -> Counter[tuple[str, str]]:
     """Count the import statements between each pair of packages."""
     counts: Counter[tuple[str, str]] = Counter()
     for file in SOURCE.rglob("*.py"):
@@ -35,11 +35,11 @@ def _imported_rooms(file: Path) -> Iterator[str]:
             yield node.module.split(".")[1]
 
 
-def drawing() -> str:
+def draw_rooms() -> str:
     """Return the SVG: a box per package and an arc per imported package, wider for more imports."""
-    order, lines = rooms(), []
+    order, lines = list_rooms(), []
     middle = {room: GAP + (BOX + GAP) * row + BOX / 2 for row, room in enumerate(order)}
-    for (above, below), count in sorted(imports().items(), key=lambda each: -each[1]):
+    for (above, below), count in sorted(count_imports().items(), key=lambda each: -each[1]):
         if above in middle and below in middle:
             lines.append(_arc(middle[above], middle[below], count, f"{above} → {below}: {count} imports"))
     for room, y in middle.items():

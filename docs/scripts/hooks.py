@@ -24,7 +24,7 @@ from mkdocs.structure.files import File
 import commands
 
 ROOT = Path(__file__).parents[2]
-MADE = ROOT / ".docs"
+OUTPUT = ROOT / ".docs"
 PLUGIN = ROOT / "examples" / "plugin"
 REPOSITORY = {
     "CONTRIBUTING.md": "contribute/contributing.md",
@@ -42,18 +42,18 @@ REPOSITORY = {
 ROOMS = "![The rooms from top to bottom, and what each imports](pictures/rooms.svg)"
 
 
-def generated() -> Iterator[tuple[str, str]]:
+def generate_pages() -> Iterator[tuple[str, str]]:
     """Yield every generated page and file, as its path in the site and its text."""
-    saved = MADE / "pictures.json"
+    saved = OUTPUT / "pictures.json"
     pictures = json.loads(saved.read_text(encoding="utf-8")) if saved.exists() else {}
     yield from parts.pages(pictures)
     yield from commands.pages()
     yield from reference.pages()
-    yield "pictures/rooms.svg", drawing.drawing()
-    for report in sorted((MADE / "gallery").glob("*.html")):
+    yield "pictures/rooms.svg", drawing.draw_rooms()
+    for report in sorted((OUTPUT / "gallery").glob("*.html")):
         yield f"gallery/{report.name}", report.read_text(encoding="utf-8")
     for file in notebooks.tutorials():
-        yield f"{file.parent.name}/{file.stem}.md", notebooks.page(file, MADE)
+        yield f"{file.parent.name}/{file.stem}.md", notebooks.page(file, OUTPUT)
         yield f"{file.parent.name}/{file.stem}.ipynb", json.dumps(notebooks.notebook(file))
     for name, path in REPOSITORY.items():
         if (ROOT / name).is_file():
@@ -89,13 +89,13 @@ def _sources(folder: Path) -> str:
 
 def on_config(config: Any) -> Any:
     """Build the navigation from hand-written and generated pages."""
-    pages = [path for path, _ in generated() if path.endswith(".md")]
+    pages = [path for path, _ in generate_pages() if path.endswith(".md")]
 
-    def under(folder: str) -> list[str]:
+    def pages_under(folder: str) -> list[str]:
         return [page for page in pages if page.startswith(f"{folder}/")]
 
     packages = [
-        {file.stem.partition("_")[2]: [f"reference/{file.name}", *under(f"reference/{file.stem}")]}
+        {file.stem.partition("_")[2]: [f"reference/{file.name}", *pages_under(f"reference/{file.stem}")]}
         for file in sorted((ROOT / "docs" / "reference").glob("*.md"))
     ]
     files = sorted((ROOT / "docs" / "results").glob("*.md"))
@@ -103,21 +103,21 @@ def on_config(config: Any) -> Any:
     config.nav = [
         {"Start": ["index.md", "report.md", "data.md", "serving.md"]},
         {"Your training": ["your_training.md", "citation_use.md"]},
-        {"Concepts": under("concepts")},
+        {"Concepts": pages_under("concepts")},
         {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
-        {"Tutorials": under("tutorials")},
-        {"Parts": [{kind.title: under(kind.folder)} for kind in parts.KINDS]},
-        {"Papers": [{"Results": ["results/index.md", *results]}, "papers.md", *under("studies")]},
+        {"Tutorials": pages_under("tutorials")},
+        {"Parts": [{kind.title: pages_under(kind.folder)} for kind in parts.KINDS]},
+        {"Papers": [{"Results": ["results/index.md", *results]}, "papers.md", *pages_under("studies")]},
         {"Gallery": ["gallery.md"]},
-        {"Reference": [*packages, {"Command line": sorted(under("cli"))}]},
-        {"Contribute": [*under("contribute"), "architecture.md"]},
+        {"Reference": [*packages, {"Command line": sorted(pages_under("cli"))}]},
+        {"Contribute": [*pages_under("contribute"), "architecture.md"]},
     ]
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated files."""
-    for path, text in generated():
+    for path, text in generate_pages():
         files.append(File.generated(config, path, content=text))
     return files
 

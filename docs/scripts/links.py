@@ -47,17 +47,17 @@ def _check_target(file: Path, target: str, site: Path) -> str | None:
     parts = urlsplit(target)
     if parts.scheme or parts.netloc or target.startswith("#__") or not (parts.path or parts.fragment):
         return None
-    there = file if not parts.path else _resolve(file, unquote(parts.path), site)
-    if there is None or not there.exists():
+    destination = file if not parts.path else _resolve(file, unquote(parts.path), site)
+    if destination is None or not destination.exists():
         return f"{target} does not exist"
-    if parts.fragment and there.suffix == ".html" and unquote(parts.fragment) not in _read(there).ids:
+    if parts.fragment and destination.suffix == ".html" and unquote(parts.fragment) not in _read(destination).ids:
         return f"{target}: no such anchor"
     return None
 
 
 def _resolve(file: Path, path: str, site: Path) -> Path | None:
-    there = (site / path.lstrip("/")) if path.startswith("/") else (file.parent / path)
-    return there / "index.html" if there.is_dir() else there
+    destination = (site / path.lstrip("/")) if path.startswith("/") else (file.parent / path)
+    return destination / "index.html" if destination.is_dir() else destination
 
 
 @cache

@@ -19,18 +19,18 @@ def text(root: Path, site: Path, nav: list[Any]) -> str:
     lines = ["# exegete", "> " + about[0].strip("*"), *about[1:]]
     for section in nav:
         ((title, pages),) = section.items()
-        entries = [f"- [{_title(site / address)}]({address})" for address in map(_address, _flat(pages))]
+        entries = [f"- [{_title(site / address)}]({address})" for address in map(_address, _flatten(pages))]
         lines.append(f"## {title}\n\n" + "\n".join(entries))
     return "\n\n".join(lines) + "\n"
 
 
-def _flat(pages: Any) -> Iterator[str]:
+def _flatten(pages: Any) -> Iterator[str]:
     for each in pages:
         if isinstance(each, str):
             yield each
         else:
             for inner in each.values():
-                yield from _flat(inner)
+                yield from _flatten(inner)
 
 
 def _address(page: str) -> str:

@@ -18,7 +18,7 @@ import blocks
 import notebooks
 import pictures
 
-MADE = Path(__file__).parents[2] / ".docs"
+OUTPUT = Path(__file__).parents[2] / ".docs"
 QUICK = ("01_trust_an_explanation", "02_train_with_rationales")
 
 
@@ -28,7 +28,7 @@ def main(everything: bool) -> None:
     A second process makes examples and pictures while this one runs the tutorials. A public name without an example is
     reported; with `everything` it is an error.
     """
-    shutil.rmtree(MADE / "work", ignore_errors=True)
+    shutil.rmtree(OUTPUT / "work", ignore_errors=True)
     problems = "\n".join(sorted(blocks.find_missing()))
     if problems and everything:
         sys.exit(problems)
@@ -37,17 +37,17 @@ def main(everything: bool) -> None:
         pictures_made = pool.submit(make_pictures)
         for file in notebooks.tutorials():
             if everything or file.stem in QUICK or file.parent.name == "concepts":
-                sys.stderr.write(f"{file.stem}: {notebooks.execute(file, MADE):.0f} s\n")
+                sys.stderr.write(f"{file.stem}: {notebooks.execute(file, OUTPUT):.0f} s\n")
         pictures_made.result()
 
 
 def make_pictures() -> None:
     """Run the examples of the reference and draw the pictures."""
     start = time.monotonic()
-    blocks.run(MADE / "work" / "reference")
+    blocks.run(OUTPUT / "work" / "reference")
     sys.stderr.write(f"examples of the reference: {time.monotonic() - start:.0f} s\n")
     start = time.monotonic()
-    pictures.write(MADE)
+    pictures.write(OUTPUT)
     sys.stderr.write(f"pictures: {time.monotonic() - start:.0f} s\n")
 
 

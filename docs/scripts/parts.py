@@ -227,11 +227,11 @@ def _example_notes(kind: Kind, name: str, texts: Mapping[str, str]) -> list[str]
 
 
 def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
-    """Return each part's texts, from its card or its own file; datasets have none."""
+    """Return each part's texts, from its card or its own file; empty for datasets."""
     if kind.folder == "methods":
         return {name: _method_notes(name) for name in kind.registry.native}
     if kind.folder == "objectives":
-        return {name: _filled_notes(vars(part)) for name, part in OBJECTIVES.items() if name in OBJECTIVES.native}
+        return {name: _drop_empty_notes(vars(part)) for name, part in OBJECTIVES.items() if name in OBJECTIVES.native}
     if kind.folder == "recipes":
         return {name: _recipe_notes(name) for name in RECIPES.native}
     if kind.folder == "metrics":
@@ -244,10 +244,10 @@ def _recipe_notes(name: str) -> Mapping[str, str]:
     source = read_source(RECIPES.native[name].module)
     texts = {key: source.constant(key.upper(), "") for key in ("equation", "use", "avoid")}
     called, results_page = RESULTS.get(name, ("", ""))
-    return _filled_notes({**texts, "called": called, "page": results_page})
+    return _drop_empty_notes({**texts, "called": called, "page": results_page})
 
 
-def _filled_notes(texts: Mapping[str, Any]) -> Mapping[str, str]:
+def _drop_empty_notes(texts: Mapping[str, Any]) -> Mapping[str, str]:
     return {key: texts[key] for key in ("equation", "use", "avoid", "called", "page") if texts.get(key)}
 
 

@@ -1,4 +1,4 @@
-"""Makes the picture in the README: `python docs/scripts/picture.py comparison` (needs Debian's chromium)."""
+"""Make the picture in the README: `python docs/scripts/picture.py comparison` (needs Debian's chromium)."""
 
 from __future__ import annotations
 

@@ -63,15 +63,15 @@ def reviews() -> tuple[Any, Any]:
 def objectives(start: Path, folder: Path) -> dict[str, str]:
     """Return a chart per objective: its value on held-out reviews, trained with weight 1 and with weight 0."""
     others = [objective(f"{name}?weight=0") for name in OBJECTIVES.native if name != "cross_entropy"]
-    watched = _train(start, folder / "watched", others)
-    return {name: _draw_objective(name, watched, start, folder / name) for name in OBJECTIVES.native}
+    unweighted = _train(start, folder / "watched", others)
+    return {name: _draw_objective(name, unweighted, start, folder / name) for name in OBJECTIVES.native}
 
 
-def _draw_objective(name: str, watched: History, start: Path, folder: Path) -> str:
+def _draw_objective(name: str, unweighted: History, start: Path, folder: Path) -> str:
     if name == "cross_entropy":
-        return f"<p>{name} on held-out reviews:</p>" + curve.draw_chart({"": _values(watched, name)}, name)
-    trained = _train(start, folder, [objective(f"{name}?weight=1")])
-    lines = {"weight 1": _values(trained, name), "weight 0": _values(watched, name)}
+        return f"<p>{name} on held-out reviews:</p>" + curve.draw_chart({"": _values(unweighted, name)}, name)
+    weighted = _train(start, folder, [objective(f"{name}?weight=1")])
+    lines = {"weight 1": _values(weighted, name), "weight 0": _values(unweighted, name)}
     return f"<p>{name} on held-out reviews, with weight 1 and with weight 0:</p>" + curve.draw_chart(lines, name)
 
 

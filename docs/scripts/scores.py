@@ -32,7 +32,7 @@ class Section(NamedTuple):
     """A section of a results page: the page's title and data, the section's title, address and text."""
 
     page: str
-    judged: str
+    judged_on: str
     title: str
     address: str
     body: str
@@ -52,12 +52,12 @@ def figures_of(names: Collection[str], page: str | None, full_names: Mapping[str
         figures = next(_figures(section.body, names, SHORT | dict(full_names)), "")
         if figures:
             line = f"- [{section.title}](../results/{section.address}): {figures}"
-            figures_by_page.setdefault((section.page, section.judged), []).append(line)
+            figures_by_page.setdefault((section.page, section.judged_on), []).append(line)
         elif any(f"`{name}`" in section.body for name in names):
             others.append(f"[{section.title}](../results/{section.address})")
     parts = [INTERVALS] if figures_by_page else []
-    for (title, judged), lines in figures_by_page.items():
-        parts += [f"**{title}**" + (f" (texts: {judged})" if judged else ""), "\n".join(lines)]
+    for (title, judged_on), lines in figures_by_page.items():
+        parts += [f"**{title}**" + (f" (texts: {judged_on})" if judged_on else ""), "\n".join(lines)]
     return "\n\n".join(
         [*parts, f"{'Also named' if figures_by_page else 'Named'} in: {', '.join(others)}."] if others else parts
     )
@@ -76,12 +76,12 @@ def _figures(body: str, names: Collection[str], full_names: Mapping[str, str]) -
         for row in rows:
             if row[0].strip("`* ").lower() in names:
                 values = ", ".join(
-                    f"{above} {cell}" for above, cell in list(zip(head, row, strict=False))[1 : SHOWN + 1]
+                    f"{heading} {cell}" for heading, cell in list(zip(head, row, strict=False))[1 : SHOWN + 1]
                 )
                 yield f"{table['caption']}: {values}" if table["caption"] and "τ" in table["caption"] else values
-        for at, above in enumerate(head):
-            best = [row[0].strip("`") for row in rows if len(row) > at and row[at].startswith("**")]
-            if above.strip("↑↓ `").lower() in names and best:
+        for column, heading in enumerate(head):
+            best = [row[0].strip("`") for row in rows if len(row) > column and row[column].startswith("**")]
+            if heading.strip("↑↓ `").lower() in names and best:
                 more = f" and {len(best) - NAMED} more" if len(best) > NAMED else ""
                 yield f"best or tied with it: {', '.join(best[:NAMED])}{more}"
 
@@ -103,7 +103,7 @@ def sections() -> list[Section]:
         text = file.read_text(encoding="utf-8")
         name, *parts = re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]
         page = name.splitlines()[0]
-        judged = re.search(r"^\| judged on \| (.*?) \|$", text, re.MULTILINE)
+        judged_on = re.search(r"^\| judged on \| (.*?) \|$", text, re.MULTILINE)
         used: dict[str, int] = {slugify(page, "-"): 0}
         for part in parts:
             heading, _, body = part.partition("\n")
@@ -111,5 +111,5 @@ def sections() -> list[Section]:
             anchor = slugify(title, "-")
             used[anchor] = used.get(anchor, -1) + 1
             anchor += f"_{used[anchor]}" if used[anchor] else ""
-            all_sections.append(Section(page, judged[1] if judged else "", title, f"{file.name}#{anchor}", body))
+            all_sections.append(Section(page, judged_on[1] if judged_on else "", title, f"{file.name}#{anchor}", body))
     return all_sections

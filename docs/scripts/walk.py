@@ -21,7 +21,7 @@ class Quiet(SimpleHTTPRequestHandler):
     """Serve files without logging."""
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Do not log the message."""
 
 
 def main() -> int:
@@ -30,10 +30,10 @@ def main() -> int:
     Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        found = [line for width in WIDTHS for line in find_problems(browser, server.server_port, width)]
+        problems = [line for width in WIDTHS for line in find_problems(browser, server.server_port, width)]
         browser.close()
-    sys.stdout.write("\n".join([*found, f"{len(found)} problems"]) + "\n")
-    return bool(found)
+    sys.stdout.write("\n".join([*problems, f"{len(problems)} problems"]) + "\n")
+    return bool(problems)
 
 
 def find_problems(browser: Browser, port: int, width: int) -> Iterator[str]:
