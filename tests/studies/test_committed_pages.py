@@ -77,21 +77,25 @@ def test_cells_and_an_interval_of_a_page_are_computed_with_pandas(page):
 
 
 @pytest.mark.parametrize("page", ["smat"], indirect=True)
-def test_the_interval_over_the_seeds_of_two_studies_is_computed_with_pandas(page):
+def test_intervals_over_five_and_ten_seeds_are_computed_with_pandas(page):
     stored = page.frame[(page.frame["part"] == "figures.json") & (page.frame["name"] == "simulatability")]
     values = stored.set_index("key")["value"] * 100
-    differences = []
-    for study in ("text", "seeds"):
-        by_recipe = []
-        for recipe in ("Attention (SMaT)", "Attention (all layers)"):
-            runs = page.results[study].find_runs(recipe=recipe, judgement="simulatability")
-            by_recipe.append(pd.Series({run.seed: values[run.cell.key] for run in runs}))
-        differences.append(by_recipe[0] - by_recipe[1])
-    both = pd.concat(differences)
-    margin = t.ppf(0.975, len(both) - 1) * both.std() / len(both) ** 0.5
-    interval = f"{both.mean():+.2f} [{both.mean() - margin:+.2f}, {both.mean() + margin:+.2f}]"
+    by_recipe = []
+    for recipe in ("Attention (SMaT)", "Attention (all layers)"):
+        runs = page.results["seeds"].find_runs(recipe=recipe, judgement="simulatability")
+        by_recipe.append(pd.Series({run.seed: values[run.cell.key] for run in runs}))
+    ten = by_recipe[0] - by_recipe[1]
     text = " ".join(page.file.read_text(encoding="utf-8").split())
-    assert f"is {interval}, and SMaT is higher in {(both > 0).sum()} of {len(both)}." in text
+    assert f"({ten.loc[1:5].mean():+.2f} {format_interval(ten.loc[1:5], 0.95)}: undecided)" in text
+    # Two looks at the data, so 97.5 % each.
+    assert f"{ten.mean():+.2f} points" in text
+    assert f"the difference is within {format_interval(ten, 0.975)}." in text
+
+
+def format_interval(values, level):
+    """Student's t interval of the mean."""
+    margin = t.ppf((1 + level) / 2, len(values) - 1) * values.std() / len(values) ** 0.5
+    return f"[{values.mean() - margin:+.2f}, {values.mean() + margin:+.2f}]".replace("-", "−")
 
 
 class StoredTable:
