@@ -30,6 +30,7 @@ OURS = {
     "ivra-sim-headroom",
     "language-models",
     "methods",
+    "regex-seeds",
     "smat-seeds",
 }  # no table or figure of a paper
 
