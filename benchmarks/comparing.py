@@ -22,12 +22,8 @@ def main() -> None:
     model, results = load_minilm(), {"forward_s": 0.0, "repeated_s": 0.0, "backward_s": 0.0}
     rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences)
     exegete.compare(model, rows.select(range(2)), show_progress=False)
-    known_inputs, repeated_share, forward, grad = (
-        set[tuple[float, ...]](),
-        0.0,
-        model.model.forward,
-        torch.autograd.grad,
-    )
+    known_inputs, repeated_share = set[tuple[float, ...]](), 0.0
+    forward, grad = model.model.forward, torch.autograd.grad
 
     def find_repeated(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         nonlocal repeated_share

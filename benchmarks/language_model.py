@@ -100,9 +100,8 @@ def make_call(spec: str, model: GeneratingModel, batch: Batch, folder: str) -> C
 
     def score_answer(input_ids: Tensor) -> Tensor:
         logits = model.model(input_ids, logits_to_keep=ANSWER + 1).logits[:, :-1]
-        return (
-            logits.float().log_softmax(-1).gather(-1, ids[:, -ANSWER:, None].expand(len(input_ids), -1, 1)).sum((1, 2))
-        )
+        answer = ids[:, -ANSWER:, None].expand(len(input_ids), -1, 1)
+        return logits.float().log_softmax(-1).gather(-1, answer).sum((1, 2))
 
     if spec == CAPTUM_GRADIENT:
         return torch.enable_grad()(
