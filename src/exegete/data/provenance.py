@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
+from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,11 +24,18 @@ def get_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed libraries that results depend on."""
     installed = {"python": platform.python_version()}
     for name in LIBRARIES:
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        found = _find_version(name)
+        if found is not None:
+            installed[name] = found
     return installed
+
+
+@cache
+def _find_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def digest(value: Any) -> str:

@@ -87,7 +87,8 @@ class AddedTermsTrainer(TermTrainer):
         task = "generation" if type(unwrap_adapter(self.model)).__name__.endswith("ForCausalLM") else None
         self.explained: ExplainedModel = load((self.model, self.processing_class), task=task)
         require_supported(self.explained)
-        self._module = TrainingModule(self.explained, (OwnLoss(), *self.added))
+        # The Trainer itself trains and saves the Hugging Face model alone.
+        self.module = TrainingModule(self.explained, (OwnLoss(), *self.added))
         if self.args.gradient_checkpointing:
             require_recomputable(self.module.objectives)
         self.init_terms(log_gradient_norms=self.log_norms)
@@ -104,11 +105,6 @@ class AddedTermsTrainer(TermTrainer):
             raise ExegeteError("terms on sharded weights need exegete.train: start without DeepSpeed and FSDP")
         if self.args.n_gpu > 1:
             raise ExegeteError("one process cannot share a batch among GPUs here: start one for each, by torchrun")
-
-    @property
-    def module(self) -> TrainingModule:
-        """The model with its objectives; the Trainer itself trains and saves the Hugging Face model alone."""
-        return self._module
 
     def read_batch(self, inputs: Mapping[str, Any]) -> Batch:
         """Return the collator's inputs as a batch."""

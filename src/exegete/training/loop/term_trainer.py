@@ -34,19 +34,16 @@ LOGGED = ("log", NORMS, LOSS)
 class TermTrainer(Trainer):
     """A Trainer that weighs, logs, evaluates and saves the objectives of a `TrainingModule`.
 
-    Subclasses run the model in `compute_loss` and pass the module's outputs to `sum_terms`.
+    Subclasses set `module`, run the model in `compute_loss` and pass the module's outputs to `sum_terms`.
     """
+
+    module: TrainingModule
 
     def init_terms(self, *, log_gradient_norms: bool) -> None:
         """Set up the sums of the objectives."""
         self.log_gradient_norms = log_gradient_norms
         self.part, self.mean_sizes = 0, cast(Tensor | None, None)
         self._sums: dict[str, Tensor] = {}
-
-    @property
-    @abstractmethod
-    def module(self) -> TrainingModule:
-        """The model with its objectives."""
 
     @property
     def _term_names(self) -> list[str]:

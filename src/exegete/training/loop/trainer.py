@@ -82,9 +82,10 @@ class ObjectiveTrainer(TermTrainer):
         self.explained = model
         self.options = options
         self.init_terms(log_gradient_norms=self.options.log_gradient_norms)
-        module = self.make_module(model, objectives)
+        # Accelerate wraps the module in others: this one stays the same.
+        self.module = self.make_module(model, objectives)
         kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
-        super().__init__(module, args, **kwargs)
+        super().__init__(self.module, args, **kwargs)
         self._save_unsharded()
         # The Trainer's own callbacks print to stdout, which belongs to the results of a command.
         self.remove_callback(PrinterCallback)
@@ -110,12 +111,6 @@ class ObjectiveTrainer(TermTrainer):
     def make_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
         """Return the module to train; a hook for subclasses with another forward pass."""
         return TrainingModule(model, objectives, self.options.masked_share)
-
-    @property
-    def module(self) -> TrainingModule:
-        """The module that is trained, without wrappers of Accelerate."""
-        module: TrainingModule = self.accelerator.unwrap_model(self.model)
-        return module
 
     def read_batch(self, inputs: Mapping[str, Any]) -> Batch:
         """Return the batch that the collator made."""
