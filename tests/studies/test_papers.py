@@ -26,6 +26,7 @@ OURS = {
     "er-constrained",
     "er-fresh",
     "er-rrr",
+    "ivra-longer",
     "ivra-losses",
     "ivra-sim-headroom",
     "language-models",
