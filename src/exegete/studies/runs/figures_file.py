@@ -58,6 +58,7 @@ def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
             pa.Table.from_pandas(table, preserve_index=False),
             fresh,
             compression="zstd",
+            compression_level=19,
             use_dictionary=["key", "part", "method", "name"],
             column_encoding={"value": "BYTE_STREAM_SPLIT", "x": "BYTE_STREAM_SPLIT"},
         )
