@@ -193,13 +193,14 @@ def _restore_frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
         place = "x" if part == CURVES else "layer"
         return rows[["method", "name", "x", "value"]].rename(columns={"name": "metric", "x": place})
     by = ["example"] if part == PREDICTIONS else ["example", "method"]
-    wide = rows.pivot(index=by, columns="name", values="value").rename_axis(columns=None).reset_index()
-    frame = rows[by].drop_duplicates().merge(wide, on=by).astype({"example": np.int64})
+    # The figures of each name are a column, and the columns follow each other.
+    columns = {str(name): each.to_numpy() for name, each in rows.groupby("name", sort=False)["value"]}
+    frame = rows[by].iloc[: len(rows) // len(columns)].astype({"example": np.int64}).assign(**columns)
     if part != PREDICTIONS:
         return frame
-    names = frame.columns[frame.columns.str.startswith(PREDICTED)]
-    ordered = sorted(names, key=lambda name: int(name.removeprefix(PREDICTED)))
-    return frame.drop(columns=ordered).assign(predicted=list(frame[ordered].to_numpy(np.float32)))
+    names = [name for name in columns if name.startswith(PREDICTED)]
+    names.sort(key=lambda name: int(name.removeprefix(PREDICTED)))
+    return frame.drop(columns=names).assign(predicted=list(frame[names].to_numpy(np.float32)))
 
 
 def _to_json(value: Any) -> str:
