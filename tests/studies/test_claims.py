@@ -83,6 +83,8 @@ def test_an_effect_of_the_detectable_size_is_found_in_four_of_five_studies():
     for values in noise + 0.28016:
         effect = measure_effect(np.zeros(1), [(metric_summands(values), metric_summands(np.zeros(100)))], 1)
         assert judge_claim([(Condition.parse("> 0"), effect)]) == UNDECIDED, "of one seed"
+        untrained = replace(effect, is_trained=False)
+        assert judge_claim([(Condition.parse("> -9"), untrained)]) == REPRODUCED, "there are no other seeds"
         found += judge_claim([(Condition.parse("> 0"), replace(effect, seeds=2))]) == REPRODUCED
     assert detectable == pytest.approx(0.28, rel=0.15)
     assert found / 2000 == pytest.approx(0.8, abs=0.03)

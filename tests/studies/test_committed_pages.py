@@ -22,7 +22,7 @@ from exegete.studies.tables.page import fill_page
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.stem for path in (ROOT / "studies" / "pages").glob("*.parquet"))
 DRAWN = 3
-CLAIM = re.compile(r"\{\{([^|{}]+)\|([^|{}]+) minus ([^|{}]+)\|([^|{}]+)\|\s*[<>w][^|{}]*\}\}")
+CLAIM = re.compile(r"\{\{([^|{}]+)\|([^|{}]+)\|([^|{}]+)\|\s*[<>w][^|{}]*\}\}")
 RUN = ["training", "model", "recipe", "seed"]
 
 pytestmark = pytest.mark.slow
@@ -64,16 +64,23 @@ def test_cells_and_an_interval_of_a_page_are_computed_with_pandas(page):
             assert float(each) == pytest.approx(number, abs=0.5 * 10**-digits + 1e-9), shown
 
     claims = []
-    for address, one, other, column in (map(strip_marks, found) for found in CLAIM.findall(part.text)):
+    for address, rows, column in (map(strip_marks, found) for found in CLAIM.findall(part.text)):
         study, _, title = address.partition(":")
         table = tables[study, title or next(iter(results[study].grid.study.file.tables))]
-        if {(one, column), (other, column)} <= table.cells.keys():
-            claims.append((table, (one, column), (other, column)))
-    if claims:
-        table, one, other = draw.choice(claims)
-        center, low, high = estimate_difference(table.by_seed(one), table.by_seed(other))
-        forms = [f"{center:+.{n}f} [{low:+.{n}f}, {high:+.{n}f}]".replace("-", "−") for n in range(1, 5)]
-        assert any(form in text for form in forms), forms
+        cells = [(row, column) for row in rows.split(" minus ")]
+        if table.cells.keys() >= set(cells):
+            claims.append((table, cells))
+    # One claim about a difference, and one about a single row where there is one.
+    for n_rows in (1, 2):
+        if found := [claim for claim in claims if len(claim[1]) == n_rows]:
+            table, cells = draw.choice(found)
+            values = [table.by_seed(cell) for cell in cells]
+            other, sign = (values[1], "+") if n_rows == 2 else (0 * values[0], "")
+            center, low, high = estimate_difference(values[0], other)
+            forms = [
+                f"{center:{sign}.{n}f} [{low:{sign}.{n}f}, {high:{sign}.{n}f}]".replace("-", "−") for n in range(1, 5)
+            ]
+            assert any(form in text for form in forms), forms
 
 
 @pytest.mark.parametrize("page", ["smat"], indirect=True)

@@ -25,7 +25,7 @@ These intervals are wider than those of tests over the examples of the same trai
 The verdict is computed from the intervals of a row; it is about the models and the training of this page.
 **reproduced**: all are inside the claim. **contradicted**: one of them is outside of it. **undecided**: neither; in
 brackets the effects that these tests would find in 80 of 100 such studies, as distances from what is claimed.
-One seed alone leaves a claim undecided. **not tested**: there is no fair test here."""
+One seed of training alone leaves a claim undecided. **not tested**: there is no fair test here."""
 CONDITION = re.compile(r"(>|<|within)\s*(-?\d*\.?\d+)")
 
 
@@ -39,6 +39,7 @@ class Effect:
         seeds: number of pairs of runs.
         examples: number of examples that each run was judged on; None if it is unknown.
         is_over_examples: whether the interval is over examples, too, and not over seeds alone.
+        is_trained: whether runs of the study trained what is compared; if not, other seeds would change nothing.
     """
 
     center: float
@@ -46,6 +47,7 @@ class Effect:
     seeds: int
     examples: int | None
     is_over_examples: bool
+    is_trained: bool = True
 
     @property
     def detectable(self) -> float:
@@ -74,7 +76,7 @@ class Condition:
     def judge(self, effect: Effect) -> str:
         """Return whether the effect's interval is inside the condition, outside of it, or neither."""
         # The interval of one seed lacks the spread over seeds.
-        if effect.seeds < 2:
+        if effect.is_trained and effect.seeds < 2:
             return UNDECIDED
         low, high = effect.center - effect.margin, effect.center + effect.margin
         if low > self.low and high < self.high:
@@ -86,7 +88,12 @@ class Condition:
 
 
 def measure_effect(
-    by_seed: Floats, pairs: Sequence[tuple[Summands, Summands]], scale: float, judged: int | None = None
+    by_seed: Floats,
+    pairs: Sequence[tuple[Summands, Summands]],
+    scale: float,
+    judged: int | None = None,
+    *,
+    is_trained: bool = True,
 ) -> Effect:
     """Return the effect that several runs show: the mean difference of two figures, with its 95 % interval.
 
@@ -98,6 +105,7 @@ def measure_effect(
         pairs: the summands of the two figures, per seed; empty if figures of single examples are not stored.
         scale: factor of the table.
         judged: number of examples, for figures without `pairs`.
+        is_trained: whether runs of the study trained what is compared.
 
     Raises:
         ExegeteError: the runs have no example in common.
@@ -125,7 +133,7 @@ def measure_effect(
     margins = np.array([over_seeds, over_examples])
     known = margins[np.isfinite(margins)]
     margin = float(np.linalg.norm(known)) if len(known) else np.nan
-    return Effect(float(by_seed.mean()) * scale, margin * scale, seeds, examples, bool(pairs))
+    return Effect(float(by_seed.mean()) * scale, margin * scale, seeds, examples, bool(pairs), is_trained)
 
 
 def judge_claim(tests: Sequence[tuple[Condition, Effect]]) -> str:

@@ -25,7 +25,7 @@ from exegete.studies.tables.layout import (
     repeat_single_run,
 )
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import count_judged, make_study_table, pair_summands
+from exegete.studies.tables.tables import count_judged, has_training, make_study_table, pair_summands
 
 ARROW = re.compile(r" [↑↓](?=$| /)")
 MINUS = " minus "
@@ -75,7 +75,7 @@ class TableFigures:
         Runs are paired by seed; the only run of a row is compared with each run of the other row.
 
         Args:
-            row: "ROW minus OTHER"; or ROW, whose interval is over seeds alone.
+            row: "ROW minus OTHER", or ROW.
             column: the name of a column.
             condition: what the claim says about the figure; shown if it is about a number other than 0.
 
@@ -114,10 +114,11 @@ class TableFigures:
         metric = get_metric(part, entries[0], entry)
         is_stored = metric in self.results.grid.study.file.metrics or metric in PREDICTION_FIGURES
         pairs = []
-        if len(entries) == 2 and is_stored and metric not in part.gain:
-            pairs = pair_summands(self.results, part, figures, (entries[0], entries[1]), entry, repeat_single=True)
+        if is_stored and metric not in part.gain:
+            pairs = pair_summands(self.results, part, figures, entries, entry, repeat_single=True)
         judged = None if pairs else count_judged(self.results, part, figures, entries[0], entry)
-        return measure_effect(differences / part.scale, pairs, part.scale, judged)
+        is_trained = any(has_training(self.results, part, figures, each, entry) for each in entries)
+        return measure_effect(differences / part.scale, pairs, part.scale, judged, is_trained=is_trained)
 
     def _find(self, row: str, column: str) -> tuple[list[int], int, list[BySeed]] | None:
         """Return the rows, the column and the figures by seed of a cell or difference; None before they are done."""

@@ -20,6 +20,7 @@ from exegete.reports.tables.significance import (
     prediction_summands,
 )
 from exegete.studies.runs.study_run import StudyRun
+from exegete.studies.spec.recipe_configs import NONE as NO_TRAINING
 from exegete.studies.spec.schema import Significance, TablePart
 from exegete.studies.tables.layout import (
     RUN,
@@ -158,21 +159,24 @@ def pair_summands(
     results: Results,
     part: TablePart,
     figures: pd.DataFrame,
-    rows: tuple[Entry, Entry],
+    rows: Sequence[Entry],
     column: Entry,
     *,
     repeat_single: bool = False,
 ) -> list[tuple[Summands, Summands]]:
-    """Return the summands of both rows' runs, paired by seed; none for figures whose summands are not stored.
+    """Return the summands of two rows' runs, paired by seed; none for figures whose summands are not stored.
 
-    `repeat_single`: pair the only run of a row with each run of the other row.
+    The summands of one row are paired with zeros. `repeat_single`: pair the only run of a row with each run of the
+    other row.
     """
-    first, second = _select_lines(part, figures, rows[0], column), _select_lines(part, figures, rows[1], column)
+    first, second = (_select_lines(part, figures, row, column) for row in (rows[0], rows[-1]))
     if repeat_single:
         first, second = repeat_single_run(first, second)
     pairs = []
     for seed in sorted(first.keys() & second.keys()):
         one, other = _run_summands(results, first[seed]), _run_summands(results, second[seed])
+        if len(rows) == 1 and one is not None:
+            other = metric_summands(np.zeros(len(one.examples)), one.examples)
         if one is not None and other is not None:
             pairs.append((one, other))
     return pairs
@@ -182,6 +186,19 @@ def count_judged(results: Results, part: TablePart, figures: pd.DataFrame, row: 
     """Return the number of examples that a cell's first run was judged on; None for figures of training."""
     runs = _find_judged_runs(results, next(iter(_select_lines(part, figures, row, column).values())))
     return len(results.read_predictions(runs[0])) if runs else None
+
+
+def has_training(results: Results, part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> bool:
+    """Return whether a run of the study trained the model or the explainer of a cell."""
+    file = results.grid.study.file
+    for line in _select_lines(part, figures, row, column).values():
+        recipe, judgement = file.recipes[line["recipe"]], file.judgements.get(line["judgement"])
+        explainer = file.explainers.get(line["explainer"])
+        if recipe.recipe != NO_TRAINING or recipe.model or (judgement and judgement.model):
+            return True
+        if explainer and "{run}" in explainer.spec:
+            return True
+    return False
 
 
 def _find_judged_runs(results: Results, line: Mapping[Hashable, Any]) -> list[StudyRun]:
