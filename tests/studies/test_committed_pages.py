@@ -99,6 +99,14 @@ def test_intervals_over_five_and_ten_seeds_are_computed_with_pandas(page):
     assert f"the difference is within {format_interval(ten, 0.975)}." in text
 
 
+@pytest.mark.parametrize("page", ["aml"], indirect=True)
+def test_refined_masks_are_above_noisy_maps_on_snli_after_two_looks_at_the_data(page):
+    table = StoredTable(dict(list(page.frame.groupby("key"))), page.results["seeds"], "seeds")
+    one, other = (table.by_seed((row, "SNLI / A-C")) for row in ("AML / fAML", "F / best of 11 noisy DCMP"))
+    assert estimate_difference(one, other, level=0.975)[1] > 0
+    assert estimate_difference(one[[42, 43, 44]], other[[42, 43, 44]])[1] < 0
+
+
 def format_interval(values, level):
     """Student's t interval of the mean."""
     margin = t.ppf((1 + level) / 2, len(values) - 1) * values.std() / len(values) ** 0.5
@@ -170,8 +178,8 @@ def summarize(values, form):
     return [means.mean(), means.std() / (len(means) ** 0.5 if form == "mean ± se" else 1)]
 
 
-def estimate_difference(one, other):
-    """The difference of two cells' values [examples, seeds] with its 95 % interval: over seeds, and over examples."""
+def estimate_difference(one, other, level=0.95):
+    """The difference of two cells' values [examples, seeds] with its interval: over seeds, and over examples."""
     # The only run of a row is compared with each run of the other row.
     if one.shape[1] != other.shape[1]:
         many = max(one, other, key=lambda values: values.shape[1]).columns
@@ -181,11 +189,11 @@ def estimate_difference(one, other):
     one, other = one.loc[shared], other.loc[shared]
     by_seed, margins = one.mean() - other.mean(), []
     if len(by_seed) > 1:
-        margins.append(t.ppf(0.975, len(by_seed) - 1) * by_seed.std() / len(by_seed) ** 0.5)
+        margins.append(t.ppf((1 + level) / 2, len(by_seed) - 1) * by_seed.std() / len(by_seed) ** 0.5)
     by_left_out = []
     for example in shared:
         left = one.drop(example).mean() - other.drop(example).mean()
         by_left_out.append(left.mean())
     spread = (len(shared) - 1) ** 0.5 * np.std(by_left_out)
-    margin = float(np.linalg.norm([*margins, norm.ppf(0.975) * spread]))
+    margin = float(np.linalg.norm([*margins, norm.ppf((1 + level) / 2) * spread]))
     return by_seed.mean(), by_seed.mean() - margin, by_seed.mean() + margin
