@@ -138,10 +138,7 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
         wide = pd.DataFrame(predicted).add_prefix(PREDICTED)
         yield _to_long_table(key, PREDICTIONS, pd.concat([frame.drop(columns="predicted"), wide], axis=1), ["example"])
     if (folder / RESULTS).exists():
-        frame = pd.read_parquet(folder / RESULTS).drop(columns=list(UNUSED), errors="ignore")
-        if TIME in frame:
-            # The last digits of a time mean nothing, and were half the size of a file.
-            frame[TIME] = frame[TIME].astype(np.float32)
+        frame = _read_results(folder / RESULTS)
         names = frame.select_dtypes("number").columns.drop("example")
         yield _to_long_table(key, RESULTS, frame[["example", "method", *names]], ["example", "method"])
     for part, place in ((CURVES, "x"), (LAYERS, "layer")):
@@ -149,6 +146,15 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
             means = pd.read_parquet(folder / part).groupby(["method", "metric", place], sort=False)["value"].mean()
             named = means.reset_index().rename(columns={"metric": "name", place: "x"})
             yield named.assign(key=key, part=part)
+
+
+def _read_results(path: Path) -> pd.DataFrame:
+    """Return the figures of single examples without what no table needs."""
+    frame = pd.read_parquet(path).drop(columns=list(UNUSED), errors="ignore")
+    if TIME in frame:
+        # The last digits of a time mean nothing, and were half the size of a file.
+        frame[TIME] = frame[TIME].astype(np.float32)
+    return frame
 
 
 def is_classification(frame: pd.DataFrame, size: int) -> bool:

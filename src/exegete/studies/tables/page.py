@@ -10,8 +10,9 @@ name). Placeholders in the text:
 - `{{NAME:TABLE | ROW minus OTHER | COLUMN}}`: the difference of two rows, paired by seed.
 
 A fourth field selects the `center` alone, the `spread` of differences, the number of `runs`, or the `wins` of a row
-over the other. A condition on a cell or a difference (`> 0`, `< 0.5`, `within 2`) is what a claim says: the figure gets a
-95 % interval, and the columns `verdict` and `n × seeds` of its row are computed, see `exegete.studies.tables.claims`.
+over the other. A condition on a cell or a difference (`> 0`, `< 0.5`, `within 2`) is what a claim says: the figure
+gets a 95 % interval, and the columns `verdict` and `n × seeds` of its row are computed, see
+`exegete.studies.tables.claims`.
 """
 
 from __future__ import annotations
