@@ -272,6 +272,21 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(stu
         import_figures(study_folder / "part.md", Store(study_folder / "elsewhere"))
 
 
+def test_figures_belong_to_their_examples_in_whatever_order_the_rows_are(study_folder):
+    figures, shuffled = study_folder / "figures.parquet", study_folder / "shuffled.parquet"
+    export_figures([results_of(study_folder)["one"].grid], Store(study_folder / "runs"), figures)
+    pd.read_parquet(figures).sample(frac=1, random_state=0).to_parquet(shuffled)
+    for path in (figures, shuffled):
+        import_figures(path, Store(study_folder / path.stem))
+    paths = sorted((study_folder / "figures" / "cells").glob("*/results.parquet"))
+    assert paths
+    for path in paths:
+        wanted = pd.read_parquet(path).sort_values(["example", "method"], ignore_index=True)
+        found = pd.read_parquet(study_folder / "shuffled" / path.relative_to(study_folder / "figures"))
+        found = found.sort_values(["example", "method"], ignore_index=True)
+        pd.testing.assert_frame_equal(found[wanted.columns], wanted)
+
+
 def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_folder):
     store, other_store = Store(study_folder / "runs"), Store(study_folder / "elsewhere")
     found = results_of(study_folder)["one"].grid

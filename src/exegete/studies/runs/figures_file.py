@@ -204,12 +204,11 @@ def _restore_frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
         place = "x" if part == CURVES else "layer"
         return rows[["method", "name", "x", "value"]].rename(columns={"name": "metric", "x": place})
     by = ["example"] if part == PREDICTIONS else ["example", "method"]
-    # The figures of each name are a column, and the columns follow each other.
-    columns = {str(name): each.to_numpy() for name, each in rows.groupby("name", sort=False)["value"]}
-    frame = rows[by].iloc[: len(rows) // len(columns)].astype({"example": np.int64}).assign(**columns)
+    frame = rows.set_index([*by, "name"])["value"].unstack(sort=False).rename_axis(columns=None).reset_index()
+    frame = frame.astype({"example": np.int64})
     if part != PREDICTIONS:
         return frame
-    names = [name for name in columns if name.startswith(PREDICTED)]
+    names = [name for name in map(str, frame.columns) if name.startswith(PREDICTED)]
     names.sort(key=lambda name: int(name.removeprefix(PREDICTED)))
     return frame.drop(columns=names).assign(predicted=list(frame[names].to_numpy(np.float32)))
 

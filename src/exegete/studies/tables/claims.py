@@ -39,7 +39,7 @@ class Effect:
         seeds: number of pairs of runs.
         examples: number of examples that each run was judged on; None if it is unknown.
         is_over_examples: whether the interval is over examples, too, and not over seeds alone.
-        is_trained: whether runs of the study trained what is compared; if not, other seeds would change nothing.
+        is_trained: whether a run of the study trained what is compared; if not, one run is enough for a verdict.
     """
 
     center: float
@@ -105,7 +105,7 @@ def measure_effect(
         pairs: the summands of the two figures, per seed; empty if figures of single examples are not stored.
         scale: factor of the table.
         judged: number of examples, for figures without `pairs`.
-        is_trained: whether runs of the study trained what is compared.
+        is_trained: whether a run of the study trained what is compared.
 
     Raises:
         ExegeteError: the runs have no example in common.

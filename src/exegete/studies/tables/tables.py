@@ -169,15 +169,20 @@ def pair_summands(
     The summands of one row are paired with zeros. `repeat_single`: pair the only run of a row with each run of the
     other row.
     """
-    first, second = (_select_lines(part, figures, row, column) for row in (rows[0], rows[-1]))
+    lines = [_select_lines(part, figures, row, column) for row in rows]
+    first, second = lines[0], lines[-1]
     if repeat_single:
         first, second = repeat_single_run(first, second)
     pairs = []
     for seed in sorted(first.keys() & second.keys()):
-        one, other = _run_summands(results, first[seed]), _run_summands(results, second[seed])
-        if len(rows) == 1 and one is not None:
-            other = metric_summands(np.zeros(len(one.examples)), one.examples)
-        if one is not None and other is not None:
+        one = _run_summands(results, first[seed])
+        if one is None:
+            continue
+        if len(rows) == 1:
+            other: Summands | None = metric_summands(np.zeros(len(one.examples)), one.examples)
+        else:
+            other = _run_summands(results, second[seed])
+        if other is not None:
             pairs.append((one, other))
     return pairs
 
