@@ -2,13 +2,16 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# uv installs in a quarter of pip's time, but does not read pip's settings.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
 .PHONY: install demo demo-chat test real quick attack sweep check lowest package docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || python3 -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
 
 demo: $(READY)

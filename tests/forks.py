@@ -99,17 +99,32 @@ def forge():
 
 def command(argv, output, before=None):
     """Runs `exegete argv` as in a new process; writes all that it prints into a file."""
-    out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for number in (1, 2):
-        os.dup2(out, number)
-    sys.stdin = open(os.devnull)  # noqa: SIM115
-    sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
-    logging.getLogger().handlers.clear()
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _redirect(os.open(os.devnull, os.O_RDONLY), os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     if before is not None:
         before()
     return main([str(word) for word in argv])
+
+
+def command_in_terminal(terminal, argv):
+    """Runs `exegete argv` as in a new process whose input and output are the terminal."""
+    for name in ("NO_COLOR", "COLUMNS", "CI"):
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm-256color"
+    device = os.open(terminal, os.O_RDWR)
+    _redirect(device, device)
+    return main([str(word) for word in argv])
+
+
+def _redirect(given, told):
+    """Makes two open files the input and the output of this process, which has the settings of a new one."""
+    for file, number in ((given, 0), (told, 1), (told, 2)):
+        os.dup2(file, number)
+    sys.stdin = os.fdopen(os.dup(0))
+    sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    logging.getLogger().handlers.clear()
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run_to_end(process_forge, argv, output, before=None):

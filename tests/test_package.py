@@ -71,9 +71,10 @@ def test_the_source_archive_makes_the_same_wheel(dist_folder, tmp_path):
 @pytest.fixture(params=["", "web"], ids=["no extra", "web alone"])
 def clean_environment(request, dist_folder, tmp_path):
     """The Python of an environment with the wheel, its dependencies and those of one extra; and that extra."""
-    venv.create(tmp_path / "clean", with_pip=True)
+    venv.create(tmp_path / "clean")
     python, (wheel,) = tmp_path / "clean" / "bin" / "python", dist_folder.glob("*.whl")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--offline", "--python", python]
+    subprocess.run([*uv, str(wheel)], check=True)
     (site,) = (tmp_path / "clean" / "lib").glob("python3*/site-packages")
     absent = {package for extra, packages in EXTRAS.items() if extra != request.param for package in packages}
     dependencies = tmp_path / "dependencies"

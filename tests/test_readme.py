@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
     """A folder in which the README's blocks were run."""
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("EXEGETE_SCALE", "0.05")
+        patched.setenv("EXEGETE_SCALE", "0.02")
         small_chat_model(folder / "my-chat-model")
         run(ROOT / "README.md", folder)
     return folder
@@ -33,7 +33,7 @@ def test_the_readme_runs_as_it_stands(folder):
 
 
 def test_the_first_page_runs_as_it_stands(folder, monkeypatch):
-    monkeypatch.setenv("EXEGETE_SCALE", "0.05")
+    monkeypatch.setenv("EXEGETE_SCALE", "0.02")
     (folder / "explained.html").unlink()
     run(ROOT / "docs" / "index.md", folder)
     assert (folder / "explained.html").is_file()

@@ -1,4 +1,4 @@
-"""Fifty programs ask the API at once, and some leave: every answer is the right one, and memory does not grow."""
+"""Fifty programs (twenty in `make test`) ask the API at once, and some leave: each gets its own answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import exegete
 from attacked import LONG, record_outcomes
 from chats import chatting
 
-CLIENTS = 50
+CLIENTS = 50 if LONG else 20
 SECONDS = 120 if LONG else 6
 API_TOKEN = "the-api-token-of-the-attack-0123456789"
 DOCUMENTS = {"town": "a moving film about a small town", "packages": "two women are holding packages ."}
@@ -115,7 +115,7 @@ def read_stream(answer):
     return text, scores
 
 
-def test_fifty_programs_at_once_get_their_own_answers(tmp_path):
+def test_many_programs_at_once_get_their_own_answers(tmp_path):
     made = chatting(dtype=torch.float32)
     made.model.save_pretrained(tmp_path / "tiny")
     made.tokenizer.save_pretrained(tmp_path / "tiny")

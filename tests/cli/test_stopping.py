@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-import exegete
 import families
 from exegete.cli import main
 from exegete.training import ObjectiveTrainer
+from forks import command, forge
 
 SCALE = "0.02"
-COMMAND = [sys.executable, "-m", "exegete"]
 
 
-def start_command(folder, *words):
-    environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1]), "EXEGETE_SCALE": SCALE}
-    return subprocess.Popen(
-        [*COMMAND, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def enter_folder(folder):
+    os.chdir(folder)
+    os.environ["EXEGETE_SCALE"] = SCALE
 
 
-def stop_when(process, condition, number):
-    """Sends the signal once the condition holds; returns the exit code and the lines of errors that say "stopped"."""
-    end = time.monotonic() + 240
-    while not condition() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=240)
-    return process.returncode, [line for line in err.replace("\r", "\n").splitlines() if "stopped" in line]
+def stop_when(folder, words, condition, number):
+    """Runs a command in the folder, and sends it the signal once the condition holds.
+
+    Returns the exit code, and the lines of its output that say "stopped".
+    """
+    with forge() as process:
+        process.start(command, words, folder / "said", partial(enter_folder, folder))
+        end = time.monotonic() + 240
+        while not condition() and process.running(0.02) and time.monotonic() < end:
+            pass
+        process.kill(number)
+        code = process.wait()
+    lines = (folder / "said").read_text().replace("\r", "\n").splitlines()
+    return code, [line for line in lines if "stopped" in line]
 
 
 def test_a_demo_that_is_interrupted_in_training_resumes(tmp_path, capsys, monkeypatch):
     demo = ("demo", "--methods", "random,saliency", "--limit", "4", "--quiet", "--device", "cpu")
     model = tmp_path / "demo" / "model"
-    code, lines = stop_when(start_command(tmp_path, *demo), lambda: any(model.glob("checkpoint-*")), signal.SIGINT)
+    code, lines = stop_when(tmp_path, demo, lambda: any(model.glob("checkpoint-*")), signal.SIGINT)
     assert code == 128 + signal.SIGINT
     (line,) = lines
     assert "resume with the same command" in line
@@ -56,8 +57,8 @@ def test_a_comparison_that_is_terminated_says_what_is_kept(tmp_path):
     families.tiny("bert", num_labels=2).save_pretrained(tmp_path / "model")
     families.tokenizer("bert").save_pretrained(tmp_path / "model")
     compare = ("compare", "--model", "model", "--data", "generated", "--limit", "500", "--output-dir", "out")
-    process = start_command(tmp_path, *compare, "--methods", "lime,random", "--quiet")
-    code, lines = stop_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), signal.SIGTERM)
+    words = [*compare, "--methods", "lime,random", "--quiet"]
+    code, lines = stop_when(tmp_path, words, lambda: any((tmp_path / "out").rglob("*.parquet")), signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
     assert lines == ["stopped: finished examples are saved in out: resume with the same command and --output-dir out"]
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import exegete
 from exegete.cli import main
-
-SRC = Path(__file__).parents[2] / "src"
+from forks import forge, run_to_end
 
 SMALL = ["--data", "generated?size=48", "--device", "cpu", "--epochs", "1", "--batch-size", "16", "--quiet"]
 
@@ -92,7 +87,9 @@ def read_history(folder):
 def test_a_tracker_gets_what_is_logged(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
     settings = ["--config", "tiny", "--max-length", "32", "--output-dir", str(tmp_path / "run")]
-    command = ["train", "baseline", *map(str, SMALL), *settings, "--report-to", "tensorboard"]
-    subprocess.run([sys.executable, "-m", "exegete", *command], check=True, env=os.environ | {"PYTHONPATH": str(SRC)})
+    words = ["train", "baseline", *map(str, SMALL), *settings, "--report-to", "tensorboard"]
+    with forge() as process:
+        code, said = run_to_end(process, words, tmp_path / "said")
+    assert code == 0, said
     events = (tmp_path / "logs").rglob("events.out.tfevents.*")
     assert any(b"eval/accuracy" in each.read_bytes() for each in events)

@@ -6,49 +6,44 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
-import subprocess
-import sys
 import termios
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-import exegete
 from exegete.explainers.registry import make_titles
 from exegete.metrics import cards
 from exegete.studies.compare.comparison import Comparison
 from first_impressions.conftest import METHODS
+from forks import command_in_terminal, forge
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 WIDTHS = (80, 100, 160)
 
 
-def run_in_terminal(width, *words):
-    """Runs a command in a terminal of this width; returns its exit code and its text with escapes."""
+@pytest.fixture(scope="module")
+def run_in_terminal():
+    """A function that runs a command in a terminal of a width, and returns its exit code and its text with escapes."""
+    with forge() as process:
+        yield partial(_run_in_terminal, process)
+
+
+def _run_in_terminal(process, width, *words):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "CI")}
-    environment |= {"TERM": "xterm-256color", "PYTHONPATH": str(Path(exegete.__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "exegete", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-    )
-    os.close(theirs)
+    process.start(command_in_terminal, os.ttyname(theirs), words)
     text = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other side is closed
-            break
-        if not part:
-            break
-        text += part
-    os.close(ours)
-    return process.wait(timeout=120), text.decode().replace("\r\n", "\n")
+    while process.running() or select.select([ours], [], [], 0)[0]:
+        if select.select([ours], [], [], 0.05)[0]:
+            text += os.read(ours, 65536)
+    os.close(ours), os.close(theirs)
+    return process.wait(), text.decode().replace("\r\n", "\n")
 
 
 @pytest.fixture(scope="module")
-def outputs(model_folder, data, result, pictures):
+def outputs(run_in_terminal, model_folder, data, result, pictures):
     """The comparison's output with its escapes, by width."""
     command = ("compare", "--model", str(model_folder), "--data", str(data), "--methods", ",".join(METHODS))
     found = {}
@@ -99,7 +94,7 @@ def test_the_best_is_bold_and_intervals_are_dim(outputs):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("command", ["methods", "metrics", "datasets"])
-def test_lists_fit(width, command):
+def test_lists_fit(run_in_terminal, width, command):
     code, text = run_in_terminal(width, command)
     assert code == 0
     assert max(map(len, ESCAPES.sub("", text).splitlines())) <= width

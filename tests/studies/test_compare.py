@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -24,6 +22,7 @@ from exegete.reports.explanations import Explanations
 from exegete.reports.tables.verdict import format_verdict
 from exegete.studies.compare.judge import JudgedExamples
 from exegete.studies.compare.shards import ComparisonParts
+from forks import forge
 from small import small
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
@@ -115,27 +114,22 @@ def test_a_finished_comparison_is_not_done_again(model_folder, data, tmp_path):
     assert list(again.attributions) == list(first.attributions)
 
 
-SCRIPT = """
-import sys, time, torch, exegete
-torch.set_num_threads(1)
-model = exegete.load(sys.argv[1])
-slow = model.model.register_forward_hook(lambda *_: time.sleep(0.02))
-data = exegete.load_data("generated", "dev", limit=40)
-exegete.compare(model, data, {methods}, {metrics}, output_dir=sys.argv[2], batch_size=4)
-"""
+def compare_slowly(folder, output):
+    torch.set_num_threads(1)
+    model = exegete.load(folder)
+    model.model.register_forward_hook(lambda *_: time.sleep(0.02))
+    data = exegete.load_data("generated", "dev", limit=40)
+    exegete.compare(model, data, METHODS, METRICS, output_dir=output, batch_size=4)
 
 
 def test_killed_half_way_it_goes_on_where_it_stopped(model_folder, data, tmp_path):
-    script = SCRIPT.format(methods=METHODS, metrics=METRICS)
-    process = subprocess.Popen([sys.executable, "-c", script, str(model_folder), str(tmp_path)], env=os.environ)
     parts = tmp_path / ".parts"
-    deadline = time.monotonic() + 120
-    while len(list(parts.glob("[0-9]*"))) < 3:
-        assert process.poll() is None, "the comparison ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with forge() as process:
+        process.start(compare_slowly, model_folder, tmp_path)
+        while len(list(parts.glob("[0-9]*"))) < 3:
+            assert process.running(0.01), "the comparison ended before it could be killed"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
     finished = list(parts.glob("[0-9]*"))
     assert 3 <= len(finished) < 10
 

@@ -26,6 +26,7 @@ from exegete.data.load import Stream
 from exegete.studies.corpus.parts import COLUMNS, CORPUS_SCHEMA, EXAMPLE_COLUMNS, CorpusParts, make_explained_row
 from exegete.studies.corpus.summary import CorpusSummary, rationale_auc
 from exegete.studies.corpus.words import WordStatistics, compute_distance, compute_drift, compute_word_shares
+from forks import command, forge
 
 WORDS = ["a", "moving", "film", "about", "town", "river", "the", "plot", "is", "dull", "but", "laughs"]
 COUNT = 53
@@ -63,7 +64,7 @@ def job(model, corpus, folder, **changes):
 def command_of(model, corpus, folder, *more):
     """The command that does the same job."""
     given = ["--model", model, "--data", f"jsonl:{corpus}", "--methods", "decompx_linear", "-o", str(folder)]
-    return [sys.executable, "-m", "exegete", "explain", *given, "--device", "cpu", *more]
+    return ["explain", *given, "--device", "cpu", *more]
 
 
 def read_rows(folder):
@@ -153,13 +154,14 @@ def test_a_stream_gives_what_load_data_gives(corpus, tmp_path, suffix):
 
 def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, output_folder, tmp_path):
     folder = tmp_path / "out"
-    command = command_of(model, corpus, folder, "--rows-per-part", "1")
-    for parts in (1, 4):
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+    words = command_of(model, corpus, folder, "--rows-per-part", "1")
+    with forge() as process:
+        for parts in (1, 4):
+            process.start(command, words, tmp_path / "said")
             while len(list(folder.glob("part-*"))) < parts:
-                assert process.poll() is None
-                time.sleep(0.002)
-            process.send_signal(signal.SIGKILL)
+                assert process.running(0.002), (tmp_path / "said").read_text()
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
     before = {path: path.stat().st_mtime_ns for path in folder.glob("part-*")}
     with pytest.raises(ExegeteError, match="not explained completely"):
         list(CorpusParts(folder).rows(["index"]))
@@ -190,7 +192,8 @@ def test_a_killed_node_loses_no_row(ray_nodes, model, corpus, output_folder, tmp
     folder, told = tmp_path / "out", tmp_path / "told"
     with ray_nodes() as (address, nodes), told.open("w") as said:
         given = ["--rows-per-part", "1", "--workers", "2", "--ray", address]
-        with subprocess.Popen(command_of(model, corpus, folder, *given), stderr=said, env=ENVIRONMENT) as process:
+        words = [sys.executable, "-m", "exegete", *command_of(model, corpus, folder, *given)]
+        with subprocess.Popen(words, stderr=said, env=ENVIRONMENT) as process:
             while len(list(folder.glob("part-*"))) < 4:
                 assert process.poll() is None, told.read_text()
                 time.sleep(0.02)

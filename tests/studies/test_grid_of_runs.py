@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -40,9 +38,9 @@ from exegete.studies.tables.metric_agreement import kendall_matrix
 from exegete.studies.tables.report import write_report
 from exegete.studies.tables.results import collect_results
 from exegete.studies.tables.tables import make_study_table
+from forks import command, forge, run_to_end
 
 FILE = Path(__file__).with_name("study_for_tests.yaml")
-ROOT = Path(__file__).parents[2]
 TABLES = ("f1", "explainers", "losses")
 
 
@@ -62,12 +60,9 @@ def results(reference_root):
     return found
 
 
-def command(root, *more):
-    code = "import sys; from exegete.cli import main; sys.exit(main())"
-    words = ["study", "run", str(FILE), "--output-dir", str(root), "--workers", "2", "--threads", "1", *more]
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, stderr=subprocess.PIPE
-    )
+def run_study(root, workers, *more):
+    """The words of the command that runs the study."""
+    return ["study", "run", FILE, "--output-dir", root, "--workers", workers, "--threads", "1", *more]
 
 
 def find_training_processes(root):
@@ -79,13 +74,12 @@ def find_training_processes(root):
     return found
 
 
-def wait_for(happened, process=None):
+def wait_for(happened, process, said):
     """Calls the function until it returns a true value, and returns that value."""
     end = time.monotonic() + 300
     while not (found := happened()):
         assert time.monotonic() < end
-        assert process is None or process.poll() is None, process.stderr.read().decode()[-2000:]
-        time.sleep(0.02)
+        assert process.running(0.02), said.read_text()[-2000:]
     return found
 
 
@@ -94,17 +88,18 @@ def test_killed_and_resumed_ends_in_the_same_tables(reference_root, results, tmp
     """One worker dies in the middle of its run, later the whole command; the tables are equal to the last byte."""
     root = tmp_path / "runs"
     more = ["--engine", "ray", "--address", request.getfixturevalue("cluster")] if engine == "ray" else []
-    first = command(root, *more)
-    os.kill(wait_for(lambda: find_training_processes(root), first)[0], signal.SIGKILL)
-    wait_for(lambda: len(Store(root).list_finished()) >= 3, first)
-    first.kill()
-    first.wait()
-    before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).list_finished()}
-    assert 3 <= len(before) < 12
-    assert "killed, retrying: its process died" in first.stderr.read().decode()
-    second = command(root, *more)
-    said = second.communicate(timeout=300)[1].decode()
-    assert second.returncode == 0, said[-2000:]
+    said = tmp_path / "said"
+    with forge() as process:
+        process.start(command, run_study(root, 2, *more), said)
+        os.kill(wait_for(lambda: find_training_processes(root), process, said)[0], signal.SIGKILL)
+        wait_for(lambda: len(Store(root).list_finished()) >= 3, process, said)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).list_finished()}
+        assert 3 <= len(before) < 12
+        assert "killed, retrying: its process died" in said.read_text()
+        code, told = run_to_end(process, run_study(root, 1, *more), said)
+    assert code == 0, told[-2000:]
     for key, record in before.items():
         assert (root / "cells" / key / "cell.json").read_bytes() == record
     write_report(results, reference_root / "studies" / "again")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import runpy
+import socket
 import sys
 from pathlib import Path
 
 import torch
+from accelerate.state import AcceleratorState, GradientState
 from datasets import ClassLabel, Dataset, Features, List, Value
 from safetensors.torch import load_file
 from transformers import TrainingArguments
@@ -78,16 +80,24 @@ def trainer(folder: Path, model, data, *, objectives=None, **arguments):
 
 
 def run_in_two_processes(script: str, *given: object) -> None:
-    """Run a script of this folder in two processes under torchrun."""
-    tests = Path(__file__).parents[1]
-    paths = [tests, tests / "training", tests.parent / "src"]
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    done = subprocess.run(
-        [sys.executable, *launcher, str(tests / "training" / script), *map(str, given)],
-        capture_output=True, text=True, check=False, timeout=300, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    """Run a script of this folder in two processes, with the variables that torchrun sets for them."""
+    torch.multiprocessing.start_processes(_run_script, (script, given, find_free_port()), 2, start_method="fork")
+
+
+def _run_script(rank: int, script: str, given: tuple[object, ...], port: int) -> None:
+    # A fork need not import anything again, but has what accelerate found out about the first process.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    sys.argv = [script, *map(str, given)]
+    runpy.run_path(str(Path(__file__).with_name(script)), run_name="__main__")
+
+
+def find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
