@@ -20,7 +20,7 @@ from exegete.reports.records import Target, Unit
 
 
 def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("EXEGETE_SCALE", "0.15")
+    monkeypatch.setenv("EXEGETE_SCALE", "0.1")
     methods = "random,saliency,integrated_gradients,occlusion,alti,decompx_linear"
     assert main(["demo", "--output-dir", str(tmp_path), "--methods", methods, "--quiet"]) == 0
     shown = capsys.readouterr().out

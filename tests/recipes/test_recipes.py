@@ -40,7 +40,7 @@ def data(size=48):
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("aml", "at2", "lora")])  # need a model
 def test_every_recipe_is_a_command_that_trains_a_model(name, tmp_path, capsys):
-    settings = ["--data", "generated?size=48", "--config", "tiny", "--device", "cpu", "--epochs", "1", "--batch-size"]
+    settings = ["--data", "generated?size=24", "--config", "tiny", "--device", "cpu", "--epochs", "1", "--batch-size"]
     assert main(["train", name, *settings, "16", "--quiet", "--output-dir", str(tmp_path / "run")]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert f"accuracy: {metrics['accuracy']:.4f}" in capsys.readouterr().out
@@ -370,7 +370,7 @@ def test_two_robust_and_guided_steps_log_every_term_and_are_repeatable(teacher, 
 )
 def test_the_figure_that_chooses_is_better_in_its_own_direction(name, best, higher, tmp_path):
     arguments = QUICK | {"max_steps": 1} | ({} if best is None else {"metric_for_best_model": best})
-    RECIPES[name]().train("tiny", *data(32), tmp_path / "run", arguments=arguments)
+    RECIPES[name]().train("tiny", *data(8), tmp_path / "run", arguments=arguments)
     record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
     assert record["config"]["arguments"]["greater_is_better"] is higher
 

@@ -27,6 +27,7 @@ OURS = {
     "er-fresh",
     "er-rrr",
     "ivra-longer",
+    "ivra-longer-consistency",
     "ivra-longer-entailment",
     "ivra-losses",
     "ivra-sim-headroom",
