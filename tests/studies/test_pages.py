@@ -106,7 +106,7 @@ def write_figures(folder, run, draw):
     frame = pd.DataFrame([(example, spec) for spec in specs for example in examples], columns=["example", "method"])
     values = {name: draw.random(len(frame)).astype(np.float32) for name in run.cell.config["metrics"]}
     values["aopc_sufficiency"][0] = np.nan
-    results = frame.assign(**values, prediction="a", tokens=3, seconds=0.25, peak_memory=np.nan)
+    results = frame.assign(**values, prediction="a", tokens=3, seconds=1 / 3, peak_memory=np.nan)
     results.to_parquet(folder / "results.parquet", index=False)
     frame.assign(metric="aopc_sufficiency", x=0.5, value=1.0).to_parquet(folder / "curves.parquet", index=False)
     size = len(frame)
@@ -285,6 +285,9 @@ def test_figures_belong_to_their_examples_in_whatever_order_the_rows_are(study_f
         found = pd.read_parquet(study_folder / "shuffled" / path.relative_to(study_folder / "figures"))
         found = found.sort_values(["example", "method"], ignore_index=True)
         pd.testing.assert_frame_equal(found[wanted.columns], wanted)
+        # Times lose their last digits.
+        assert (wanted["seconds"] != 1 / 3).all()
+        np.testing.assert_allclose(wanted["seconds"], 1 / 3, rtol=1.3e-4)
 
 
 def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_folder):
