@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -138,3 +139,10 @@ def seconds_of(function):
     began = time.monotonic()
     result = function()
     return time.monotonic() - began, result
+
+
+def find_free_port() -> int:
+    """The number of a port that nobody listens to now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,6 +16,7 @@ from exegete.web.human_study.items import make_items
 from exegete.web.human_study.projects import create_project, find_project, invite_annotators
 from exegete.web.human_study.results import load_answers
 from exegete.web.human_study.storage import Storage
+from forks import find_free_port
 from serving import Killable
 from sites import METHODS, TEXTS, csrf, model
 
@@ -42,9 +42,7 @@ def study(url):
 @pytest.fixture
 def server(study, url):
     """A server of that study."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     found = Killable(url, port)
     yield found
     found.end()

@@ -4,6 +4,7 @@ A page is rebuilt to the byte. Figures and intervals drawn from it are also comp
 only says which runs a cell is made of.
 """
 
+import json
 import random
 import re
 from pathlib import Path
@@ -105,6 +106,17 @@ def test_refined_masks_are_above_noisy_maps_on_snli_after_two_looks_at_the_data(
     one, other = (table.by_seed((row, "SNLI / A-C")) for row in ("AML / fAML", "F / best of 11 noisy DCMP"))
     assert estimate_difference(one, other, level=0.975)[1] > 0
     assert estimate_difference(one[[42, 43, 44]], other[[42, 43, 44]])[1] < 0
+
+
+@pytest.mark.parametrize("page", ["ivra"], indirect=True)
+def test_the_loss_of_consistency_and_its_gradient_almost_vanish(page):
+    keys = {run.cell.key for run in page.results["alike"].grid.runs if run.recipe == "CONS" and not run.dataset}
+    stored = page.frame[(page.frame["part"] == "history.json") & page.frame["key"].isin(keys)]
+    assert len(stored) == len(keys) == 6
+    for text in stored["text"]:
+        steps = [entry for entry in json.loads(text)["history"] if "consistency_gradient_norm" in entry]
+        assert steps[-1]["consistency"] < steps[0]["consistency"] / 10
+        assert steps[-1]["consistency_gradient_norm"] < steps[0]["consistency_gradient_norm"] / 4
 
 
 def format_interval(values, level):

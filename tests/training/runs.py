@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import socket
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import exegete
 import families
 from exegete.models import ExplainedModel
 from exegete.training import ObjectiveTrainer
+from forks import find_free_port
 
 ARGUMENTS = {"per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
 
@@ -92,12 +92,6 @@ def _run_script(rank: int, script: str, given: tuple[object, ...], port: int) ->
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     sys.argv = [script, *map(str, given)]
     runpy.run_path(str(Path(__file__).with_name(script)), run_name="__main__")
-
-
-def find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

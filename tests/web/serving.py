@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 from exegete.web.app import make_server_config
 from exegete.web.human_study.storage import Storage
 from exegete.web.site import Site
-from forks import Forge
+from forks import Forge, find_free_port
 from sites import TOKEN
 
 
@@ -59,9 +58,7 @@ class Killable:
 @contextmanager
 def listening(made):
     """Serves the site in a thread; gives its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     server = uvicorn.Server(make_server_config(made, "127.0.0.1", port))
     thread = threading.Thread(target=server.run)
     thread.start()

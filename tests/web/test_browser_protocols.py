@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +19,7 @@ from exegete.web.human_study.protocol.file import KnownPart
 from exegete.web.human_study.protocol.known_answers import make_planted_example
 from exegete.web.human_study.results import compute_findings, load_answers
 from exegete.web.human_study.storage import Storage
+from forks import find_free_port
 from participants import METHODS, create_planted_study, link, protocol
 from scripted import STRENGTHS, ScriptedPerson, find_small_targets
 from serving import Killable
@@ -135,9 +135,7 @@ def test_sixty_people_and_a_server_that_is_killed_twice(browser, url):
         protocol(main="{items: 5, screen: 3, confidence: true}", recruiting="{platform: prolific}"),
         examples=12,
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     server = Killable(url, port)
     careless, returning, leaving = {3, 17, 31}, {5, 12, 25, 38, 44}, 8
     kills = {(count // 3, 1), (2 * count // 3, 8)}  # in the screening, and in the main part
