@@ -138,6 +138,16 @@ def test_both_texts_of_a_pair_are_attacked(model):
         assert getattr(outcome, still) == "a film"
 
 
+def test_words_that_do_not_fit_into_the_model_are_left_alone(model):
+    start, end = "Mary and Peter don't like films that are long and slow", ", 3 of them from Paris"
+    label = int(model.predict(model.encode([start])))
+    narrow = model.with_max_length(model.encode(["Mary and Peter don't like"]).length)
+    (short,), (long,) = (attack(narrow, [{"text": text, "label": label}]).examples for text in (start, start + end))
+    assert short.queries > 1
+    assert (long.status, long.queries, long.after) == (short.status, short.queries, short.after)
+    assert long.text == short.text + end
+
+
 def test_the_figures_by_hand():
     def make_result(status, words=10, changed=0, queries=1):
         return AttackResult(status, "", None, 0, 0, 0.9, 0.4, words, changed, queries)

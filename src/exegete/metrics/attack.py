@@ -14,7 +14,7 @@ import pandas as pd
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from exegete.data.alignment import split_words
+from exegete.data.alignment import Word, split_words
 from exegete.data.swaps import Swap, apply_swaps, find_swaps
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
@@ -99,8 +99,9 @@ def attack(
 
     Greedy search: each round tries every alternative of every passage that is still unchanged and keeps the text with
     the lowest probability of the label, until the prediction changes (succeeded), no passage is left (failed) or the
-    budget is used up (out of queries; the last round is cut off there). Examples that are wrong from the start are not
-    attacked. The rounds of 64 examples run together, in batches of similar length.
+    budget is used up (out of queries; the last round is cut off there). Passages that do not fit into the model are
+    left alone. Examples that are wrong from the start are not attacked. The rounds of 64 examples run together, in
+    batches of similar length.
 
     Args:
         model: a text classifier.
@@ -120,8 +121,7 @@ def attack(
     results: list[AttackResult] = []
     with progress_bar("attacking", len(rows), show_progress) as advance:
         for start in range(0, len(rows), EXAMPLES_PER_ROUND):
-            part = rows[start : start + EXAMPLES_PER_ROUND]
-            attempts = [_Attempt.from_row(example_to_row(row), kinds, choices, seed) for row in part]
+            attempts = _make_attempts(model, rows[start : start + EXAMPLES_PER_ROUND], kinds, choices, seed)
             _run_attempts(model, attempts, math.inf if budget is None else budget)
             results += [attempt.to_result() for attempt in attempts]
             advance(len(attempts))
@@ -152,11 +152,6 @@ class _Attempt:
     last: NDArray[np.float64] | None = None
     queries: int = 0
     status: Status | None = None
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any], kinds: Sequence[str] | None, choices: int, seed: int) -> _Attempt:
-        texts = [str(row[side]) for side in SIDES if row.get(side) is not None]
-        return cls(texts, row["label"], [find_swaps(text, kinds=kinds, choices=choices, seed=seed) for text in texts])
 
     def list_moves(self) -> list[_Move]:
         """Return every word for every passage that is not swapped yet."""
@@ -212,8 +207,29 @@ class _Attempt:
             swapped = [self.passages[side][move.passage] for move in self.moves if move.side == side]
             for word in split_words(text):
                 count += 1
-                changed += any(word.start < swap.end and swap.start < word.end for swap in swapped)
+                changed += any(_overlap(word, swap) for swap in swapped)
         return count, changed
+
+
+def _make_attempts(
+    model: ExplainedModel, rows: Sequence[Any], kinds: Sequence[str] | None, choices: int, seed: int
+) -> list[_Attempt]:
+    examples = [example_to_row(row) for row in rows]
+    texts = [{side: str(row[side]) for side in SIDES if row.get(side) is not None} for row in examples]
+    attempts = []
+    for row, sides, alignment in zip(examples, texts, model.encode(texts).alignments or (), strict=True):
+        passages = []
+        for side, text in enumerate(sides.values()):
+            # the words that the model reads: of a long text the end is missing
+            words = [word for word in alignment.words if word.side == side]
+            swaps = find_swaps(text, kinds=kinds, choices=choices, seed=seed)
+            passages.append([swap for swap in swaps if any(_overlap(word, swap) for word in words)])
+        attempts.append(_Attempt(list(sides.values()), row["label"], passages))
+    return attempts
+
+
+def _overlap(word: Word, swap: Swap) -> bool:
+    return word.start < swap.end and swap.start < word.end
 
 
 def _run_attempts(model: ExplainedModel, attempts: Sequence[_Attempt], budget: float) -> None:
