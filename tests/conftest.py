@@ -68,6 +68,17 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """Keep what the imports made out of later garbage collections: every training run ends with a full one."""
+    freeze_objects()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Do the same with what a file of tests leaves: imports of its own, and models that other files share."""
+    if nextitem is not None and nextitem.path != item.path:
+        freeze_objects()
+
+
+def freeze_objects():
     gc.collect()
     gc.freeze()
 

@@ -423,7 +423,7 @@ def test_passes_cover_every_row_once(lengths, uniform):
 
 @torch.no_grad()
 def test_what_versions_share_is_projected_once():
-    model = shared("bert")
+    model = small("bert")
     batch = model.encode(uneven("bert", 1))
     first, last = (get_layers(model.model)[number].attention.self for number in (0, -1))
     rows = {"key": [], "value": [], "query": []}

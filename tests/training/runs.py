@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import runpy
 import sys
@@ -22,6 +23,7 @@ from forks import find_free_port
 ARGUMENTS = {"per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
 
 
+@functools.cache
 def load_generated(task="sentiment", split="train", size=80):
     return exegete.load_data(f"generated?task={task}&size={size}", split)
 

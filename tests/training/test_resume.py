@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from exegete.training import ObjectiveTrainer, fine_tune
 from exegete.training.loop.run import find_newest_checkpoint
+from forks import forge
 from runs import ARGUMENTS, difference, load_generated, weights
 
 SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None, "logging_steps": 4}
@@ -60,14 +58,14 @@ def unbroken_folder_by_epoch(tmp_path_factory):
     return folder
 
 
+def train_until_killed(folder):
+    train(folder, make_interrupted_trainer(signal.SIGKILL, 9))
+
+
 def test_killed_and_resumed_is_unbroken(unbroken_folder, tmp_path):
-    script = (
-        f"import test_resume as t; t.train({str(tmp_path)!r}, t.make_interrupted_trainer({int(signal.SIGKILL)}, 9))"
-    )
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
-    code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {script}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    with forge() as process_forge:
+        process_forge.start(train_until_killed, tmp_path)
+        assert process_forge.wait() == -signal.SIGKILL
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-8"
     assert not (tmp_path / "model.safetensors").exists()
     assert train(tmp_path).steps == STEPS
