@@ -425,6 +425,8 @@ def test_passes_cover_every_row_once(lengths, uniform):
 def test_what_versions_share_is_projected_once():
     model = small("bert")
     batch = model.encode(uneven("bert", 1))
+    keep = ~torch.eye(batch.length, dtype=torch.bool)[batch.content[0]][:, None]
+    model.predict_perturbed(batch, keep, "mask")  # the first call also checks the model
     first, last = (get_layers(model.model)[number].attention.self for number in (0, -1))
     rows = {"key": [], "value": [], "query": []}
     hooks = [
@@ -432,7 +434,6 @@ def test_what_versions_share_is_projected_once():
         for name, module in {"key": first.key, "value": first.value, "query": last.query}.items()
     ]
     words = int(batch.content.sum())
-    keep = ~torch.eye(batch.length, dtype=torch.bool)[batch.content[0]][:, None]
     model.predict_perturbed(batch, keep, "mask")
     for hook in hooks:
         hook.remove()
