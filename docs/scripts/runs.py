@@ -32,7 +32,12 @@ ARGUMENTS = {
     "disable_tqdm": True,
 }
 """Arguments of every run: 20 steps, evaluated on held-out reviews."""
-FITTED = {"max_steps": 200, "use_cpu": True, "disable_tqdm": True}
+OTHER_ARGUMENTS = {
+    "at2": {"max_steps": 200, "use_cpu": True, "disable_tqdm": True},
+    # At the rate of the others, masks soon keep nothing on some processors.
+    "aml": ARGUMENTS | {"learning_rate": 5e-4},
+}
+"""Arguments of recipes that need others."""
 METHODS = {
     **dict.fromkeys(("er_joint", "er_constrained", "er_bound", "regex"), "attention_last"),
     "rrr": "saliency",
@@ -94,7 +99,7 @@ def _draw_recipe(name: str, start: Path, folder: Path) -> str:
     params = dict(examples.RECIPE_PARAMETERS.get(name, {}))
     if "teacher" in params:
         params["teacher"] = str(start)
-    source, arguments = ("tiny" if "teacher" in params else start), FITTED if name == "at2" else ARGUMENTS
+    source, arguments = ("tiny" if "teacher" in params else start), OTHER_ARGUMENTS.get(name, ARGUMENTS)
     result = RECIPES[name](**params).train(source, *reviews(), folder, arguments=arguments, processing_class=start)
     terms = [key.removeprefix("eval_") for key in result.history[-1] if key.startswith("eval_")]
     charts = [(term, _values(result.history, term)) for term in terms if not term.endswith(HIDDEN_METRICS)]

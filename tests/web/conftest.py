@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from typer.testing import CliRunner
 
@@ -42,6 +44,8 @@ def start_server(tmp_path, monkeypatch):
 
         def run(self, sockets):
             facts.update(host=sockets[0].getsockname()[0], port=sockets[0].getsockname()[1], config=self.config)
+            with socket.socket(sockets[0].family) as client:
+                facts["refused"] = client.connect_ex(sockets[0].getsockname())
             sockets[0].close()
 
         monkeypatch.setattr("uvicorn.Server.run", run)

@@ -94,6 +94,7 @@ def test_what_serve_makes_of_names(start_server, options, address, hosts):
     assert made.address == address.replace("PORT", str(start["port"]))
     assert set(hosts) <= set(made.hosts)
     assert f"open: {made.address}/sign-in?token=" in start["printed"]
+    assert not start["refused"], "a program may connect as soon as it has read the address"
     client = TestClient(start["config"].app, base_url=HERE)
     for host in hosts:
         assert client.get("/sign-in", headers={"host": host}).status_code == 200

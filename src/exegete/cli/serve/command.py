@@ -151,6 +151,8 @@ def serve(
     names = [*(name or []), EVERYWHERE.get(host, host)]
     hosts = (*LOOPBACK, *map(_url_host, names))
     socket = uvicorn.Config("", host=host, port=port).bind_socket()
+    # A program may connect as soon as it has read the address, before the server accepts connections.
+    socket.listen()
     address = _public_address(names[0], socket.getsockname()[1])
     services = _make_services(explained, sources, specs, rows, seed, task, address if api else None)
     site = Site(token, results=results, storage=studies, hosts=hosts, address=address, study=study, **services)
