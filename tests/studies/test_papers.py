@@ -33,6 +33,7 @@ OURS = {
     "ivra-sim-headroom",
     "language-models",
     "methods",
+    "regex-reviews",
     "regex-seeds",
     "smat-seeds",
 }  # no table or figure of a paper
