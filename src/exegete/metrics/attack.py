@@ -214,13 +214,14 @@ class _Attempt:
 def _make_attempts(
     model: ExplainedModel, rows: Sequence[Any], kinds: Sequence[str] | None, choices: int, seed: int
 ) -> list[_Attempt]:
+    """Return the start of the attack on each row, with the passages of the words that the model reads."""
     examples = [example_to_row(row) for row in rows]
     texts = [{side: str(row[side]) for side in SIDES if row.get(side) is not None} for row in examples]
     attempts = []
     for row, sides, alignment in zip(examples, texts, model.encode(texts).alignments or (), strict=True):
         passages = []
         for side, text in enumerate(sides.values()):
-            # the words that the model reads: of a long text the end is missing
+            # an alignment has no words of the end of a text that is too long for the model
             words = [word for word in alignment.words if word.side == side]
             swaps = find_swaps(text, kinds=kinds, choices=choices, seed=seed)
             passages.append([swap for swap in swaps if any(_overlap(word, swap) for word in words)])
