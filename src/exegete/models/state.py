@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from exegete.errors import ExegeteError
+from exegete.models.layers.architecture import CACHE_ARGUMENTS
 from exegete.models.outputs import Capture
 
 P = ParamSpec("P")
@@ -306,7 +307,8 @@ def enable_checkpointing(model: PreTrainedModel, capture: Capture) -> Iterator[N
 
 def _run_checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     # A second run would add its keys and values to the cache once more.
-    if not torch.is_grad_enabled() or kwargs.get("past_key_values") is not None:
+    has_cache = any(kwargs.get(name) is not None for name in CACHE_ARGUMENTS)
+    if has_cache or not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     # In evaluation mode nothing is drawn, so the random state need not be saved.
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

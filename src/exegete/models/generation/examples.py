@@ -20,6 +20,7 @@ from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template, tokenize_text
 from exegete.models.generation.prompt import Prompt, parse_prompt
+from exegete.models.layers.architecture import find_cache_argument
 from exegete.models.state import preserve_random_state
 from exegete.reports.records import Exchange
 
@@ -332,7 +333,10 @@ def generate_response(
     if start:
         # transformers makes a cache of as many layers as the encoder has; this one grows with the decoder.
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device), "past_key_values": cache}
+        decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device)}
+        name = find_cache_argument(model)
+        if name is not None:
+            decoder[name] = cache
     # Explicit, because checkpoints (BART's) come with beam search and length limits of their own.
     config = GenerationConfig(
         max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id,

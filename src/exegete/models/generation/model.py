@@ -15,7 +15,7 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation import examples as generation_examples
-from exegete.models.layers.architecture import unwrap_adapter
+from exegete.models.layers.architecture import find_cache_argument, unwrap_adapter
 from exegete.models.outputs import Capture, Outputs
 from exegete.models.state import with_lock
 from exegete.models.tasks import Generation
@@ -145,10 +145,16 @@ class GeneratingModel(ExplainedModel):
         Args:
             batch: the new tokens; `attention_mask` covers the cache, too, and position ids are explicit.
             past: keys and values of the beginnings, padded on the left.
+
+        Raises:
+            ExegeteError: a model that takes no cache.
         """
-        arguments = self._forward_arguments(batch, Capture()) | {"use_cache": True, "past_key_values": past}
+        name = find_cache_argument(self.model)
+        if name is None:
+            raise ExegeteError(f"{type(self.model).__name__} takes no cache of keys and values")
+        arguments = self._forward_arguments(batch, Capture()) | {"use_cache": True, name: past}
         output = self.model(**arguments)
-        return Outputs(self.task.logits(output, batch)), output.past_key_values
+        return Outputs(self.task.logits(output, batch)), output[name]
 
     def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
         arguments = super()._forward_arguments(batch, capture)

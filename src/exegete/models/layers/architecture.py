@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,24 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES, Family, Head
 
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+"""Names of the argument for cached keys and values; transformers 5.24 renamed the second."""
+
 
 def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model inside a PEFT wrapper, or the model itself."""
     if not hasattr(model, "get_base_model"):
         return model
     return model.get_base_model()
+
+
+def find_cache_argument(model: PreTrainedModel) -> str | None:
+    """Return the name under which the model takes and returns its cache, or None if it takes none."""
+    parameters = inspect.signature(unwrap_adapter(model).forward).parameters
+    for name in CACHE_ARGUMENTS:
+        if name in parameters:
+            return name
+    return None
 
 
 def get_base_model(model: PreTrainedModel) -> PreTrainedModel:

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from exegete.models.batch import Batch
 from exegete.models.checks import MODEL_ERRORS, are_close, can_be_checked, remember
 from exegete.models.hugging_face import HuggingFaceModel
-from exegete.models.layers.architecture import unwrap_adapter
+from exegete.models.layers.architecture import find_cache_argument, unwrap_adapter
 from exegete.models.perturbation.packing import pack_by_padding
 
 MAX_TOKEN_SHARE = 0.8
@@ -68,8 +68,8 @@ class Branch(NamedTuple):
 def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
     """Return whether the model's cache is a plain key/value cache."""
     is_causal = model.task.name == "generation" and not model.config.is_encoder_decoder
-    arguments = {"past_key_values", "position_ids", "use_cache"}
-    if not is_causal or not arguments <= model.forward_parameters:
+    takes_arguments = {"position_ids", "use_cache"} <= model.forward_parameters
+    if not is_causal or not takes_arguments or find_cache_argument(model.model) is None:
         return False
     # Convolutions (LFM2), linear attention (MiniMax) and state-space models (Mamba) keep a running state, from which no
     # beginning can be cut out. Not all of them say so by `_is_stateful`, but their layers of the cache do.
