@@ -22,7 +22,6 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from exegete.errors import ExegeteError
-from exegete.models.layers.architecture import CACHE_ARGUMENTS
 from exegete.models.outputs import Capture
 
 P = ParamSpec("P")
@@ -31,6 +30,8 @@ Lock = AbstractContextManager[Any]
 
 PROCESS_LOCK: Lock = threading.RLock()
 """Guards what exists once per process: global random generators, kernel switches, warning filters."""
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+"""Names of the argument for cached keys and values; transformers 5.24 renamed the second."""
 _guard, _locks = threading.Lock(), dict[int, Lock]()
 _INSTALLED = "_output_capturing_hooks_installed"
 

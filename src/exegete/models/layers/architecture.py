@@ -12,9 +12,7 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES, Family, Head
-
-CACHE_ARGUMENTS = ("cache", "past_key_values")
-"""Names of the argument for cached keys and values; transformers 5.24 renamed the second."""
+from exegete.models.state import CACHE_ARGUMENTS
 
 
 def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
