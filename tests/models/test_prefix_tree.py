@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from causal import CAUSAL, causal
+from exegete.models.layers.architecture import find_cache_argument
 from exegete.models.perturbation import run as engine
 from exegete.models.perturbation.prefix_tree import (
     PerturbedText,
@@ -49,6 +50,26 @@ def test_a_tree_answers_as_each_version_alone(family):
     for budget in (30, 1000):
         for version, found in zip(versions, run_prefix_tree(model, versions, budget), strict=True):
             torch.testing.assert_close(found, run_alone(model, version), **close)
+
+
+class TakesCache(torch.nn.Module):
+    """As a model of transformers 5.24 and later."""
+
+    def forward(self, input_ids, cache=None, use_cache=None):
+        return input_ids
+
+
+class TakesPastKeyValues(torch.nn.Module):
+    """As a model of earlier versions."""
+
+    def forward(self, input_ids, past_key_values=None, use_cache=None):
+        return input_ids
+
+
+def test_the_cache_has_the_name_of_the_models_own_argument():
+    assert find_cache_argument(TakesCache()) == "cache"
+    assert find_cache_argument(TakesPastKeyValues()) == "past_key_values"
+    assert find_cache_argument(torch.nn.Linear(1, 1)) is None
 
 
 def test_every_shared_token_is_read_once():
