@@ -18,6 +18,8 @@ OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
 OURS = {
     "aml-defaults",
     "aml-defaults-seeds",
+    "aml-movies",
+    "aml-table-1-metrics",
     "aml-weights",
     "cite",
     "cite-classifiers",
