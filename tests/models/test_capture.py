@@ -163,11 +163,12 @@ def make_model_of_another_family(family, **changes):
     return model, Batch.from_ids(ids, mask)
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [("mpnet", {}), ("roformer", {}), ("falcon", {}), ("falcon", {"alibi": True})],
-)
-def test_attention_outside_the_interface_stays_itself_in_second_derivatives(family, changes):
+OUTSIDE = [("mpnet", {}), ("roformer", {}), ("falcon", {}), ("falcon", {"alibi": True})]
+"""Families whose attention does not go through transformers' interface, in any version that is supported."""
+
+
+@pytest.mark.parametrize(("family", "changes"), [*OUTSIDE, ("gptj", {"rotary_dim": 4})])
+def test_second_derivatives_have_the_models_own_attention(family, changes):
     model, batch = make_model_of_another_family(family, **changes)
     before = model.config._attn_implementation
     twice = model(batch, capture=Capture(differentiable_twice=True)).logits
@@ -177,6 +178,13 @@ def test_attention_outside_the_interface_stays_itself_in_second_derivatives(fami
         torch.testing.assert_close(scores, explainer("input_x_gradient").attribute(model, batch), rtol=1e-4, atol=1e-6)
     (second,) = torch.autograd.grad(scores.square().sum(), model.embedding.weight)
     assert second.abs().sum() > 0
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize(("family", "changes"), OUTSIDE)
+def test_attention_outside_the_interface_is_not_captured(family, changes):
+    model, batch = make_model_of_another_family(family, **changes)
+    before = model.config._attn_implementation
     for capture in (Capture(attentions=True), Capture(heads=True)):
         with pytest.raises(ExegeteError, match="interface"):
             model(batch, capture=capture)

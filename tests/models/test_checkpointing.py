@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 import exegete
 from causal import causal
 from exegete import ExegeteError
+from exegete.models.layers.architecture import find_cache_argument
 from exegete.models.outputs import Capture
+from exegete.models.state import enable_checkpointing
 from small import NATIVE, make_explainer, small
 
 
@@ -42,6 +45,18 @@ def test_answers_are_explained_for_several_targets_at_once_as_without_it():
         expected, found = (exegete.explainer(method).attribute_each(model, batch, targets) for model in (plain, less))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
         assert expected.any()
+
+
+def test_a_layer_with_a_cache_does_not_run_again():
+    model = causal("llama", torch.float64).model
+    model.gradient_checkpointing_enable()
+    cache = DynamicCache(config=model.config)
+    embeddings = model.get_input_embeddings()(torch.tensor([[5, 6, 7, 8]])).detach().requires_grad_()
+    with enable_checkpointing(model, Capture()):
+        logits = model(inputs_embeds=embeddings, use_cache=True, **{find_cache_argument(model): cache}).logits
+        torch.autograd.grad(logits[0, -1, 9], embeddings)
+    # Run again, a layer would add the keys and values of the four tokens once more.
+    assert [len(layer.keys[0, 0]) for layer in cache.layers] == [4] * len(cache.layers)
 
 
 def test_layers_but_the_last_run_again_and_keep_nothing():
