@@ -30,6 +30,7 @@ OURS = {
     "er-rrr",
     "ivra-longer",
     "ivra-longer-consistency",
+    "ivra-entailment-seeds",
     "ivra-longer-entailment",
     "ivra-losses",
     "ivra-sim-headroom",
@@ -37,6 +38,7 @@ OURS = {
     "methods",
     "regex-reviews",
     "regex-seeds",
+    "smat-images-seeds",
     "smat-seeds",
 }  # no table or figure of a paper
 
