@@ -18,6 +18,7 @@ OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
 OURS = {
     "aml-defaults",
     "aml-defaults-seeds",
+    "aml-defaults-sentences",
     "aml-movies",
     "aml-table-1-metrics",
     "aml-weights",
