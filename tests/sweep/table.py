@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter, defaultdict
+from importlib.metadata import version
 from pathlib import Path
 
 HEADS = (
     "SequenceClassification", "CausalLM", "Seq2SeqLM", "TokenClassification", "MaskedLM", "ImageClassification"
 )  # fmt: skip
-NOTE = """\
-Number of architectures of transformers, tiny and random, on which a method passes; on the others it is refused.
+NOTE = f"""\
+Number of architectures of transformers {version("transformers")}, tiny and random, on which a method passes; on the
+others it is refused.
 Gradients, occlusion of texts and attention of one stack are compared with slow references of the Hugging Face
 model alone; `decompx` and `decompx_linear` pass if the contributions of `decompx_classifier` sum to the logit;
 `deep_lift` refuses models on which its scores do not sum to the change of the output. All others, occlusion of
