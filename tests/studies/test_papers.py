@@ -37,6 +37,7 @@ OURS = {
     "ivra-longer-questions",
     "ivra-losses",
     "ivra-sim-headroom",
+    "ivra-simulatability",
     "language-models",
     "methods",
     "regex-reviews",
