@@ -235,6 +235,9 @@ def test_anchors_and_merge_keys_keep_lines(tmp_path):
     assert found.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
     assert found.line_of(("b", "x")).endswith("a.yaml:1")
     assert found.line_of(("b", "y", "unknown")).endswith("a.yaml:4")
+    # A mapping that overrides a merged key can be used again, as a value and by a merge.
+    found = read_yaml(write_file(tmp_path / "a.yaml", "a: &a {x: 1}\nb: &b {<<: *a, x: 2}\nc: *b\nd: {<<: *b, x: 3}\n"))
+    assert found.value == {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 2}, "d": {"x": 3}}
 
 
 def address(tmp_path, old="seeds: 2", new="seeds: 2"):

@@ -93,7 +93,7 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
     node = loader.get_single_node()
     if node is None:
         raise ExegeteError(f"{path} is empty: expected a study")
-    _require_small(node, path)
+    _check_nodes(node, path)
     lines = dict(_iterate_lines(loader, node, (), str(path)))
     try:
         return YamlDocument(loader.construct_document(node), lines)
@@ -101,14 +101,17 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
         raise ExegeteError(f"{path}: no YAML: {error}") from error
 
 
-def _require_small(root: yaml.Node, path: Path) -> None:
-    """Raise ExegeteError for a document that is too large or too deep once its aliases are expanded."""
+def _check_nodes(root: yaml.Node, path: Path) -> None:
+    """Raise ExegeteError for equal keys in a mapping, and for a document too large or deep with aliases expanded."""
+    # Before merge keys (<<) are resolved: afterwards, a mapping that overrides a merged key has it twice.
     # Sizes are computed per node, without expansion: nine lines of aliases can expand to a billion values.
     known: dict[int, tuple[int, int]] = {}
 
     def measure(node: yaml.Node, above: int) -> tuple[int, int]:
         """Return the number of values in a node and their depth."""
         if id(node) not in known:
+            if isinstance(node, yaml.MappingNode):
+                _require_unique_keys(node, path)
             inner: Iterable[yaml.Node] = ()
             if isinstance(node, yaml.CollectionNode) and above <= DEEPEST:
                 # A mapping has (key, value) pairs, a sequence has values.
@@ -135,7 +138,6 @@ def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) ->
         for index, inner in enumerate(node.value):
             yield from _iterate_lines(loader, inner, (*place, index), path)
     elif isinstance(node, yaml.MappingNode):
-        _require_unique_keys(node, path)
         # Resolves merge keys (<<), whose entries keep the lines of the mapping that they come from.
         loader.flatten_mapping(node)
         for key, inner in node.value:
@@ -145,7 +147,7 @@ def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) ->
             yield name, f"{path}:{key.start_mark.line + 1}"
 
 
-def _require_unique_keys(node: yaml.MappingNode, path: str) -> None:
+def _require_unique_keys(node: yaml.MappingNode, path: Path) -> None:
     # PyYAML keeps the last of equal keys without a word.
     seen = set()
     for key, _ in node.value:
