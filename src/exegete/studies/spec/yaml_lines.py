@@ -103,7 +103,7 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
 
 def _check_nodes(root: yaml.Node, path: Path) -> None:
     """Raise ExegeteError for equal keys in a mapping, and for a document too large or deep with aliases expanded."""
-    # Before merge keys (<<) are resolved: afterwards, a mapping that overrides a merged key has it twice.
+    # Called before merge keys (<<) are resolved: afterwards, a mapping that overrides a merged key has it twice.
     # Sizes are computed per node, without expansion: nine lines of aliases can expand to a billion values.
     known: dict[int, tuple[int, int]] = {}
 
