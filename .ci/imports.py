@@ -1,4 +1,4 @@
-"""Imports all modules of the installed package that an extra allows, and asks `exegete doctor`: imports.py [EXTRA]."""
+"""Imports all modules of the installed package that an extra allows, and asks `expound doctor`: imports.py [EXTRA]."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import exegete
+import expound
 
 PAGES = ("web", "postgres", "docs")
-NEVER = ("exegete.__main__", "exegete.testing", "exegete.web.human_study.migrations")
+NEVER = ("expound.__main__", "expound.testing", "expound.web.human_study.migrations")
 """What runs, what needs pytest, and what Alembic imports."""
 BROUGHT = {
     "postgres": "psycopg",
@@ -27,15 +27,15 @@ BROUGHT = {
 
 def main(extra: str) -> None:
     """Imports; then the doctor calls this extra whole and the package complete."""
-    assert "site-packages" in exegete.__file__, exegete.__file__
-    left_out = NEVER if extra in PAGES else (*NEVER, "exegete.web")
-    left_out = left_out if extra == "inspect" else (*left_out, "exegete.scorers")
-    for module in pkgutil.walk_packages(exegete.__path__, "exegete.", onerror=lambda _: None):
+    assert "site-packages" in expound.__file__, expound.__file__
+    left_out = NEVER if extra in PAGES else (*NEVER, "expound.web")
+    left_out = left_out if extra == "inspect" else (*left_out, "expound.scorers")
+    for module in pkgutil.walk_packages(expound.__path__, "expound.", onerror=lambda _: None):
         if not module.name.startswith(left_out):
             importlib.import_module(module.name)
     if extra in BROUGHT:
         importlib.import_module(BROUGHT[extra])
-    doctor = Path(sys.executable).with_name("exegete")
+    doctor = Path(sys.executable).with_name("expound")
     said = subprocess.run([doctor, "doctor"], check=True, capture_output=True, text=True).stdout
     states = {line.split()[1]: line.split()[2] for line in said.splitlines() if line.split()[:1] == ["extra"]}
     assert not extra or states[extra] == "ok", said

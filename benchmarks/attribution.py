@@ -1,7 +1,7 @@
 """Compare every method that Captum has, too, with Captum at its best batch size: CPU seconds and model evaluations.
 
 One run, one thread, the same sentences of mixed length, the same settings, the same classes given to both. Captum gets
-one unpadded, encoded sentence at a time, and for each method the batch size that is fastest on a few of them; exegete
+one unpadded, encoded sentence at a time, and for each method the batch size that is fastest on a few of them; expound
 gets all texts at once. `calls` are of one sentence of 26 tokens, beside passes of the model alone. Methods that Captum
 lacks are compared with passes: `rules` with one forward and one backward pass (at most 1.5 of them), `ablations` with
 64 passes of ablated inputs one at a time (at most 0.6 of them).
@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import exegete
-from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
-from exegete.explainers.units import number_units
-from exegete.models import Batch, ExplainedModel
-from exegete.models.encoding.encode import make_batches
-from exegete.models.layers.architecture import get_layers
+import expound
+from expound.explainers.perturbation.context_cite import ContextCite, default_granularity
+from expound.explainers.units import number_units
+from expound.models import Batch, ExplainedModel
+from expound.models.encoding.encode import make_batches
+from expound.models.layers.architecture import get_layers
 from generation import PROMPT, make_model_and_prompt
 from timing import DATA, load_minilm, measure_ratios, measure_seconds, parse_options, write_results
 
@@ -89,7 +89,7 @@ def main() -> None:
 
 def load_sentences(count: int) -> list[str]:
     """Return sentences of mixed length from a real corpus."""
-    rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev")["text"]
+    rows = expound.load_data(f"sst:{DATA / 'sst'}", "dev")["text"]
     return [rows[number] for number in np.linspace(0, len(rows) - 1, count).astype(int)]
 
 
@@ -105,7 +105,7 @@ def calls(model: ExplainedModel, *_: Any) -> dict[str, Any]:
     """Time one call of `attribute` on one sentence, against passes of the model alone and Captum's feature ablation.
 
     All calls take turns in every round; the figures are medians, and the ratios are of medians. Captum runs in a
-    process of its own, because it would also use the memory that exegete keeps between passes; `captum, here` runs
+    process of its own, because it would also use the memory that expound keeps between passes; `captum, here` runs
     in the same process.
     """
     example = make_case(model, LONG)
@@ -114,7 +114,7 @@ def calls(model: ExplainedModel, *_: Any) -> dict[str, Any]:
         "forward + backward": lambda: torch.autograd.grad(
             example.score(embeddings := example.embeddings.detach().requires_grad_()).sum(), embeddings
         ),
-        **{name: partial(exegete.attribute, model, LONG, name) for name in CALLS},
+        **{name: partial(expound.attribute, model, LONG, name) for name in CALLS},
     }
     timers: dict[str, Callable[[], float]] = {
         name: partial(measure_seconds, call, 4) for name, call in our_calls.items()
@@ -176,7 +176,7 @@ def rules(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, float]:
     def explain(name: str) -> None:
         with torch.no_grad():
             for batch, target in batches:
-                exegete.explainer(name).attribute(model, batch, target)
+                expound.explainer(name).attribute(model, batch, target)
 
     return measure_ratios(run_passes, {name: partial(explain, name) for name in RULES}, 5)
 
@@ -213,7 +213,7 @@ def ablations(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, Any]
 
 
 def coalitions(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
-    """Compare LIME and KernelSHAP with 500 samples; Captum masks words, exegete masks or removes them."""
+    """Compare LIME and KernelSHAP with 500 samples; Captum masks words, expound masks or removes them."""
     results = {}
     for name, kind in (("lime", captum.Lime), ("kernel_shap", captum.KernelShap)):
         explain_by_captum = partial(attribute_masked_words, kind, model, n_samples=500)
@@ -261,14 +261,14 @@ def sequential(model: ExplainedModel, texts: list[str], cases: list[Case]) -> di
 
 
 def make_our_call(model: ExplainedModel, texts: list[str], cases: list[Case], spec: str) -> Callable[[], Any]:
-    """Return a call of exegete on all sentences at once, with encoding and packing, which are timed, too."""
+    """Return a call of expound on all sentences at once, with encoding and packing, which are timed, too."""
 
     def call() -> None:
         for indices in make_batches(model, texts):
             batch = model.encode([texts[index] for index in indices])
             with torch.no_grad():
                 target = torch.cat([cases[index].target for index in indices])
-                exegete.explainer(spec).explain(model, batch, target)
+                expound.explainer(spec).explain(model, batch, target)
 
     return call
 

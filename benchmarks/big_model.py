@@ -8,8 +8,8 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-import exegete
-from exegete import Batch
+import expound
+from expound import Batch
 from timing import parse_options, read_memory, write_results
 
 METHODS = ("input_x_gradient", "decompx_linear", "attn_lrp", "occlusion?perturbation=remove")
@@ -24,14 +24,14 @@ def main() -> int:
         num_key_value_heads=8, vocab_size=32000, num_labels=2, pad_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = exegete.load(LlamaForSequenceClassification(config).eval())
+    model = expound.load(LlamaForSequenceClassification(config).eval())
     torch.set_default_dtype(torch.float32)
     results = {"parameters": sum(each.numel() for each in model.parameters()), "dtype": options.dtype}
     results |= {"tokens": options.tokens, "loaded_gb": read_memory() / 1024}
     batch = Batch.from_ids(torch.randint(3, 32000, (1, options.tokens)))
     for name in METHODS:
         start, cpu_start = time.perf_counter(), time.process_time()
-        scores = exegete.explainer(name).attribute(model, batch, torch.tensor([1]))
+        scores = expound.explainer(name).attribute(model, batch, torch.tensor([1]))
         assert torch.isfinite(scores).all()
         seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu_start}
         results[name] = {**seconds, "peak_gb": read_memory() / 1024}

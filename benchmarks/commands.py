@@ -21,7 +21,7 @@ from typing import Any
 from timing import parse_options, write_results
 
 SPIN = [sys.executable, "-c", "while True: pass"]
-EXEGETE = ["-m", "exegete"]
+EXPOUND = ["-m", "expound"]
 SENTENCE = "A moving film about nothing in particular."
 LOAD = """
 import sys
@@ -62,9 +62,9 @@ def measure_start(options: Any) -> dict[str, Any]:
         model = options.model or save_random_model(Path(folder) / "model")
         commands = {
             "pandas": ["-c", "import pandas"],
-            "train_help": [*EXEGETE, "train", "ivra", "--help"],
+            "train_help": [*EXPOUND, "train", "ivra", "--help"],
             "load": ["-c", LOAD, model],
-            "explain": [*EXEGETE, "explain", SENTENCE, "--model", model, "--device", "cpu"],
+            "explain": [*EXPOUND, "explain", SENTENCE, "--model", model, "--device", "cpu"],
         }
         commands["explain_by_one_pass"] = [*commands["explain"], "--methods", "input_x_gradient"]
         rounds = [
@@ -79,17 +79,17 @@ def measure_start(options: Any) -> dict[str, Any]:
 def measure_busy(options: Any) -> dict[str, float]:
     """Return the wall seconds of the demo in an empty folder, alone and beside a busy process, and their ratio.
 
-    The demo chooses its number of threads, and `--scale` is its EXEGETE_SCALE.
+    The demo chooses its number of threads, and `--scale` is its EXPOUND_SCALE.
     """
     alone, beside = [], []
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    demo = [*EXEGETE, "demo", "--quiet", "--device", "cpu", "--output-dir", "."]
+    demo = [*EXPOUND, "demo", "--quiet", "--device", "cpu", "--output-dir", "."]
     for _ in range(2):
         for durations, others in ((alone, []), (beside, [SPIN])):
             processes = [subprocess.Popen(other) for other in others]
             try:
                 with tempfile.TemporaryDirectory() as folder:
-                    durations.append(measure_process(demo, folder, environment | {"EXEGETE_SCALE": options.scale})[0])
+                    durations.append(measure_process(demo, folder, environment | {"EXPOUND_SCALE": options.scale})[0])
             finally:
                 for process in processes:
                     process.kill()
@@ -101,7 +101,7 @@ def measure_workers(options: Any) -> dict[str, Any]:
     """Return the wall and CPU seconds of the whole command, with one thread per worker."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "grid.yaml").write_text(GRID.format(size=options.size))
-        command = [*EXEGETE, "study", "run", "grid.yaml", "--threads", "1", "--quiet", "--workers"]
+        command = [*EXPOUND, "study", "run", "grid.yaml", "--threads", "1", "--quiet", "--workers"]
         costs = {
             count: measure_process([*command, str(count), "--output-dir", f"runs-{count}"], folder) for count in (1, 2)
         }
@@ -121,7 +121,7 @@ def save_random_model(folder: Path) -> str:
     """Save a BERT of MiniLM's size with random weights and the generated corpus's tokenizer, and return its folder."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    from exegete.data import generated_tokenizer
+    from expound.data import generated_tokenizer
 
     tokenizer = generated_tokenizer()
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}

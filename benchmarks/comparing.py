@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-import exegete
+import expound
 from timing import DATA, load_minilm, measure_seconds, parse_options, write_results
 
 
@@ -20,8 +20,8 @@ def main() -> None:
     """Measure, print the numbers, and write them as JSON."""
     options = parse_options(__doc__, sentences=200)
     model, results = load_minilm(), {"forward_s": 0.0, "repeated_s": 0.0, "backward_s": 0.0}
-    rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences)
-    exegete.compare(model, rows.select(range(2)), show_progress=False)
+    rows = expound.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences)
+    expound.compare(model, rows.select(range(2)), show_progress=False)
     known_inputs, repeated_share = set[tuple[float, ...]](), 0.0
     forward, grad = model.model.forward, torch.autograd.grad
 
@@ -54,7 +54,7 @@ def main() -> None:
     attended = torch.empty(0)
     model.model.bert.encoder.layer[0].register_forward_pre_hook(find_repeated)
     model.model.forward, torch.autograd.grad = time_forward, time_backward
-    results["compare_s"] = measure_seconds(lambda: exegete.compare(model, rows, show_progress=False))
+    results["compare_s"] = measure_seconds(lambda: expound.compare(model, rows, show_progress=False))
     distinct = results["forward_s"] - results["repeated_s"] + results["backward_s"]
     write_results(
         results | {"sentences": len(rows), "compare/distinct": results["compare_s"] / distinct}, options.output

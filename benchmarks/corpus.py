@@ -18,21 +18,21 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-import exegete
+import expound
 from timing import DATA, MODELS, parse_options, read_memory, write_results
 
 WORDS = 9
 MODEL = MODELS / "minilm-sst2"
-LOAD = "import exegete, sys; m = exegete.load(sys.argv[1], device='cpu'); m.predict(m.encode(['a film'])); input()"
+LOAD = "import expound, sys; m = expound.load(sys.argv[1], device='cpu'); m.predict(m.encode(['a film'])); input()"
 
 
 def main() -> int:
     """Write the corpus, explain it, and check that every row is explained once; return 1 if a bar is missed."""
     options = parse_options(__doc__, rows=100_000, method="decompx_linear", kills=2, workers=1, most_mib=300.0)
-    folder = Path(tempfile.mkdtemp(prefix="exegete-corpus-"))
+    folder = Path(tempfile.mkdtemp(prefix="expound-corpus-"))
     corpus, output_folder = folder / "corpus.jsonl", folder / "explained"
     texts = write_corpus(corpus, options.rows)
-    command = [sys.executable, "-m", "exegete", "explain", "--model", str(MODEL), "--data", f"jsonl:{corpus}", "-o"]
+    command = [sys.executable, "-m", "expound", "explain", "--model", str(MODEL), "--data", f"jsonl:{corpus}", "-o"]
     command += [str(output_folder), "--methods", options.method, "--device", "cpu", "--threads", "1"]
     command += ["--workers", str(options.workers)]
     start, model_mib, runs = time.time(), measure_loaded_model(), list[dict[str, float]]()
@@ -60,7 +60,7 @@ def main() -> int:
 
 def write_corpus(path: Path, count: int) -> list[str]:
     """Write this number of rows, and return their texts."""
-    data = [*exegete.load_data(f"sst:{DATA / 'sst'}", "train"), *exegete.load_data(f"eraser:{DATA / 'movies'}", "dev")]
+    data = [*expound.load_data(f"sst:{DATA / 'sst'}", "train"), *expound.load_data(f"eraser:{DATA / 'movies'}", "dev")]
     words = [(row["text"].split(), row["label"]) for row in data]
     pieces = {" ".join(text[at : at + WORDS]): label for text, label in words for at in range(0, len(text), WORDS)}
     chosen = list(islice(cycle(pieces.items()), count))

@@ -13,9 +13,9 @@ from multiprocessing import get_context
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-import exegete
-from exegete.explainers import explainer
-from exegete.models import Batch, ExplainedModel
+import expound
+from expound.explainers import explainer
+from expound.models import Batch, ExplainedModel
 from timing import DATA, load_minilm, measure_seconds, parse_options, read_memory, write_results
 
 METHODS = ("globenc", "alti", "information_flow", "flash_trace", "decompx_linear", "decompx", "decompx_classifier")
@@ -78,9 +78,9 @@ def load_inputs(part: str, count: int) -> tuple[ExplainedModel, list[Batch]]:
         return ExplainedModel(model), [Batch.from_ids(torch.randint(1000, 30000, (1, 1024)))]
     minilm = load_minilm()
     if part == PARTS[0]:
-        rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=count)
+        rows = expound.load_data(f"sst:{DATA / 'sst'}", "dev", limit=count)
         return minilm, [minilm.encode([row]) for row in rows]
-    rows = exegete.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=count)
+    rows = expound.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=count)
     encoded = [minilm.encode([" ".join(row["text"].split()[:330])]) for row in rows]
     return minilm, [Batch.from_ids(batch.inputs["input_ids"][:, :256]) for batch in encoded if batch.length >= 256]
 

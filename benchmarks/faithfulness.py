@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-import exegete
-from exegete.metrics import measure_cost, metric, top_fraction
-from exegete.models import Batch, ExplainedModel
-from exegete.models.encoding.encode import make_batches
+import expound
+from expound.metrics import measure_cost, metric, top_fraction
+from expound.models import Batch, ExplainedModel
+from expound.models.encoding.encode import make_batches
 from timing import DATA, load_minilm, parse_options, write_results
 
 METHODS = (
@@ -29,8 +29,8 @@ def main() -> None:
     """Run both parts, print the figures, and write them as JSON."""
     options = parse_options(__doc__, sentences=200, texts=16)
     model = load_minilm()
-    sentences = list(exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences))
-    reviews = exegete.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=options.texts)
+    sentences = list(expound.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences))
+    reviews = expound.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=options.texts)
     throughput = measure_throughput(model)
     parts = {"sentences": compare_with_loop(model, sentences)}
     parts["texts of 256 tokens"] = compare_with_loop(load_minilm(256), [row["text"] for row in reviews])
@@ -49,7 +49,7 @@ def compare_with_loop(model: ExplainedModel, rows: Sequence) -> dict[str, float]
             batch = model.encode([rows[index] for index in indices[start : start + 32]])
             with torch.no_grad():
                 target = model.predict(batch)
-                scores = [exegete.explainer(method).attribute(model, batch, target) for method in METHODS]
+                scores = [expound.explainer(method).attribute(model, batch, target) for method in METHODS]
             repeated_batch = batch.select(list(range(len(batch))) * len(METHODS))
             arguments = (repeated_batch, torch.cat(scores), target.repeat(len(METHODS)))
             with measure_cost("cpu") as cost:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from exegete import explainer
-from exegete.explainers.gradients.forward_sums import sum_scores_forward
-from exegete.models import Batch
-from exegete.models.generation.model import GeneratingModel
+from expound import explainer
+from expound.explainers.gradients.forward_sums import sum_scores_forward
+from expound.models import Batch
+from expound.models.generation.model import GeneratingModel
 from timing import measure_seconds, parse_options, read_memory, write_results
 
 PROMPT, ANSWER, SOURCES, VOCABULARY, MASKS = 256, 32, 8, 8000, 64
@@ -139,7 +139,7 @@ def make_inseq_calls(model: GeneratingModel, batch: Batch) -> dict[str, Callable
         import inseq
     except ImportError:
         return {}
-    from exegete.data.generated.tokenizer import generated_tokenizer
+    from expound.data.generated.tokenizer import generated_tokenizer
 
     words = [f"w{number}" for number in range(VOCABULARY - 100)]
     tokenizer = generated_tokenizer(words)

@@ -15,13 +15,13 @@ import captum.attr as captum
 import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, LlamaConfig, PretrainedConfig
 
-import exegete
-from exegete.data.provenance import get_versions
-from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS
-from exegete.metrics import measure_cost
-from exegete.models import Batch, ExplainedModel
-from exegete.recipes import RECIPES
+import expound
+from expound.data.provenance import get_versions
+from expound.errors import ExpoundError
+from expound.explainers import EXPLAINERS
+from expound.metrics import measure_cost
+from expound.models import Batch, ExplainedModel
+from expound.recipes import RECIPES
 from timing import parse_options, write_results
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -58,7 +58,7 @@ def measure_methods(config: PretrainedConfig, rows: int, tokens: int, device: st
         "captum, input_x_gradient": lambda: captum_method.attribute(embeddings.requires_grad_(), target=target),
     }
     calls |= {
-        name: partial(exegete.explainer(name).attribute, model, batch, target)
+        name: partial(expound.explainer(name).attribute, model, batch, target)
         for name, kind in EXPLAINERS.items()
         if not kind.card.learned and kind.card.family != "prompted"
     }
@@ -71,21 +71,21 @@ def measure_call(call: Callable[[], Any], device: str) -> dict[str, float] | str
         call()
         with measure_cost(device) as cost:
             call()
-    except (ExegeteError, torch.OutOfMemoryError) as error:
+    except (ExpoundError, torch.OutOfMemoryError) as error:
         return str(error).split("\n")[0]
     return {"seconds": cost.seconds, "mib": cost.peak_memory}
 
 
 def measure_compare(device: str, texts: int) -> dict[str, float] | str:
     """Measure `compare` with its default methods and metrics, on generated reviews and a briefly trained model."""
-    train, dev = (exegete.load_data("generated?size=400", split) for split in ("train", "dev"))
+    train, dev = (expound.load_data("generated?size=400", split) for split in ("train", "dev"))
     with tempfile.TemporaryDirectory() as folder:
         result = RECIPES["baseline"]().train(
             "small", train, dev, folder, arguments={"max_steps": 20, "disable_tqdm": True}
         )
         model = result.model.to(device)
-        rows = exegete.load_data("generated?size=400", "test", limit=texts)
-        return measure_call(lambda: exegete.compare(model, rows, show_progress=False), device)
+        rows = expound.load_data("generated?size=400", "test", limit=texts)
+        return measure_call(lambda: expound.compare(model, rows, show_progress=False), device)
 
 
 def measure_steps(steps: int, *, use_cpu: bool) -> dict[str, float]:
@@ -93,7 +93,7 @@ def measure_steps(steps: int, *, use_cpu: bool) -> dict[str, float]:
 
     They are the difference between a run and one of twice as many steps, divided by the number of steps.
     """
-    train, dev = (exegete.load_data("generated?size=400", split) for split in ("train", "dev"))
+    train, dev = (expound.load_data("generated?size=400", split) for split in ("train", "dev"))
     no_evaluation: dict[str, Any] = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
     results = {}
     with tempfile.TemporaryDirectory() as folder:

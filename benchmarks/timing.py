@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-import exegete
-from exegete.models import ExplainedModel
+import expound
+from expound.models import ExplainedModel
 
 SHARED = Path(__file__).parents[2] / "shared"
-DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{name}", SHARED / name.lower())) for name in ("DATA", "MODELS"))
+DATA, MODELS = (Path(os.environ.get(f"EXPOUND_{name}", SHARED / name.lower())) for name in ("DATA", "MODELS"))
 
 
 def parse_options(description: str | None, **defaults: Any) -> argparse.Namespace:
@@ -44,7 +44,7 @@ def write_results(results: Any, output: Path | None) -> None:
 
 def load_minilm(max_length: int | None = None) -> ExplainedModel:
     """Return the fine-tuned model that most benchmarks explain."""
-    return exegete.load(MODELS / "minilm-sst2", device="cpu", max_length=max_length)
+    return expound.load(MODELS / "minilm-sst2", device="cpu", max_length=max_length)
 
 
 def read_memory(name: str = "VmHWM", process: int | str = "self") -> float:

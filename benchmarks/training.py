@@ -26,14 +26,14 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import Trainer, TrainingArguments
 
-import exegete
-from exegete.cli.demo.answering_model import make_llama
-from exegete.data.generated.retrieval import get_vocabulary
-from exegete.data.generated.tokenizer import generated_tokenizer
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.models import Batch, ExplainedModel
-from exegete.models.generation.model import GeneratingModel
-from exegete.objectives import (
+import expound
+from expound.cli.demo.answering_model import make_llama
+from expound.data.generated.retrieval import get_vocabulary
+from expound.data.generated.tokenizer import generated_tokenizer
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.models import Batch, ExplainedModel
+from expound.models.generation.model import GeneratingModel
+from expound.objectives import (
     AblationFidelity,
     ComprehensivenessLoss,
     ConsistencyLoss,
@@ -44,15 +44,15 @@ from exegete.objectives import (
     StepContext,
     SufficiencyLoss,
 )
-from exegete.recipes import RECIPES
-from exegete.training import ObjectiveTrainer
-from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent
-from exegete.training.loop.training_module import TrainingModule
+from expound.recipes import RECIPES
+from expound.training import ObjectiveTrainer
+from expound.training.bilevel.simulatability import Simulatability, SimulatingStudent
+from expound.training.loop.training_module import TrainingModule
 from timing import DATA, load_minilm, measure_ratios, parse_options, write_results
 
 RUNS = 4
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
-CITED: dict[str, Any] = {"explainer": exegete.explainer("decompx_linear"), "granularity": "source"}
+CITED: dict[str, Any] = {"explainer": expound.explainer("decompx_linear"), "granularity": "source"}
 CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"every": 4}}
 IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
@@ -89,7 +89,7 @@ def main() -> None:
 
 def measure_guided(steps: int) -> dict[str, dict[str, float | None]]:
     """Measure a step with a loss on an explanation."""
-    kinds = {method: [CrossEntropy(), ExplanationLoss(exegete.explainer(method))] for method in BARS}
+    kinds = {method: [CrossEntropy(), ExplanationLoss(expound.explainer(method))] for method in BARS}
     model = load_minilm()
     results = measure_costs(model, load_sentences(model, 32, steps), {"plain": [CrossEntropy()]} | kinds)
     return {name: cost | {"bar": BARS.get(name)} for name, cost in results.items()}
@@ -105,7 +105,7 @@ def measure_regex(steps: int) -> dict[str, dict[str, float]]:
 
 def load_sentences(model: ExplainedModel, size: int, steps: int, words: int = 100) -> list[Batch]:
     """Return batches of real sentences of at most this many words: one to warm up, and one per step."""
-    rows = exegete.load_data(f"sst:{DATA / 'sst'}", "train").filter(lambda row: len(row["text"].split()) <= words)
+    rows = expound.load_data(f"sst:{DATA / 'sst'}", "train").filter(lambda row: len(row["text"].split()) <= words)
     return [model.encode(rows.select(range(i * size, (i + 1) * size))) for i in range(steps + 1)]
 
 
@@ -145,7 +145,7 @@ def measure_ivra(steps: int) -> dict[str, dict[str, Any]]:
 
 def load_rows(length: int, count: int) -> Batch:
     """Return rows of this many tokens each, from consecutive sentences."""
-    words = " ".join(row["text"] for row in exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=800)).split()
+    words = " ".join(row["text"] for row in expound.load_data(f"sst:{DATA / 'sst'}", "dev", limit=800)).split()
     rows = [{"text": " ".join(words[i * length : (i + 1) * length]), "label": i % 2} for i in range(count)]
     return load_minilm(length).encode(rows)
 
@@ -153,7 +153,7 @@ def load_rows(length: int, count: int) -> Batch:
 def measure_cited(steps: int) -> dict[str, dict[str, float | None]]:
     """Measure a step that trains citations: new ablations in every step, or kept for four epochs, or every 4 steps."""
     model = GeneratingModel(make_llama(tokenizer := generated_tokenizer(get_vocabulary())), tokenizer)
-    rows = list(exegete.load_data("generated", "train", task="retrieval", limit=16 * (1 + steps // 2)))
+    rows = list(expound.load_data("generated", "train", task="retrieval", limit=16 * (1 + steps // 2)))
     batches = [model.encode(rows[start : start + 16]) for start in range(0, len(rows), 16)]
     kinds = {
         name: [CrossEntropy(), AblationFidelity(**CITED, **settings), KlToOriginal()]
@@ -171,7 +171,7 @@ def measure_loops(steps: int) -> dict[str, dict[str, float]]:
     results = {}
     for name in ("attention_last", "input_x_gradient"):
         seconds: dict[str, list[float]] = {}
-        loop_steps = make_loop_steps(model, ExplanationLoss(exegete.explainer(name)))
+        loop_steps = make_loop_steps(model, ExplanationLoss(expound.explainer(name)))
         for batch in batches:
             for kind, run in loop_steps.items():
                 begin = time.process_time()
@@ -191,14 +191,14 @@ def make_loop_steps(model: ExplainedModel, objective: Objective) -> dict[str, Ca
     """Return functions that take a batch forward and backward in each kind of loop."""
     arguments = TrainingArguments("unused", use_cpu=True, report_to="none")
     recipe_trainer = ObjectiveTrainer(model, arguments, (CrossEntropy(), objective))
-    user_trainer = exegete.with_objectives(Trainer, [objective])(
+    user_trainer = expound.with_objectives(Trainer, [objective])(
         model.model, arguments, processing_class=model.processing_class
     )
     for trainer in (recipe_trainer, user_trainer):
         trainer.current_gradient_accumulation_steps = 1
         # Eight steps of a run take the gradient of each term by itself: none of so long a run's first ones.
         trainer.state.max_steps = 1_000_000
-    terms = exegete.ExplanationTerms(model, [objective])
+    terms = expound.ExplanationTerms(model, [objective])
     return {
         "recipe": lambda batch: recipe_trainer.training_step(recipe_trainer.model, {"batch": batch}),
         "own loop": lambda batch: terms(make_inputs(batch)).loss.backward(),

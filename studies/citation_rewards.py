@@ -26,8 +26,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
-import exegete
-from exegete.rewards import find_citations, necessity
+import expound
+from expound.rewards import find_citations, necessity
 
 SEED, N_PASSAGES, N_HELD_OUT, TOKENS = 0, 3, 100, 16
 WARM_STEPS, WARM_BATCH, PROMPTS, GENERATIONS = 24, 8, 2, 4
@@ -131,10 +131,10 @@ def main() -> None:
         merged = policy.merge_and_unload()
         merged.save_pretrained(base := str(folder / "warm"))
         tokenizer.save_pretrained(base)
-        warm = exegete.load(base, task="generation")
+        warm = expound.load(base, task="generation")
         evaluate(merged, warm, tokenizer, held_out, folder / "warm.jsonl")
     else:
-        warm = exegete.load(base, task="generation")
+        warm = expound.load(base, task="generation")
         necessity_reward, draw = necessity(warm), random.Random(SEED)
 
         def shuffle_necessity(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:

@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
-import exegete
-from exegete.data.alignment import split_sentences
+import expound
+from expound.data.alignment import split_sentences
 
 SEED = 0
 WORDS = 25
@@ -192,7 +192,7 @@ def main() -> None:
     count = int(sys.argv[5]) if len(sys.argv) > 5 else 150
     rows = list(read_strategyqa(file) if kind == "strategyqa" else read_squad(file, kind))
     random.Random(SEED).shuffle(rows)
-    model = exegete.load(source, task="generation", dtype="float32")
+    model = expound.load(source, task="generation", dtype="float32")
     if not model.tokenizer.chat_template:
         rows = [_make_completion(row) for row in rows]
     right_rows: list[dict[str, Any]] = []

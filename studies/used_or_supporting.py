@@ -22,9 +22,9 @@ import numpy as np
 from make_prompts import read_squad
 from sklearn.metrics import roc_auc_score
 
-import exegete
-from exegete.reports.tables.leaderboard import bootstrap_intervals, draw_resamples
-from exegete.rewards import measure_removal_effects
+import expound
+from expound.reports.tables.leaderboard import bootstrap_intervals, draw_resamples
+from expound.rewards import measure_removal_effects
 
 SEED, TOKENS, N_RESAMPLES = 0, 16, 2000
 NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?![\w%]|[.,]\d)")
@@ -74,7 +74,7 @@ def main() -> None:
     """Ask, measure and write the figures."""
     if len(sys.argv) < 4:
         sys.exit(__doc__)
-    model = exegete.load(sys.argv[1], task="generation")
+    model = expound.load(sys.argv[1], task="generation")
     questions, rows = make_questions(Path(sys.argv[2])), []
     random.Random(SEED).shuffle(questions)
     questions = questions[: int(sys.argv[4]) if len(sys.argv) > 4 else None]

@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 
 import families
-from exegete.models.generation.model import GeneratingModel
+from expound.models.generation.model import GeneratingModel
 
 GROUPED = {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}
 EXPERTS = GROUPED | {"num_experts_per_tok": 2}

@@ -7,7 +7,7 @@ import copy
 import torch
 
 import families
-from exegete.models.generation.model import GeneratingModel
+from expound.models.generation.model import GeneratingModel
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}\n{% endfor %}"

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import exegete
+import expound
 
 torch.set_num_threads(1)
-CACHE = tempfile.TemporaryDirectory(prefix="exegete-tests-")
+CACHE = tempfile.TemporaryDirectory(prefix="expound-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
-SHARED = Path(os.environ.get("EXEGETE_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("EXPOUND_SHARED", Path(__file__).parents[2] / "shared"))
 REAL = {"real_data", "golden", "minilm_path", "minilm", "golden_generation"}
 """Fixtures that need folders which a fresh machine does not have; their tests get the mark `real`."""
 SLOW = (
@@ -116,28 +116,28 @@ def _folder(variable: str, default: str) -> Path:
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real corpora."""
-    return _folder("EXEGETE_DATA", "data")
+    return _folder("EXPOUND_DATA", "data")
 
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder of numbers from published implementations."""
-    return _folder("EXEGETE_GOLDEN", "golden")
+    return _folder("EXPOUND_GOLDEN", "golden")
 
 
 @pytest.fixture(scope="session")
 def minilm_path() -> Path:
     """A real fine-tuned model's folder."""
-    return _folder("EXEGETE_MODELS", "models") / "minilm-sst2"
+    return _folder("EXPOUND_MODELS", "models") / "minilm-sst2"
 
 
 @pytest.fixture(scope="session")
 def minilm(minilm_path):
     """A real fine-tuned sentiment model (read only: tests must not change it)."""
-    return exegete.load(minilm_path, device="cpu")
+    return expound.load(minilm_path, device="cpu")
 
 
 @pytest.fixture(scope="session")
 def golden_generation() -> Path:
     """The folder of numbers from published implementations for generated text, and of their tiny models."""
-    return _folder("EXEGETE_GOLDEN_LLM", "golden-llm")
+    return _folder("EXPOUND_GOLDEN_LLM", "golden-llm")

@@ -264,9 +264,9 @@ def label_studio(folder):
 
 
 def study(folder):
-    from exegete.web.human_study.items import StudyItem
-    from exegete.web.human_study.projects import create_project
-    from exegete.web.human_study.storage import Storage
+    from expound.web.human_study.items import StudyItem
+    from expound.web.human_study.projects import create_project
+    from expound.web.human_study.storage import Storage
 
     storage = Storage(f"sqlite:///{folder}/studies.db")
     found = [
@@ -280,8 +280,8 @@ def study(folder):
 
 
 def argilla(folder):
-    from exegete.data.argilla import write_records
-    from exegete.data.marked import MarkedExample
+    from expound.data.argilla import write_records
+    from expound.data.marked import MarkedExample
 
     examples = [MarkedExample((row["text"],), row["label"], {"ann": ((0, 2, 7),)}) for row in ROWS]
     (folder / "data").write_text(json.dumps(write_records(examples)))

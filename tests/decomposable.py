@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 import families
-from exegete.models import Batch, ExplainedModel
-from exegete.testing.families import replace_rms_norms
+from expound.models import Batch, ExplainedModel
+from expound.testing.families import replace_rms_norms
 
 FAMILIES = tuple(families.FAMILIES)
 LENGTHS = (9, 6, 2)

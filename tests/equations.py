@@ -1,6 +1,6 @@
 """Small transformers and explanations of them written out from their equations: float64, one text, loops over parts.
 
-No code of `exegete` is used: weights are read by name; masks, rotations and grouped heads are made here.
+No code of `expound` is used: weights are read by name; masks, rotations and grouped heads are made here.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from exegete.models.families import FAMILIES as RECORDS
-from exegete.models.families.record import SMALL
+from expound.models.families import FAMILIES as RECORDS
+from expound.models.families.record import SMALL
 
 SENTENCES = [
     "a moving film about a small town and its river",

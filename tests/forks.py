@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
 
-from exegete.cli import main
+from expound.cli import main
 
 
 def _forge(orders, others_end):
@@ -99,7 +99,7 @@ def forge():
 
 
 def command(argv, output, before=None):
-    """Runs `exegete argv` as in a new process; writes all that it prints into a file."""
+    """Runs `expound argv` as in a new process; writes all that it prints into a file."""
     _redirect(os.open(os.devnull, os.O_RDONLY), os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     if before is not None:
         before()
@@ -107,7 +107,7 @@ def command(argv, output, before=None):
 
 
 def command_in_terminal(terminal, argv):
-    """Runs `exegete argv` as in a new process whose input and output are the terminal."""
+    """Runs `expound argv` as in a new process whose input and output are the terminal."""
     for name in ("NO_COLOR", "COLUMNS", "CI"):
         os.environ.pop(name, None)
     os.environ["TERM"] = "xterm-256color"

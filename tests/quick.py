@@ -24,7 +24,7 @@ def find_test_paths(files: list[str]) -> list[str]:
     paths = set()
     for file in files:
         parts = Path(file).parts
-        if parts[:2] == ("src", "exegete") and len(parts) > 3:
+        if parts[:2] == ("src", "expound") and len(parts) > 3:
             paths.add(f"tests/{parts[2]}")
         elif parts[0] == "tests" and Path(file).name.startswith("test_"):
             paths.add(file)

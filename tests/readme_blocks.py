@@ -1,7 +1,7 @@
 """Runs the blocks of a page in their order, in an empty folder: python tests/readme_blocks.py [PAGE].
 
-Lines of `exegete` run in this process, which reads the model once for all; `make` and `pip` lines are rehearsed
-(`make -n`, the extras of pyproject.toml). EXEGETE_SCALE makes the demo smaller.
+Lines of `expound` run in this process, which reads the model once for all; `make` and `pip` lines are rehearsed
+(`make -n`, the extras of pyproject.toml). EXPOUND_SCALE makes the demo smaller.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def run(file: Path, folder: Path, without: str | None = None) -> None:
 
 def run_command(words: list[str], place: str) -> None:
     """Runs one command; raises AssertionError if it fails or is not known here."""
-    from exegete.cli import main
+    from expound.cli import main
 
     program, *rest = words
-    if program == "exegete":
+    if program == "expound":
         assert main(rest) == 0, f"{place}: {shlex.join(words)}"
     elif program == "echo":
         *said, into, file = rest
@@ -94,7 +94,7 @@ def small_chat_model(folder: Path) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "tests"))
-    os.environ.setdefault("EXEGETE_SCALE", "0.05")
+    os.environ.setdefault("EXPOUND_SCALE", "0.05")
     with tempfile.TemporaryDirectory() as empty:
         small_chat_model(Path(empty) / "my-chat-model")
         run(Path(*sys.argv[1:2]).absolute() if sys.argv[1:] else ROOT / "README.md", Path(empty))

@@ -7,9 +7,9 @@ import functools
 import torch
 
 import families
-from exegete import explainer
-from exegete.explainers import EXPLAINERS
-from exegete.models import ExplainedModel
+from expound import explainer
+from expound.explainers import EXPLAINERS
+from expound.models import ExplainedModel
 
 FAMILIES = list(families.FAMILIES)
 TEXT = list(families.TEXT)

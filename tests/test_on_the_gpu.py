@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import exegete
-from exegete.models.state import avoid_cudnn_attention
-from exegete.recipes import RECIPES
+import expound
+from expound.models.state import avoid_cudnn_attention
+from expound.recipes import RECIPES
 from small import NATIVE, make_explainer, small, uneven
 
 pytestmark = [
@@ -23,8 +23,8 @@ def test_scores_are_those_of_the_cpu(family, method):
     batch = here.encode(uneven(family, 3))
     try:
         expected = make_explainer(method).attribute(here, batch).detach()
-    except exegete.ExegeteError as error:
-        with pytest.raises(exegete.ExegeteError, match=str(error)[:30].replace("(", ".").replace("[", ".")):
+    except expound.ExpoundError as error:
+        with pytest.raises(expound.ExpoundError, match=str(error)[:30].replace("(", ".").replace("[", ".")):
             make_explainer(method).attribute(there, batch.to("cuda"))
         return
     found = make_explainer(method).attribute(there, batch.to("cuda")).detach()
@@ -54,7 +54,7 @@ def test_half_precision_keeps_the_order(method):
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "fresh"])
 def test_every_recipe_trains_in_mixed_precision(name, tmp_path):
-    train, dev = (exegete.load_data("generated?size=96", split) for split in ("train", "dev"))
+    train, dev = (expound.load_data("generated?size=96", split) for split in ("train", "dev"))
     settings = {"num_train_epochs": 2, "bf16": True, "disable_tqdm": True}
     result = RECIPES[name]().train("tiny", train, dev, tmp_path / "run", arguments=settings)
     assert next(result.model.parameters()).device.type == "cuda"

@@ -28,11 +28,11 @@ EXTRAS = {
 }
 IMPORTS = """
 import importlib, pkgutil, sys
-import exegete
-for module in pkgutil.walk_packages(exegete.__path__, "exegete.", onerror=lambda name: None):
+import expound
+for module in pkgutil.walk_packages(expound.__path__, "expound.", onerror=lambda name: None):
     if not module.name.startswith(tuple(sys.argv[1].split(","))):
         importlib.import_module(module.name)
-print(exegete.__file__)
+print(expound.__file__)
 """
 
 
@@ -55,7 +55,7 @@ def test_the_wheel_is_the_package_and_nothing_else(dist_folder):
     source = ROOT / "src"
     kept = (path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert wheel_names(dist_folder) == {str(path.relative_to(source)) for path in kept}
-    assert {"exegete/py.typed", "exegete/reports/templates/report.html.j2"} <= wheel_names(dist_folder)
+    assert {"expound/py.typed", "expound/reports/templates/report.html.j2"} <= wheel_names(dist_folder)
     assert wheel.stat().st_size < LARGEST
 
 
@@ -81,7 +81,7 @@ def clean_environment(request, dist_folder, tmp_path):
     dependencies.mkdir()
     for entry in Path(pytest.__file__).parents[1].iterdir():
         name = entry.name.partition("-")[0].partition(".")[0].lower()
-        if name not in absent and name != "exegete" and not name.startswith(("_editable", "_pytest")):
+        if name not in absent and name != "expound" and not name.startswith(("_editable", "_pytest")):
             (dependencies / entry.name).symlink_to(entry)
     (site / "dependencies.pth").write_text(str(dependencies), encoding="utf-8")
     return python, request.param
@@ -96,10 +96,10 @@ def test_the_wheel_works_by_itself_and_with_one_extra(clean_environment, tmp_pat
         assert done.returncode == 0, done.stderr[-1500:]
         return done.stdout
 
-    web = "exegete.web.human_study.migrations" if extra else "exegete.web"
-    left_out = ["exegete.testing", "exegete.__main__", "exegete.scorers", web]
+    web = "expound.web.human_study.migrations" if extra else "expound.web"
+    left_out = ["expound.testing", "expound.__main__", "expound.scorers", web]
     assert str(tmp_path) in run(python, "-c", IMPORTS, ",".join(left_out))
-    command = python.with_name("exegete")
+    command = python.with_name("expound")
     assert run(command, "--version").strip() == "0.1.0"
     assert "integrated_gradients" in run(command, "methods")
     states = {line.split()[1]: line.split()[2] for line in run(command, "doctor").splitlines() if "extra " in line}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from exegete.data.cards import MethodCard
-from exegete.explainers import EXPLAINERS
-from exegete.metrics.registry import METRICS, cards
-from exegete.models.families import FAMILIES
+from expound.data.cards import MethodCard
+from expound.explainers import EXPLAINERS
+from expound.metrics.registry import METRICS, cards
+from expound.models.families import FAMILIES
 from readme_blocks import ROOT
 
 SCRIPTS = ROOT / "docs" / "scripts"

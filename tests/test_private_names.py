@@ -16,11 +16,11 @@ def find_borrowed_names(source):
     """Yields line and name of every private name that a module takes from another module of this package."""
     tree, ours = ast.parse(source), set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "exegete":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "expound":
             ours |= {alias.asname or alias.name for alias in node.names}
             yield from ((node.lineno, alias.name) for alias in node.names if is_private(alias.name))
         if isinstance(node, ast.Import):
-            ours |= {alias.asname for alias in node.names if alias.asname and alias.name.startswith("exegete.")}
+            ours |= {alias.asname for alias in node.names if alias.asname and alias.name.startswith("expound.")}
     for node in ast.walk(tree):
         of = node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
         if of in ours and of.islower() and is_private(node.attr):
@@ -34,5 +34,5 @@ def test_no_module_takes_a_private_name_of_another():
 
 
 def test_such_names_are_found():
-    lines = "from exegete.a import _b\nfrom exegete import c\nc._d()\nself._e\nfrom os import _exit\nc.__doc__"
+    lines = "from expound.a import _b\nfrom expound import c\nc._d()\nself._e\nfrom os import _exit\nc.__doc__"
     assert list(find_borrowed_names(lines)) == [(1, "_b"), (3, "c._d")]

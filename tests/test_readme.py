@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-import exegete
+import expound
 import families
 from corpora import study
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
     """A folder in which the README's blocks were run."""
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("EXEGETE_SCALE", "0.02")
+        patched.setenv("EXPOUND_SCALE", "0.02")
         small_chat_model(folder / "my-chat-model")
         run(ROOT / "README.md", folder)
     return folder
@@ -33,7 +33,7 @@ def test_the_readme_runs_as_it_stands(folder):
 
 
 def test_the_first_page_runs_as_it_stands(folder, monkeypatch):
-    monkeypatch.setenv("EXEGETE_SCALE", "0.02")
+    monkeypatch.setenv("EXPOUND_SCALE", "0.02")
     (folder / "explained.html").unlink()
     run(ROOT / "docs" / "index.md", folder)
     assert (folder / "explained.html").is_file()
@@ -44,7 +44,7 @@ def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
     (table,), (chat,) = (
         re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for kind in ("csv", "json")
     )
-    data = exegete.load_data("generated", "train", limit=80, seed=1)
+    data = expound.load_data("generated", "train", limit=80, seed=1)
     names = data.features["label"].names
     with (tmp_path / "tickets.csv").open("w", newline="") as file:
         file.write(table)
@@ -52,7 +52,7 @@ def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
     (tmp_path / "chats.jsonl").write_text(chat * 3)
     shutil.copytree(folder / "demo" / "model", tmp_path / "my-model")
     shutil.copytree(folder / "my-chat-model", tmp_path / "my-chat-model")
-    study(tmp_path).rename(tmp_path / "exegete-studies.db")
+    study(tmp_path).rename(tmp_path / "expound-studies.db")
     run(ROOT / "docs" / "data.md", tmp_path)
     assert (tmp_path / "judged" / "report.html").is_file()
     assert (tmp_path / "cited" / "report.html").is_file()
@@ -62,11 +62,11 @@ def test_the_guide_to_terms_in_a_training_of_ones_own_runs_as_it_stands(tmp_path
     small_chat_model(tmp_path / "my-chat-model")
     families.tiny("bert", num_labels=2).save_pretrained(tmp_path / "my-model")
     families.tokenizer("bert").save_pretrained(tmp_path / "my-model")
-    data = exegete.load_data("generated", "train", limit=40, seed=1)
+    data = expound.load_data("generated", "train", limit=40, seed=1)
     lines = [json.dumps({name: row[name] for name in ("text", "label", "rationale")}) for row in data]
     (tmp_path / "reviews.jsonl").write_text("\n".join(lines))
     run(ROOT / "docs" / "your_training.md", tmp_path, without=None if find_spec("lightning") else "lightning")
-    assert exegete.load(tmp_path / "guided-run", device="cpu").task.name == "classification"
+    assert expound.load(tmp_path / "guided-run", device="cpu").task.name == "classification"
 
 
 def test_commands_for_contributors_are_there():
@@ -81,6 +81,6 @@ def test_a_block_that_fails_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text("a\n```python\nx = 1\n```\n```python\nassert x == 2\n```\n")
     with pytest.raises(AssertionError):
         run(tmp_path / "page.md", tmp_path)
-    (tmp_path / "page.md").write_text("```sh\nexegete methods --limit no\n```\n")
-    with pytest.raises(AssertionError, match=r"page.md:2: exegete methods --limit no"):
+    (tmp_path / "page.md").write_text("```sh\nexpound methods --limit no\n```\n")
+    with pytest.raises(AssertionError, match=r"page.md:2: expound methods --limit no"):
         run(tmp_path / "page.md", tmp_path)

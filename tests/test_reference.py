@@ -10,9 +10,9 @@ from importlib import import_module
 
 import pytest
 
-from exegete.data.cards import MethodCard, MetricCard
-from exegete.explainers.registry import EXPLAINERS
-from exegete.metrics.registry import METRICS
+from expound.data.cards import MethodCard, MetricCard
+from expound.explainers.registry import EXPLAINERS
+from expound.metrics.registry import METRICS
 from readme_blocks import ROOT
 
 
@@ -37,7 +37,7 @@ def _functions(value):
     found = [value]
     if isinstance(value, type):
         found = [getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(value).values()]
-    ours = (each for each in found if inspect.isfunction(each) and (each.__module__ or "").startswith("exegete"))
+    ours = (each for each in found if inspect.isfunction(each) and (each.__module__ or "").startswith("expound"))
     return [each for each in ours if not each.__name__.startswith("_")]
 
 
@@ -49,8 +49,8 @@ def test_public_functions_of_tensors_say_shapes_and_those_that_refuse_say_errors
             said, kinds = inspect.getdoc(each) or "", " ".join(map(str, inspect.get_annotations(each).values()))
             if re.search(r"\b(Tensor|NDArray)\b", kinds) and not SHAPE.search(said):
                 silent.add(f"{each.__qualname__} says no shape")
-            refuses = re.search(r"raise (ExegeteError|unknown)\b", inspect.getsource(each))
-            if refuses and not re.search("[Rr]aises?|ExegeteError", said):
+            refuses = re.search(r"raise (ExpoundError|unknown)\b", inspect.getsource(each))
+            if refuses and not re.search("[Rr]aises?|ExpoundError", said):
                 silent.add(f"{each.__qualname__} says no error")
     assert silent == set()
 
@@ -68,13 +68,13 @@ def test_what_is_missing_is_told(blocks, tmp_path):
     page = tmp_path / "04_explainers.md"
     text = page.read_text(encoding="utf-8")
     page.write_text(
-        text.replace("::: exegete.explainers.list_methods\n", "::: exegete.explainers.old\n"), encoding="utf-8"
+        text.replace("::: expound.explainers.list_methods\n", "::: expound.explainers.old\n"), encoding="utf-8"
     )
     (tmp_path / "10_web.md").unlink()
     last = tmp_path / "09_testing.md"
     last.write_text(last.read_text(encoding="utf-8").rpartition("```python")[0], encoding="utf-8")
     found = list(blocks.find_missing(tmp_path))
-    assert "exegete.explainers.list_methods is public and on no page" in found
-    assert "exegete.explainers.old is on a page and not public" in found
-    assert "exegete.web.create_app is public and on no page" in found
-    assert "exegete.testing.NoSideEffectsContract has no example" in found
+    assert "expound.explainers.list_methods is public and on no page" in found
+    assert "expound.explainers.old is on a page and not public" in found
+    assert "expound.web.create_app is public and on no page" in found
+    assert "expound.testing.NoSideEffectsContract has no example" in found

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import exegete
+import expound
 from chats import chatting
-from exegete import ExegeteError
-from exegete.rewards import CitedSource, find_citations, measure_removal_effects, necessity, sufficiency
+from expound import ExpoundError
+from expound.rewards import CitedSource, find_citations, measure_removal_effects, necessity, sufficiency
 from readme_blocks import ROOT, blocks, small_chat_model
 
 SOURCES = [
@@ -117,8 +117,8 @@ def test_prompts_of_other_lengths_orders_and_numbers_of_sources_do_not_change_a_
 
 def test_all_rows_are_scored_in_one_call(model, monkeypatch):
     calls = []
-    run = exegete.rewards.run_perturbed
-    monkeypatch.setattr(exegete.rewards, "run_perturbed", lambda *args: calls.append(args) or run(*args))
+    run = expound.rewards.run_perturbed
+    monkeypatch.setattr(expound.rewards, "run_perturbed", lambda *args: calls.append(args) or run(*args))
     prompts, sources = [PROMPT.format(*SOURCES)] * len(COMPLETIONS), [SOURCES] * len(COMPLETIONS)
     necessity(model)(prompts, COMPLETIONS, sources=sources)
     assert len(calls) == 1
@@ -130,13 +130,13 @@ def test_the_model_in_training_measures_with_its_adapter_and_stays_in_training(m
     options = peft.LoraConfig(target_modules="all-linear", init_lora_weights=False, lora_dropout=0.5)
     policy = peft.get_peft_model(chatting().model, options).train()
     prompts, columns = [PROMPT.format(*SOURCES)] * len(COMPLETIONS), {"sources": [SOURCES] * len(COMPLETIONS)}
-    in_training = necessity(exegete.load((policy, model.tokenizer), task="generation"))
+    in_training = necessity(expound.load((policy, model.tokenizer), task="generation"))
     rewards = in_training(prompts, COMPLETIONS, **columns)
     assert policy.training
     assert all(weight.grad is None for weight in policy.parameters())
     assert sum(weight.requires_grad for weight in policy.parameters()) > 0
     assert rewards != pytest.approx(necessity(model)(prompts, COMPLETIONS, **columns), abs=1e-3)
-    merged = exegete.load((policy.eval().merge_and_unload(), model.tokenizer), task="generation")
+    merged = expound.load((policy.eval().merge_and_unload(), model.tokenizer), task="generation")
     assert rewards == pytest.approx(necessity(merged)(prompts, COMPLETIONS, **columns), abs=1e-9)
 
 
@@ -160,18 +160,18 @@ def test_citations_are_found():
 
 def test_wrong_arguments_are_refused(model):
     prompt = PROMPT.format(*SOURCES)
-    with pytest.raises(ExegeteError, match=r"no column 'sources'.*sources='COLUMN'"):
+    with pytest.raises(ExpoundError, match=r"no column 'sources'.*sources='COLUMN'"):
         necessity(model)([prompt], ["it [1]"], documents=[SOURCES])
-    with pytest.raises(ExegeteError, match="'source 1' must occur once in prompt 0, it occurs 0 times"):
+    with pytest.raises(ExpoundError, match="'source 1' must occur once in prompt 0, it occurs 0 times"):
         necessity(model)([prompt], ["it [1]"], sources=[["a river"]])
-    with pytest.raises(ExegeteError, match="'source 2' must occur once in prompt 0, it occurs 2 times"):
+    with pytest.raises(ExpoundError, match="'source 2' must occur once in prompt 0, it occurs 2 times"):
         necessity(model)([prompt + SOURCES[1]], ["it [1]"], sources=[SOURCES])
-    with pytest.raises(ExegeteError, match="prompt 0 has no sources"):
+    with pytest.raises(ExpoundError, match="prompt 0 has no sources"):
         sufficiency(model)([prompt], ["it [1]"], sources=[[]])
     chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": "it"}]
-    with pytest.raises(ExegeteError, match="ends with the assistant's message"):
+    with pytest.raises(ExpoundError, match="ends with the assistant's message"):
         necessity(model)([chat], ["it [1]"], sources=[SOURCES])
-    with pytest.raises(ExegeteError, match=r"task='generation'.*got str"):
+    with pytest.raises(ExpoundError, match=r"task='generation'.*got str"):
         necessity("model")
 
 

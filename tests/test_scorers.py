@@ -4,14 +4,14 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from chats import chatting
-from exegete.rewards import measure_removal_effects
+from expound.rewards import measure_removal_effects
 
 inspect_ai = pytest.importorskip("inspect_ai")
 from inspect_ai import Task  # noqa: E402
 from inspect_ai.dataset import MemoryDataset, Sample  # noqa: E402
 from inspect_ai.model import ModelOutput, ModelUsage, get_model  # noqa: E402
 
-from exegete.scorers import citation_use  # noqa: E402
+from expound.scorers import citation_use  # noqa: E402
 from readme_blocks import ROOT, blocks, small_chat_model  # noqa: E402
 
 SOURCES = [

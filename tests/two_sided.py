@@ -1,6 +1,6 @@
 """Tiny random encoder-decoders, and what they compute written out from the equations: float64, one example, no padding.
 
-The equations use no code of `exegete`: weights are read by name; masks and distances are made here.
+The equations use no code of `expound`: weights are read by name; masks and distances are made here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 
 import families
 from equations import Rule, activate, apply_gate, heads, norm, scale_gradient
-from exegete.models.families import FAMILIES
-from exegete.models.generation.encoder_decoder import EncoderDecoderModel
-from exegete.testing.families import replace_rms_norms
+from expound.models.families import FAMILIES
+from expound.models.generation.encoder_decoder import EncoderDecoderModel
+from expound.testing.families import replace_rms_norms
 
 NAMES = [name for name, family in FAMILIES.items() if family.decoder is not None]
 GATED = {"feed_forward_proj": "gated-gelu"}

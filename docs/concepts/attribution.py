@@ -6,15 +6,15 @@
 #
 # Here a small BERT has learned the sentiment of generated reviews.
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 
 text = "Most of it was shot by the sea. The editing was tedious."
-exegete.attribute(model, [text], method="occlusion")
+expound.attribute(model, [text], method="occlusion")
 
 # %% [markdown]
 # Occlusion removes one word at a time. The score of a word is how much the probability of the predicted class falls
@@ -24,7 +24,7 @@ exegete.attribute(model, [text], method="occlusion")
 # usually explain its logit. Ask for another class, and the scores are others:
 # %%
 for label in ("positive", "negative"):
-    print(exegete.attribute(model, [text], method="integrated_gradients", target=label)[0].top(2))
+    print(expound.attribute(model, [text], method="integrated_gradients", target=label)[0].top(2))
 
 # %% [markdown]
 # **Compared with what?** A part of a prediction is always a difference from something. Occlusion deletes the word;
@@ -42,7 +42,7 @@ for label in ("positive", "negative"):
 # [faithfulness](faithfulness.md) is measured instead of assumed.
 #
 # ## Words and tokens
-# Models read tokens, which are often pieces of words. exegete keeps a score per token (`scores`) and adds them up for
+# Models read tokens, which are often pieces of words. expound keeps a score per token (`scores`) and adds them up for
 # words (`scores`), sentences or sources (`unit`). Special tokens such as `[CLS]` carry no score.
 #
 # Next: [every method](../methods/index.md), and [which one to choose](../choose.md).

@@ -4,15 +4,15 @@
 # An explanation is faithful if it names what the model really used. No one can look that up, so it is tested by
 # experiment: change the words that an explanation names, and ask the model again.
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 
 methods, metrics = ["occlusion", "attention_rollout", "random"], ["aopc_comprehensiveness", "aopc_sufficiency"]
-exegete.compare(model, test.select(range(40)), methods, metrics)
+expound.compare(model, test.select(range(40)), methods, metrics)
 
 # %% [markdown]
 # **Comprehensiveness** removes the words with the highest scores. If they were used, the probability of the predicted

@@ -4,15 +4,15 @@
 # An explanation is plausible if it agrees with people: if its highest scores are on the words that people marked as
 # the reason for the label, the [rationale](rationales.md).
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 
 metrics = ["auc", "recall_at_k", "aopc_comprehensiveness"]
-exegete.compare(model, test.select(range(40)), ["occlusion", "attention_rollout", "random"], metrics)
+expound.compare(model, test.select(range(40)), ["occlusion", "attention_rollout", "random"], metrics)
 
 # %% [markdown]
 # **AUC** is the chance that a marked word has a larger score than an unmarked one: 0.5 is chance, 1 is perfect.

@@ -5,12 +5,12 @@
 # will answer. Simulatability is the share of such predictions that agree with the model. It judges explanations by
 # what a student, a person or another model, learns from them.
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 
 # %% [markdown]
 # The student here counts words (Naive Bayes). It studies a few reviews with the model's *predictions*, not the true
@@ -22,9 +22,9 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 lessons, exam = train.select(range(30)), test.select(range(200))
-answers = [item.prediction.value for item in exegete.attribute(model, exam, method="random")]
+answers = [item.prediction.value for item in expound.attribute(model, exam, method="random")]
 for method in ("occlusion", "random"):
-    explained = exegete.attribute(model, lessons, method=method)
+    explained = expound.attribute(model, lessons, method=method)
     labels = [item.prediction.value for item in explained]
     for shown in (None, 3):
         texts = [" ".join(word for word, _ in item.top(shown or len(item.units))) for item in explained]

@@ -13,9 +13,9 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import FunctionType, ModuleType
 
-import exegete
-from exegete.explainers import EXPLAINERS
-from exegete.metrics import METRICS
+import expound
+from expound.explainers import EXPLAINERS
+from expound.metrics import METRICS
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 PARTS = {point.attr for registry in (EXPLAINERS, METRICS) for point in registry.native.values()}
@@ -40,8 +40,8 @@ def find_missing(folder: Path = REFERENCE) -> Iterator[str]:
 
 def _public() -> set[str]:
     """Return the library and its packages that list their public names."""
-    rooms = (f"exegete.{room.name}" for room in iter_modules(exegete.__path__) if room.ispkg)
-    return {"exegete", *(room for room in rooms if getattr(import_module(room), "__all__", ()))}
+    rooms = (f"expound.{room.name}" for room in iter_modules(expound.__path__) if room.ispkg)
+    return {"expound", *(room for room in rooms if getattr(import_module(room), "__all__", ()))}
 
 
 def _has_text(package: str, name: str) -> bool:

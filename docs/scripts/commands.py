@@ -7,21 +7,21 @@ from typing import Any
 
 import typer
 
-from exegete.cli import app
+from expound.cli import app
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield a page per command, with its subcommands, as path and Markdown."""
     main = typer.main.get_command(app)
-    context = main.make_context("exegete", [], resilient_parsing=True)
+    context = main.make_context("expound", [], resilient_parsing=True)
     lines = [
         "# Command line",
-        "`exegete --version` prints the version; every command has `--help`.",
+        "`expound --version` prints the version; every command has `--help`.",
         "| | |\n| --- | --- |",
     ]
     for name, command in _commands(main, context):
-        lines[-1] += f"\n| [`exegete {name}`]({name}.md) | {_first_paragraph(command.help)} |"
-        yield f"cli/{name}.md", _page(f"exegete {name}", command, context)
+        lines[-1] += f"\n| [`expound {name}`]({name}.md) | {_first_paragraph(command.help)} |"
+        yield f"cli/{name}.md", _page(f"expound {name}", command, context)
     yield "cli/index.md", "\n\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from exegete.reports.figures.curves import choose_ticks
+from expound.reports.figures.curves import choose_ticks
 
 Points = Sequence[tuple[float, float]]
 

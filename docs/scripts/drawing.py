@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "exegete"
+SOURCE = ROOT / "src" / "expound"
 BOX, GAP, LEFT, WIDE = 44, 18, 20, 230
 
 
@@ -31,7 +31,7 @@ def count_imports() -> Counter[tuple[str, str]]:
 
 def _imported_rooms(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("exegete."):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("expound."):
             yield node.module.split(".")[1]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TRAINING = (
-    'exegete train baseline --config tiny --data "generated?size=4000" --epochs 4 --learning-rate 2e-3 '
+    'expound train baseline --config tiny --data "generated?size=4000" --epochs 4 --learning-rate 2e-3 '
     "--masked-share 0.1 --output-dir baseline"
 )
 """Trains the model of all examples: a BERT of two layers, on generated reviews."""
@@ -15,7 +15,7 @@ TEXT = "Most of it was shot by the sea. The editing was tedious."
 JUDGED = ("occlusion", "attention_rollout", "random")
 LIMIT = 20
 COPY = (
-    'exegete train baseline --model baseline --data "generated?size=4000" --epochs 1 --masked-share 1 '
+    'expound train baseline --model baseline --data "generated?size=4000" --epochs 1 --masked-share 1 '
     "--output-dir baseline-copy"
 )
 PARAMETERS = {
@@ -67,11 +67,11 @@ UNTRAINED = (
 NOT_SHOWN = {
     "llm_ranking": "No result is shown here, because the method needs a chat model.",
     "citation": (
-        "No result is shown here: `cited` is a folder that `exegete train cite` wrote, see "
+        "No result is shown here: `cited` is a folder that `expound train cite` wrote, see "
         "[citations that hold](../tutorials/11_citations_that_hold.md)."
     ),
     "attributive_masking": (
-        "No result is shown here: `masks` is a folder that `exegete train aml` wrote, see "
+        "No result is shown here: `masks` is a folder that `expound train aml` wrote, see "
         "[masks for any model](../tutorials/05_masks_for_any_model.md)."
     ),
 }
@@ -90,38 +90,38 @@ def spec(name: str) -> str:
 def explain_command(name: str) -> str:
     """Return the command on a method's page."""
     if name == "llm_ranking":
-        return f'exegete explain "{TEXT}" --model baseline --methods "llm_ranking?ranker=CHAT-MODEL"'
+        return f'expound explain "{TEXT}" --model baseline --methods "llm_ranking?ranker=CHAT-MODEL"'
     if name == "citation":
         return (
-            "exegete explain --task generation --prompt prompt.txt --source letter.txt --source memo.txt "
+            "expound explain --task generation --prompt prompt.txt --source letter.txt --source memo.txt "
             "--model cited --methods citation:cited"
         )
-    return f'exegete explain "{TEXT}" --model baseline --methods "{spec(name)}"'
+    return f'expound explain "{TEXT}" --model baseline --methods "{spec(name)}"'
 
 
 def python_code(folder: str, name: str) -> str:
     """Return the example of a method, a metric or a recipe in Python; empty if it is a command only."""
     if name == "citation" or folder not in ("methods", "metrics", "recipes"):
         return ""
-    lines = ["import exegete", ""]
+    lines = ["import expound", ""]
     if folder == "recipes":
         lines += [
-            'train = exegete.load_data("generated", "train", limit=80)',
-            'dev = exegete.load_data("generated", "dev", limit=24)',
+            'train = expound.load_data("generated", "train", limit=80)',
+            'dev = expound.load_data("generated", "dev", limit=24)',
             recipe_call(name),
             "print(result.metrics)",
         ]
         return "\n".join(lines)
-    lines.append('model = exegete.load("baseline", device="cpu")')
+    lines.append('model = expound.load("baseline", device="cpu")')
     if folder == "methods":
         method = "llm_ranking?ranker=CHAT-MODEL" if name == "llm_ranking" else spec(name)
-        lines += [f'result = exegete.attribute(model, ["{TEXT}"], method="{method}")', "print(result[0].top(3))"]
+        lines += [f'result = expound.attribute(model, ["{TEXT}"], method="{method}")', "print(result[0].top(3))"]
         return "\n".join(lines)
     metric = "aopc_comprehensiveness" if name in ("seconds", "peak_memory") else spec(name)
     lines += [
-        f'reviews = exegete.load_data("generated", "test", limit={LIMIT})',
+        f'reviews = expound.load_data("generated", "test", limit={LIMIT})',
         f"methods = {list(JUDGED)}".replace("'", '"'),
-        f'print(exegete.compare(model, reviews, methods, ["{metric}"]))',
+        f'print(expound.compare(model, reviews, methods, ["{metric}"]))',
     ]
     return "\n".join(lines)
 
@@ -130,14 +130,14 @@ def recipe_call(name: str) -> str:
     """Return the call that trains by a recipe, with the parameters of its picture."""
     params = "".join(f", {key}={json.dumps(value)}" for key, value in RECIPE_PARAMETERS.get(name, {}).items())
     start = "tiny" if name == "smat" else "baseline"
-    return f'result = exegete.train("{start}", (train, dev), "{name}"{params}, output_dir="{name}")'
+    return f'result = expound.train("{start}", (train, dev), "{name}"{params}, output_dir="{name}")'
 
 
 def compare_command(name: str) -> str:
     """Return the command on a metric's page. Costs are measured with any metric."""
     metric = "aopc_comprehensiveness" if name in ("seconds", "peak_memory") else spec(name)
     command = (
-        f"exegete compare --model baseline --data generated --split test --limit {LIMIT} "
+        f"expound compare --model baseline --data generated --split test --limit {LIMIT} "
         f"--methods {','.join(JUDGED)} --metrics {metric}"
     )
     return f"{COPY}\n{command}" if name == "f_fidelity" else command

@@ -10,9 +10,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import exegete
-from exegete.data import READERS
-from exegete.errors import ExegeteError
+import expound
+from expound.data import READERS
+from expound.errors import ExpoundError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -29,7 +29,7 @@ def draw_samples(folder: Path) -> dict[str, str]:
 
 def _sample(name: str, folder: Path) -> str:
     if name not in CORPORA:
-        return _row(exegete.load_data(name, "test", limit=1))
+        return _row(expound.load_data(name, "test", limit=1))
     folder.mkdir(parents=True)
     path = CORPORA[name](folder)
     files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
@@ -41,8 +41,8 @@ def _sample(name: str, folder: Path) -> str:
 def _first_split(spec: str) -> Any:
     for split in ("train", "dev"):
         try:
-            return exegete.load_data(spec, split)
-        except ExegeteError as error:
+            return expound.load_data(spec, split)
+        except ExpoundError as error:
             last_error = error
     raise last_error
 

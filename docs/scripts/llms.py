@@ -16,7 +16,7 @@ def text(root: Path, site: Path, nav: list[Any]) -> str:
     """Return the file: the first paragraphs of the README, then every page of the built site by section."""
     readme = (root / "README.md").read_text(encoding="utf-8").split("\n\n")
     about = [part for part in readme[1 : 1 + FIRST] if not part.startswith("!")]
-    lines = ["# exegete", "> " + about[0].strip("*"), *about[1:]]
+    lines = ["# expound", "> " + about[0].strip("*"), *about[1:]]
     for section in nav:
         ((title, pages),) = section.items()
         entries = [f"- [{_title(site / address)}]({address})" for address in map(_address, _flatten(pages))]

@@ -17,14 +17,14 @@ import scores
 import yaml
 from latex2mathml.converter import convert
 
-from exegete.data import READERS
-from exegete.data.cards import DataCard, MethodCard, MetricCard, display_name
-from exegete.data.registry import Registry
-from exegete.data.source import read_source
-from exegete.explainers import EXPLAINERS
-from exegete.metrics.registry import METRICS, cards
-from exegete.objectives import OBJECTIVES
-from exegete.recipes import RECIPES
+from expound.data import READERS
+from expound.data.cards import DataCard, MethodCard, MetricCard, display_name
+from expound.data.registry import Registry
+from expound.data.source import read_source
+from expound.explainers import EXPLAINERS
+from expound.metrics.registry import METRICS, cards
+from expound.objectives import OBJECTIVES
+from expound.recipes import RECIPES
 
 YES = {True: "yes", False: "no"}
 IDEAS: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("ideas.yaml").read_text(encoding="utf-8"))
@@ -44,34 +44,34 @@ KINDS = (
     Kind(
         "methods",
         "Methods",
-        "A method gives every word a score for its share in a prediction. `exegete methods` prints this list; "
+        "A method gives every word a score for its share in a prediction. `expound methods` prints this list; "
         "[Choose](../choose.md) helps to pick one.",
         EXPLAINERS,
     ),
     Kind(
         "metrics",
         "Metrics",
-        "A metric says how good an attribution is. `exegete metrics` prints this list; [Choose](../choose.md) helps to "
+        "A metric says how good an attribution is. `expound metrics` prints this list; [Choose](../choose.md) helps to "
         "pick one.",
         METRICS,
     ),
     Kind(
         "objectives",
         "Objectives",
-        "An objective is one term of a training loss. `exegete train custom` adds any of them up; "
-        "`exegete objectives` prints this list.",
+        "An objective is one term of a training loss. `expound train custom` adds any of them up; "
+        "`expound objectives` prints this list.",
         OBJECTIVES,
     ),
     Kind(
         "recipes",
         "Training methods",
-        "A training method is a recipe from a paper, with the paper's values as defaults: `exegete train ID`.",
+        "A training method is a recipe from a paper, with the paper's values as defaults: `expound train ID`.",
         RECIPES,
     ),
     Kind(
         "datasets",
         "Datasets",
-        "Datasets and file formats that `--data` and `exegete.load_data` read. `exegete datasets` prints this list.",
+        "Datasets and file formats that `--data` and `expound.load_data` read. `expound datasets` prints this list.",
         READERS,
     ),
 )
@@ -318,13 +318,13 @@ def docstring(kind: Kind, name: str) -> str:
 def command(kind: Kind, name: str) -> str:
     """Return a command line that uses the part."""
     if kind.folder == "recipes":
-        example = re.search(r"Example: (exegete .*?)(\n\n|\Z)", docstring(kind, name), re.DOTALL)
-        return " ".join(example[1].split()) if example else f"exegete train {name} --help"
+        example = re.search(r"Example: (expound .*?)(\n\n|\Z)", docstring(kind, name), re.DOTALL)
+        return " ".join(example[1].split()) if example else f"expound train {name} --help"
     if kind.folder == "objectives":
         loss = name if name == "cross_entropy" else f"cross_entropy,{name}"
-        return f'exegete train custom --objectives "{loss}" --config tiny --data generated --output-dir runs/{name}'
+        return f'expound train custom --objectives "{loss}" --config tiny --data generated --output-dir runs/{name}'
     if kind.folder == "datasets":
-        return f'exegete compare --model my-model --data "{READERS.cards(DataCard)[name].example}"'
+        return f'expound compare --model my-model --data "{READERS.cards(DataCard)[name].example}"'
     return examples.compare_command(name) if kind.folder == "metrics" else examples.explain_command(name)
 
 
@@ -365,7 +365,7 @@ def _summary(kind: Kind, name: str) -> str:
 
 def _reference(kind: Kind, name: str) -> str:
     if name not in kind.registry.native:
-        return "See [`exegete.metrics.measure_cost`](../reference/05_metrics.md)."
+        return "See [`expound.metrics.measure_cost`](../reference/05_metrics.md)."
     point = kind.registry.native[name]
     options = "heading_level: 3, show_source: false, show_bases: false"
     # The table below has the parameters, and the methods are those of every part of its kind.

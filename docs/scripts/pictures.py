@@ -16,15 +16,15 @@ from typing import Any
 import examples
 import first_rows
 
-import exegete
+import expound
 import runs
-from exegete.cli import app
-from exegete.data.cards import MetricCard
-from exegete.explainers import EXPLAINERS
-from exegete.metrics import METRICS
-from exegete.models import ExplainedModel
-from exegete.reports.highlighted.highlight import render_fragment
-from exegete.studies.compare.comparison import Comparison
+from expound.cli import app
+from expound.data.cards import MetricCard
+from expound.explainers import EXPLAINERS
+from expound.metrics import METRICS
+from expound.models import ExplainedModel
+from expound.reports.highlighted.highlight import render_fragment
+from expound.studies.compare.comparison import Comparison
 
 COMPARED = ("decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random")
 WIDTH = "100"
@@ -42,7 +42,7 @@ def train_models(folder: Path) -> ExplainedModel:
     with chdir(folder):
         run_command(examples.TRAINING)
         run_command(examples.COPY)
-    return exegete.load(folder / "baseline", device="cpu")
+    return expound.load(folder / "baseline", device="cpu")
 
 
 def methods(folder: Path) -> dict[str, str]:
@@ -63,9 +63,9 @@ def _draw_method(name: str, folder: Path) -> str:
 def metrics(model: ExplainedModel, folder: Path) -> dict[str, str]:
     """Return the table of each metric as HTML. All metrics are computed in one comparison, which saves time."""
     os.environ["COLUMNS"] = WIDTH
-    rows = exegete.load_data("generated", "test", limit=examples.LIMIT)
+    rows = expound.load_data("generated", "test", limit=examples.LIMIT)
     with chdir(folder):
-        table = exegete.compare(model, rows, examples.JUDGED, list(map(examples.spec, METRICS.native)))
+        table = expound.compare(model, rows, examples.JUDGED, list(map(examples.spec, METRICS.native)))
     shown = {name: _render_metrics(table, [name]) for name in METRICS.native}
     return shown | dict.fromkeys(("seconds", "peak_memory"), _render_metrics(table, ["aopc_comprehensiveness"]))
 
@@ -100,7 +100,7 @@ def write(folder: Path) -> None:
         "datasets": first_rows.draw_samples(work / "datasets"),
     }
     (folder / "pictures.json").write_text(json.dumps(shown), encoding="utf-8")
-    rows = exegete.load_data("generated", "test", limit=40)
-    comparison = exegete.compare(model, rows, COMPARED, ["aopc_comprehensiveness", "aopc_sufficiency", "auc"])
+    rows = expound.load_data("generated", "test", limit=40)
+    comparison = expound.compare(model, rows, COMPARED, ["aopc_comprehensiveness", "aopc_sufficiency", "auc"])
     (gallery / "report.html").write_text(comparison.to_html(), encoding="utf-8")
-    exegete.attribute(model, rows.select(range(8)), method="decompx_linear").to_html(gallery / "explained.html")
+    expound.attribute(model, rows.select(range(8)), method="decompx_linear").to_html(gallery / "explained.html")

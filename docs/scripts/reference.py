@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import blocks
 
-_IDS = {"exegete", "tiny", "generated", "train", "dev", "random", "occlusion", "print"}
+_IDS = {"expound", "tiny", "generated", "train", "dev", "random", "occlusion", "print"}
 """Words of calls that are no files."""
 NAME = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import curve
 import examples
 
-import exegete
-from exegete.objectives import OBJECTIVES, CrossEntropy, Objective, objective
-from exegete.recipes import RECIPES
-from exegete.reports.highlighted.highlight import render_fragment
-from exegete.training import fine_tune
+import expound
+from expound.objectives import OBJECTIVES, CrossEntropy, Objective, objective
+from expound.recipes import RECIPES
+from expound.reports.highlighted.highlight import render_fragment
+from expound.training import fine_tune
 
 History: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -62,7 +62,7 @@ HIDDEN_METRICS = (
 
 def reviews() -> tuple[Any, Any]:
     """Return train and dev examples with rationales."""
-    return exegete.load_data("generated", "train", limit=ROWS), exegete.load_data("generated", "dev", limit=DEV)
+    return expound.load_data("generated", "train", limit=ROWS), expound.load_data("generated", "dev", limit=DEV)
 
 
 def objectives(start: Path, folder: Path) -> dict[str, str]:
@@ -111,9 +111,9 @@ def _draw_recipe(name: str, start: Path, folder: Path) -> str:
 
 def _draw_explanations(method: str, start: Path, folder: Path) -> str:
     """Return one review explained by the run's explainer; a trained model is also shown before training."""
-    row, before = exegete.load_data("generated", "test", limit=1, seed=3), exegete.load(start, device="cpu")
+    row, before = expound.load_data("generated", "test", limit=1, seed=3), expound.load(start, device="cpu")
     if "{}" in method:
-        return render_fragment(exegete.attribute(before, row, method=method.format(folder)))
-    models = (before, exegete.load(folder, device="cpu"))
-    shown = [render_fragment(exegete.attribute(model, row, method=method)) for model in models]
+        return render_fragment(expound.attribute(before, row, method=method.format(folder)))
+    models = (before, expound.load(folder, device="cpu"))
+    shown = [render_fragment(expound.attribute(model, row, method=method)) for model in models]
     return f"<p>{method} before:</p>{shown[0]}<p>and after:</p>{shown[1]}"

@@ -10,12 +10,12 @@
 # layers learns the task in seconds. With `masked_share=0.1`, some words are masked in training, so that the model can
 # later judge texts from which words were removed.
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # If the folder `baseline` already contains this training run, it is not repeated.
 #
@@ -23,11 +23,11 @@ model = exegete.load("baseline", device="cpu")
 
 # %%
 example = test[0]
-exegete.attribute(model, [example], method="occlusion")
+expound.attribute(model, [example], method="occlusion")
 
 # %%
 for method in ("integrated_gradients", "attention_rollout", "random"):
-    print(exegete.attribute(model, [example], method=method)[0])
+    print(expound.attribute(model, [example], method=method)[0])
 
 # %% [markdown]
 # Each line ends with the three words that have the highest scores. `random` is the control: its scores are drawn by
@@ -43,7 +43,7 @@ for method in ("integrated_gradients", "attention_rollout", "random"):
 # %%
 methods = ["decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random"]
 metrics = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
-comparison = exegete.compare(model, test.select(range(60)), methods, metrics)
+comparison = expound.compare(model, test.select(range(60)), methods, metrics)
 comparison
 
 # %% [markdown]
@@ -66,13 +66,13 @@ Path("reviews.csv").write_text(
     "The camera was not dull.,positive\n"
     "The dialogue is simply dreadful.,negative\n"
 )
-reviews = exegete.load_data("csv:reviews.csv", "all", text_column="review", label_column="stars")
-exegete.compare(model, reviews, ["occlusion", "random"], ["aopc_comprehensiveness"])
+reviews = expound.load_data("csv:reviews.csv", "all", text_column="review", label_column="stars")
+expound.compare(model, reviews, ["occlusion", "random"], ["aopc_comprehensiveness"])
 
 # %% [markdown]
 # Four texts are too few to tell two methods apart, and the verdict says so. The same comparison on the command line:
 #
 # ```sh
-# exegete compare --model baseline --data csv:reviews.csv --text-column review --label-column stars \
+# expound compare --model baseline --data csv:reviews.csv --text-column review --label-column stars \
 #   --methods occlusion,random --output-dir comparison
 # ```

@@ -5,11 +5,11 @@
 # between the model's attention and these marks to the loss (explanation regularisation, Ferreira et al. 2024). This
 # tutorial tests whether the attention follows the rationales, and what else changes.
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 
 # %% [markdown]
 # ## Train with and without the explanation loss
@@ -21,21 +21,21 @@ exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_sh
 # %%
 one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
 for folder, weight in {"control": 0.0, "guided": 10.0}.items():
-    recipe = exegete.recipe("er_joint", guide="attention_last", weight=weight)
-    exegete.train("baseline", (train, dev), recipe, output_dir=folder, **one_epoch)
-control, guided = (exegete.load(folder, device="cpu") for folder in ("control", "guided"))
+    recipe = expound.recipe("er_joint", guide="attention_last", weight=weight)
+    expound.train("baseline", (train, dev), recipe, output_dir=folder, **one_epoch)
+control, guided = (expound.load(folder, device="cpu") for folder in ("control", "guided"))
 
 # %% [markdown]
 # The last layer's attention on the same text, first in the model without the explanation loss:
 
 # %%
-exegete.attribute(control, [test[3]], method="attention_last")
+expound.attribute(control, [test[3]], method="attention_last")
 
 # %% [markdown]
 # And in the guided model:
 
 # %%
-exegete.attribute(guided, [test[3]], method="attention_last")
+expound.attribute(guided, [test[3]], method="attention_last")
 
 # %% [markdown]
 # ## Measure the change over many texts
@@ -48,8 +48,8 @@ exegete.attribute(guided, [test[3]], method="attention_last")
 examples = test.select(range(80))
 methods = ["attention_last", "decompx_linear", "random"]
 metrics = ["auc", "aopc_comprehensiveness"]
-before = exegete.compare(control, examples, methods, metrics)
-after = exegete.compare(guided, examples, methods, metrics)
+before = expound.compare(control, examples, methods, metrics)
+after = expound.compare(guided, examples, methods, metrics)
 after.difference(before).round(3)
 
 # %% [markdown]
@@ -60,9 +60,9 @@ after.difference(before).round(3)
 # The same on the command line:
 #
 # ```sh
-# exegete train er_joint --guide attention_last --weight 0 --model baseline --data generated --output-dir control
-# exegete train er_joint --guide attention_last --weight 10 --model baseline --data generated --output-dir guided
-# exegete compare --model guided --against control --data generated --split test --limit 80 \
+# expound train er_joint --guide attention_last --weight 0 --model baseline --data generated --output-dir control
+# expound train er_joint --guide attention_last --weight 10 --model baseline --data generated --output-dir guided
+# expound compare --model guided --against control --data generated --split test --limit 80 \
 #   --methods attention_last,decompx_linear,random --metrics auc,aopc_comprehensiveness --output-dir judged
 # ```
 #

@@ -5,12 +5,12 @@
 # `smat` trains the student on the teacher's answers and explanations. At the same time it trains the teacher's
 # attention explainer so that the student learns more (Learning to Scaffold, Fernandes et al. 2022).
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # The teacher is the model above. The student starts from random weights and sees 200 texts: once without explanations,
 # and once with explanations from the explainer that is trained to teach.
@@ -18,7 +18,7 @@ model = exegete.load("baseline", device="cpu")
 # %%
 short = {"num_train_epochs": 6, "learning_rate": 1e-3, "use_cpu": True, "disable_tqdm": True}
 for explainer in ("none", "learned"):
-    recipe = exegete.recipe("smat", teacher="baseline", explainer_id=explainer, student_size=200)
+    recipe = expound.recipe("smat", teacher="baseline", explainer_id=explainer, student_size=200)
     result = recipe.train("tiny", train, dev, f"student-{explainer}", arguments=short, processing_class="baseline")
     print(f"explanations: {explainer}, simulatability: {result.metrics['simulatability']:.3f}")
 
@@ -29,7 +29,7 @@ for explainer in ("none", "learned"):
 # %%
 learned = "parameterised_attention:student-learned/teacher_explainer"
 examples = test.select(range(50))
-exegete.compare(model, examples, ["attention_all", learned, "random"], ["aopc_comprehensiveness", "auc"])
+expound.compare(model, examples, ["attention_all", learned, "random"], ["aopc_comprehensiveness", "auc"])
 
 # %% [markdown]
 # [Results](../results/smat.md) on real data with several seeds; [SMaT's page](../recipes/smat.md) lists the options.

@@ -5,16 +5,16 @@
 # choose (Xie et al. 2024). Here the criterion is comprehensiveness: without the words that the explanation ranks first,
 # the prediction should change.
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 # %%
-recipe = exegete.recipe("ivra", criteria="comprehensiveness", normaliser="softmax")
+recipe = expound.recipe("ivra", criteria="comprehensiveness", normaliser="softmax")
 one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
-result = exegete.train("baseline", (train.select(range(800)), dev), recipe, output_dir="ivra", **one_epoch)
+result = expound.train("baseline", (train.select(range(800)), dev), recipe, output_dir="ivra", **one_epoch)
 result.metrics["accuracy"]
 
 # %% [markdown]
@@ -22,17 +22,17 @@ result.metrics["accuracy"]
 # the criterion of training (comprehensiveness) and by one that was not trained (sufficiency):
 
 # %%
-trained = exegete.load("ivra", device="cpu")
+trained = expound.load("ivra", device="cpu")
 methods = ["interpretable_attention:ivra", "attention_all", "decompx_linear", "random"]
 examples = test.select(range(60))
 metrics = ["aopc_comprehensiveness", "aopc_sufficiency"]
-exegete.compare(trained, examples, methods, metrics)
+expound.compare(trained, examples, methods, metrics)
 
 # %% [markdown]
 # The same comparison on the model before this training:
 
 # %%
-exegete.compare(model, examples, ["attention_all", "decompx_linear", "random"], metrics)
+expound.compare(model, examples, ["attention_all", "decompx_linear", "random"], metrics)
 
 # %% [markdown]
 # The explanation adds only a few per cent to a forward pass. Most of the gain comes from the model, which learns to

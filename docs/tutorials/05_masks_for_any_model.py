@@ -5,15 +5,15 @@
 # the explained model's answer, and predicts in one pass how much the answer needs each word. The explained model is not
 # changed, so that this also works for a prompted chat model.
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 # %%
 weights = {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5}
-recipe = exegete.recipe("aml", train_rows=600, dev_rows=80, **weights)
+recipe = expound.recipe("aml", train_rows=600, dev_rows=80, **weights)
 quick = {"num_train_epochs": 4, "learning_rate": 1e-3, "use_cpu": True, "disable_tqdm": True}
 recipe.train("baseline", train, dev, "masking", arguments=quick)
 
@@ -24,10 +24,10 @@ recipe.train("baseline", train, dev, "masking", arguments=quick)
 # %%
 examples = test.select(range(60))
 methods = ["attributive_masking:masking", "decompx_linear", "occlusion", "random"]
-exegete.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
+expound.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
 
 # %%
-exegete.attribute(model, [test[2]], method="attributive_masking:masking")
+expound.attribute(model, [test[2]], method="attributive_masking:masking")
 
 # %% [markdown]
 # `attributive_masking:masking?refine_steps=10` trains a copy of the masking model on each text and keeps the mask that

@@ -4,20 +4,20 @@
 # Three questions: does the answer stay the same when a name or a number is swapped? Does the explanation stay the same
 # when the answer does? Do two models that differ only in their random seed have similar explanations?
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # ## The answer
 #
-# `exegete attack` swaps contractions, names, places and numbers, which should not matter, and searches for a text on
+# `expound attack` swaps contractions, names, places and numbers, which should not matter, and searches for a text on
 # which the model is wrong.
 
 # %%
-from exegete.cli import main
+from expound.cli import main
 
 main(["attack", "--model", "baseline", "--data", "generated?size=4000", "--split", "test", "--limit", "100", "--quiet"])
 
@@ -30,7 +30,7 @@ main(["attack", "--model", "baseline", "--data", "generated?size=4000", "--split
 # %%
 import numpy as np
 
-from exegete.metrics import input_consistency, max_sensitivity
+from expound.metrics import input_consistency, max_sensitivity
 
 examples = test.select(range(100))
 batch = model.encode(examples.select(range(8)))
@@ -46,12 +46,12 @@ for method in ("saliency", "decompx_linear", "attention_rollout"):
 # differ in their seed, and a model that was never trained.
 
 # %%
-from exegete.metrics import model_consistency
-from exegete.testing import random_model
+from expound.metrics import model_consistency
+from expound.testing import random_model
 
 short = arguments | {"num_train_epochs": 2}
-exegete.train("tiny", (train, dev), "baseline", output_dir="seed-1", masked_share=0.1, seed=1, **short)
-models = {"seed 0": model, "seed 1": exegete.load("seed-1", device="cpu"), "untrained": random_model()}
+expound.train("tiny", (train, dev), "baseline", output_dir="seed-1", masked_share=0.1, seed=1, **short)
+models = {"seed 0": model, "seed 1": expound.load("seed-1", device="cpu"), "untrained": random_model()}
 model_consistency(models, examples.select(range(30)), "decompx_linear").matrix.round(2)
 
 # %% [markdown]

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Run a paper's table
 #
-# A study file lists data, models, recipes, seeds, explainers and metrics, and the tables to make from them. exegete
+# A study file lists data, models, recipes, seeds, explainers and metrics, and the tables to make from them. expound
 # trains and judges all combinations. The files for the papers' tables are in [studies](../studies/index.md); the one on
 # this page is small enough to run here.
 
@@ -33,7 +33,7 @@ tables:
 # A dry run shows which runs are missing, and an estimate of their time:
 
 # %%
-from exegete.cli import main
+from expound.cli import main
 
 main(["study", "run", "study.yaml", "--output-dir", "runs", "--dry-run"])
 
@@ -51,6 +51,6 @@ main(["study", "run", "study.yaml", "--output-dir", "runs", "--quiet"])
 main(["study", "table", "study.yaml", "--output-dir", "runs", "--format", "tex"])
 
 # %% [markdown]
-# A paper's table is run in the same way: `exegete study run studies/er-table-2.yaml --scale small`, with the corpora in
-# the folder `$EXEGETE_DATA`. `exegete study schema > study.schema.json` writes a JSON schema with which editors
+# A paper's table is run in the same way: `expound study run studies/er-table-2.yaml --scale small`, with the corpora in
+# the folder `$EXPOUND_DATA`. `expound study schema > study.schema.json` writes a JSON schema with which editors
 # complete and check the keys.

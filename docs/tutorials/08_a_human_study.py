@@ -1,25 +1,25 @@
 # %% [markdown]
 # # A human study
 #
-# In a human study, people rank explanations without knowing which method made them. exegete has the web pages, the
+# In a human study, people rank explanations without knowing which method made them. expound has the web pages, the
 # database and the statistics for it (extra `web`).
 #
 # ## A model to explain
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # ## How many people?
 #
-# `exegete power` simulates studies. Suppose that the better of two neighbouring methods is ranked first in 65 % of the
+# `expound power` simulates studies. Suppose that the better of two neighbouring methods is ranked first in 65 % of the
 # cases. How many annotators does a study of three methods need to find the order of the methods?
 
 # %%
-from exegete.cli import main
+from expound.cli import main
 
 main(["power", "--effect", "0.65", "--methods", "3", "--items", "10", "--people", "10,20,40", "--runs", "50"])
 
@@ -33,20 +33,20 @@ main(["power", "--effect", "0.65", "--methods", "3", "--items", "10", "--people"
 
 # %%
 methods = ["decompx_linear", "attention_rollout", "random"]
-exegete.attribute(model, [test[0]], method=methods[0])
+expound.attribute(model, [test[0]], method=methods[0])
 
 # %%
-exegete.attribute(model, [test[0]], method=methods[2])
+expound.attribute(model, [test[0]], method=methods[2])
 
 # %% [markdown]
 # ## Start the study
 #
 # ```sh
-# exegete serve --model baseline --data generated --study films --limit 6 \
+# expound serve --model baseline --data generated --study films --limit 6 \
 #   --methods decompx_linear,attention_rollout,random
 # ```
 #
-# The command explains the examples, creates the study `films` in the database `exegete-studies.db`, and prints an
+# The command explains the examples, creates the study `films` in the database `expound-studies.db`, and prints an
 # address with the administrator's token. On the page of the study you invite annotators by name; each gets a link that
 # signs them in. Answers are saved at once, so that people can continue later.
 #
@@ -72,7 +72,7 @@ exegete.attribute(model, [test[0]], method=methods[2])
 # For a language model, people rank what each method says about the sources of an answer:
 #
 # ```sh
-# exegete serve --task generation --model my-chat-model --data jsonl:chats.jsonl --study cited
+# expound serve --task generation --model my-chat-model --data jsonl:chats.jsonl --study cited
 # ```
 #
 # ## Participants from a crowd-sourcing platform
@@ -83,7 +83,7 @@ exegete.attribute(model, [test[0]], method=methods[2])
 # it.
 #
 # ```sh
-# exegete serve --protocol study.yaml --host 0.0.0.0 --name https://study.example.org
+# expound serve --protocol study.yaml --host 0.0.0.0 --name https://study.example.org
 # ```
 #
-# `studies/people/smat-table-4.yaml` is a complete protocol; `exegete study schema --protocol` prints the schema.
+# `studies/people/smat-table-4.yaml` is a complete protocol; `expound study schema --protocol` prints the schema.

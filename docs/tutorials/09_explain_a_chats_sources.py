@@ -3,7 +3,7 @@
 #
 # Which source does an answer come from? In this tutorial a small Llama learns in seconds to read orders and to say who
 # pays for what; then its answers are traced back to the orders. If you have your own model, skip the first part: pass
-# its folder or hub name to `exegete.load`, and use `messages` instead of `prompt` for a chat.
+# its folder or hub name to `expound.load`, and use `messages` instead of `prompt` for a chat.
 #
 # ## Train a small model
 
@@ -13,8 +13,8 @@ import random
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import exegete
-from exegete.data import generated_tokenizer
+import expound
+from expound.data import generated_tokenizer
 
 PEOPLE = ["ada", "boris", "clara", "david", "emma", "felix", "greta", "hugo"]
 DISHES = ["tea", "soup", "bread", "rice", "fish", "cake", "salad", "milk"]
@@ -66,10 +66,10 @@ print(f"correct answers: {100 * accuracy:.0f} % (by chance among the orders: 25 
 # measures how much less likely the answer becomes.
 
 # %%
-model = exegete.load((llama.eval(), tokenizer), task="generation")
+model = expound.load((llama.eval(), tokenizer), task="generation")
 example = make_example()
 chat = {"prompt": example["prompt"], "sources": example["sources"], "response": example["response"]}
-result = exegete.attribute(model, [chat], method="occlusion", unit="source", target="sentences")
+result = expound.attribute(model, [chat], method="occlusion", unit="source", target="sentences")
 print(result[0].to_pandas().round(2))
 print(result[0].citations(k=1), "needed:", example["evidence"])
 
@@ -78,14 +78,14 @@ print(result[0].citations(k=1), "needed:", example["evidence"])
 # explained word by word. Point at a word of the answer to highlight the parts of the prompt that it depends on:
 
 # %%
-exegete.attribute(model, [chat], method="occlusion", unit="token", target="words")
+expound.attribute(model, [chat], method="occlusion", unit="token", target="words")
 
 # %% [markdown]
 # A word of the answer also depends on the words of the answer before it. With `attribute_target=True`, these words get
 # scores too, and are highlighted when you point at a later word.
 
 # %%
-exegete.attribute(model, [chat], method="input_x_gradient", unit="token", target="words", attribute_target=True)
+expound.attribute(model, [chat], method="input_x_gradient", unit="token", target="words", attribute_target=True)
 
 # %% [markdown]
 # ## Which method to trust
@@ -96,20 +96,20 @@ exegete.attribute(model, [chat], method="input_x_gradient", unit="token", target
 # %%
 examples = [make_example() for _ in range(40)]
 methods = ["occlusion", "context_cite", "input_x_gradient", "random"]
-exegete.compare(model, examples, methods, ["recall_at_k", "topk_drop?k=1"], unit="source")
+expound.compare(model, examples, methods, ["recall_at_k", "topk_drop?k=1"], unit="source")
 
 # %% [markdown]
-# `exegete demo --task generation` trains a Llama in three minutes and compares all methods on it, separately for
+# `expound demo --task generation` trains a Llama in three minutes and compares all methods on it, separately for
 # questions that need one note and questions that need two.
 #
 # On the command line, with sources as files:
 #
 # ```sh
-# exegete explain --task generation --model my-chat-model --messages chat.json \
+# expound explain --task generation --model my-chat-model --messages chat.json \
 #   --source report.txt --source mail=inbox/7.txt
 # ```
 #
-# `exegete serve --api` gives the same citations to programs, as annotations of OpenAI's protocol
+# `expound serve --api` gives the same citations to programs, as annotations of OpenAI's protocol
 # ([Serve answers with citations](../serving.md)). Here the server runs in a thread, and the `openai` package asks it:
 
 # %%
@@ -119,7 +119,7 @@ import time
 import uvicorn
 from openai import OpenAI
 
-from exegete.web import Explorer, Site, create_app
+from expound.web import Explorer, Site, create_app
 
 token = "a-token-that-only-this-tutorial-uses"
 site = Site(token=token, explorer=Explorer({"orders": model}), api_token=token)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Your own method as a plugin package
 #
-# A method is one class with a card. A package registers it as an entry point. After `pip install`, exegete finds it by
+# A method is one class with a card. A package registers it as an entry point. After `pip install`, expound finds it by
 # its id in Python, on the command line, in study files and on the web pages. The package
 # [examples/plugin](../contribute/plugin.md) also contains a metric, an objective and a data format.
 #
@@ -9,7 +9,7 @@
 #
 # In this example, a word's score is the length of the gradient at its embedding, times the length of the embedding to
 # a power. For methods of this kind, subclass `EmbeddingGradient` and write one formula, `scores_from_gradient`. For
-# other methods, subclass `exegete.explainers.Explainer` and write `scores(model, batch, target)`, which returns scores
+# other methods, subclass `expound.explainers.Explainer` and write `scores(model, batch, target)`, which returns scores
 # [B, L] for B examples of L positions; the class in [examples/plugin](../contribute/plugin.md) does so. In both cases
 # the base class resolves the target, sets the scores of special tokens and padding to zero, and restores the model's
 # state.
@@ -30,7 +30,7 @@ package = Path("plugin")
 from dataclasses import dataclass
 from typing import ClassVar
 
-from exegete.explainers import EmbeddingGradient, MethodCard
+from expound.explainers import EmbeddingGradient, MethodCard
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "my-methods"
 version = "0.1"
-dependencies = ["exegete"]
+dependencies = ["expound"]
 
-[project.entry-points."exegete.explainers"]
+[project.entry-points."expound.explainers"]
 gradient_length = "my_methods.gradient_length:GradientLength"
 """)
 
@@ -82,7 +82,7 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 # with `outputs.attentions`.
 #
 # Using `outputs.blocks or outputs.attentions` and then `scatter_attention` therefore works for encoders, decoders and
-# encoder-decoders. A method that does not apply to one of them raises `ExegeteError` with the reason.
+# encoder-decoders. A method that does not apply to one of them raises `ExpoundError` with the reason.
 
 # %%
 (package / "src/my_methods/attention_slope.py").write_text('''
@@ -91,8 +91,8 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 from dataclasses import dataclass
 from typing import ClassVar
 
-from exegete.explainers import MethodCard, OutputExplainer, SinglePass, compute_gradients
-from exegete.models import Capture
+from expound.explainers import MethodCard, OutputExplainer, SinglePass, compute_gradients
+from expound.models import Capture
 
 
 @dataclass(frozen=True)
@@ -140,48 +140,48 @@ sys.path.insert(0, "installed")
 # %% [markdown]
 # ## Use it
 # %%
-import exegete
+import expound
 
-train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-exegete.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
-model = exegete.load("baseline", device="cpu")
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+model = expound.load("baseline", device="cpu")
 # %%
-assert {"gradient_length", "attention_slope"} <= set(exegete.list_methods()["name"])
+assert {"gradient_length", "attention_slope"} <= set(expound.list_methods()["name"])
 
 # %%
-exegete.attribute(model, [test[0]], method="gradient_length?power=0.5")
+expound.attribute(model, [test[0]], method="gradient_length?power=0.5")
 
 # %%
 examples = test.select(range(40))
 methods = ["gradient_length", "saliency", "decompx_linear", "random"]
-exegete.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
+expound.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
 
 # %% [markdown]
 # ## Test it
 #
-# `exegete.testing` contains the contract tests that every method of exegete passes. They check batches and padding,
+# `expound.testing` contains the contract tests that every method of expound passes. They check batches and padding,
 # gradients, data types, errors, results on a decoder (GPT-2) and an encoder-decoder (T5), and that the model's state is
-# restored. A method that does not apply to generated text passes by raising `ExegeteError`. Inherit the tests and
+# restored. A method that does not apply to generated text passes by raising `ExpoundError`. Inherit the tests and
 # define one fixture:
 
 # %%
 Path("test_gradient_length.py").write_text("""
-import exegete
+import expound
 import pytest
-from exegete.testing import ExplainerContract
+from expound.testing import ExplainerContract
 
 
 class TestGradientLength(ExplainerContract):
     @pytest.fixture
     def explainer(self):
-        return exegete.explainer("gradient_length")
+        return expound.explainer("gradient_length")
 
 
 class TestAttentionSlope(ExplainerContract):
     @pytest.fixture
     def explainer(self):
-        return exegete.explainer("attention_slope")
+        return expound.explainer("attention_slope")
 """)
 command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gradient_length.py"]
 paths = os.pathsep.join(["installed", os.environ.get("PYTHONPATH", "")])

@@ -2,7 +2,7 @@
 # # Citations that hold
 #
 # Removing each source in turn shows which sources an answer depends on, but needs one pass per source. A citation from
-# a single pass is cheap, but may be wrong. `exegete train cite` trains the model so that its cheap citation predicts
+# a single pass is cheap, but may be wrong. `expound train cite` trains the model so that its cheap citation predicts
 # what happens when sources are removed, and then calibrates how certain this prediction is. In this tutorial a small
 # Llama learns in seconds to say who pays for what.
 #
@@ -16,8 +16,8 @@ import torch
 from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import exegete
-from exegete.data import generated_tokenizer
+import expound
+from expound.data import generated_tokenizer
 
 PEOPLE = ["ada", "boris", "clara", "david", "emma", "felix", "greta", "hugo"]
 DISHES = ["tea", "soup", "bread", "rice", "fish", "cake", "salad", "milk"]
@@ -73,13 +73,13 @@ tokenizer.save_pretrained("orders")
 # λ and the weight of the KL divergence are 10. On the command line:
 #
 # ```sh
-# exegete train cite --model orders --data jsonl:orders.jsonl --citation decompx_linear --output-dir cited
+# expound train cite --model orders --data jsonl:orders.jsonl --citation decompx_linear --output-dir cited
 # ```
 
 # %%
 train, dev = (Dataset.from_list([make_example() for _ in range(size)]) for size in (320, 200))
 quick = {"max_steps": 60, "eval_steps": 60, "learning_rate": 1e-3, "disable_tqdm": True}
-recipe = exegete.recipe("cite", citation="decompx_linear")
+recipe = expound.recipe("cite", citation="decompx_linear")
 result = recipe.train("orders", train, dev, "cited", arguments=quick)
 print({name: round(value, 3) for name, value in result.metrics.items()})
 
@@ -92,20 +92,20 @@ print({name: round(value, 3) for name, value in result.metrics.items()})
 
 # %%
 examples = [make_example() for _ in range(60)]
-before, after = (exegete.load(folder, device="cpu", task="generation") for folder in ("orders", "cited"))
+before, after = (expound.load(folder, device="cpu", task="generation") for folder in ("orders", "cited"))
 for model, method in ((before, "decompx_linear"), (after, "citation:cited")):
-    comparison = exegete.compare(model, examples, [method, "occlusion"], ["lds", "recall_at_k"], unit="source")
+    comparison = expound.compare(model, examples, [method, "occlusion"], ["lds", "recall_at_k"], unit="source")
     print(comparison.to_markdown())
 
 # %% [markdown]
 # ## Lower bounds
 #
-# On prompts that were not used in training, exegete measures how much less likely the answer really becomes without a
+# On prompts that were not used in training, expound measures how much less likely the answer really becomes without a
 # source. From this it computes lower bounds for new prompts of the same distribution; a bound is wrong in at most one
 # of ten cases. A source has no bound if none above zero can be guaranteed, for example if it repeats another source.
 
 # %%
-for explanation in exegete.attribute(after, examples[:3], "citation:cited", "sentences"):
+for explanation in expound.attribute(after, examples[:3], "citation:cited", "sentences"):
     (answer,) = explanation.citations(k=1)
     print(answer.text, "←", answer.sources, "lower bounds:", dict(answer.lower_bounds) or "none")
 print(Path("cited/citation/config.json").read_text())

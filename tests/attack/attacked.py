@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-LONG = os.environ.get("EXEGETE_ATTACK") == "long"
+LONG = os.environ.get("EXPOUND_ATTACK") == "long"
 """True in `make attack`; `make test` does a tenth of the cases."""
-FIGURES = os.environ.get("EXEGETE_ATTACK_FIGURES")
+FIGURES = os.environ.get("EXPOUND_ATTACK_FIGURES")
 """A file to which each attack adds a line."""
 
 

@@ -10,12 +10,12 @@ from threading import Event
 import httpx
 import pytest
 
-import exegete
+import expound
 from attacked import LONG, record_outcomes
-from exegete.web.human_study.items import make_items
-from exegete.web.human_study.projects import create_project, find_project, invite_annotators
-from exegete.web.human_study.results import load_answers
-from exegete.web.human_study.storage import Storage
+from expound.web.human_study.items import make_items
+from expound.web.human_study.projects import create_project, find_project, invite_annotators
+from expound.web.human_study.results import load_answers
+from expound.web.human_study.storage import Storage
 from forks import find_free_port
 from serving import Killable
 from sites import METHODS, TEXTS, csrf, model
@@ -29,7 +29,7 @@ ATTEMPTS = 5000
 def study(url):
     """A storage with a study, and its invitations by name."""
     storage = Storage(url)
-    items = [(method, item) for method in METHODS for item in exegete.attribute(model(), TEXTS, method)]
+    items = [(method, item) for method in METHODS for item in expound.attribute(model(), TEXTS, method)]
     with storage.write_session() as session:
         create_project(session, "load", make_items(items))
     with storage.write_session() as session:

@@ -16,7 +16,7 @@ from pathlib import Path
 import openai
 import torch
 
-import exegete
+import expound
 from attacked import LONG, record_outcomes
 from chats import chatting
 
@@ -35,7 +35,7 @@ def start_server(folder, port_file):
     command = [
         sys.executable,
         "-m",
-        "exegete",
+        "expound",
         "serve",
         "--api",
         "--model",
@@ -46,7 +46,7 @@ def start_server(folder, port_file):
         "1",
     ]
     log = port_file.open("w")
-    environment = os.environ | {"EXEGETE_API_TOKEN": API_TOKEN}
+    environment = os.environ | {"EXPOUND_API_TOKEN": API_TOKEN}
     server = subprocess.Popen(command, env=environment, stderr=log, stdout=log, cwd=folder)
     for _ in range(1200):
         found = re.search(r"API: (\S+)", port_file.read_text())
@@ -69,7 +69,7 @@ def compute_answers(model):
     for question in QUESTIONS:
         message = {"role": "user", "content": f"{{sources}}\n\n{question}"}
         (row,) = model.respond([{"messages": [message], "sources": DOCUMENTS}], MAX_TOKENS)
-        item = exegete.attribute(model, [row], "occlusion", "sentences", unit="source")[0]
+        item = expound.attribute(model, [row], "occlusion", "sentences", unit="source")[0]
         scores = [score for citation in item.citations() for _, score in citation.sources]
         answers[question] = item.response, scores
     return answers
@@ -119,7 +119,7 @@ def test_many_programs_at_once_get_their_own_answers(tmp_path):
     made = chatting(dtype=torch.float32)
     made.model.save_pretrained(tmp_path / "tiny")
     made.tokenizer.save_pretrained(tmp_path / "tiny")
-    answers = compute_answers(exegete.load(tmp_path / "tiny", task="generation"))
+    answers = compute_answers(expound.load(tmp_path / "tiny", task="generation"))
     assert len({(text, *scores) for text, scores in answers.values()}) == len(QUESTIONS)
     server, address = start_server(tmp_path / "tiny", tmp_path / "log")
     try:

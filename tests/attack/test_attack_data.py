@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import exegete
+import expound
 from attacked import cases, record_outcomes
 from corpora import CORPORA
-from exegete import ExegeteError
-from exegete.data.readers import READERS
-from exegete.testing.readers import COLUMNS, check_canonical_row
+from expound import ExpoundError
+from expound.data.readers import READERS
+from expound.testing.readers import COLUMNS, check_canonical_row
 from samples import READER, SAMPLES, TEXTS, write_dataset
 from strange import TEXTS as STRANGE
 from strange import VALUES, edit_bytes, find_paths, replace_value
@@ -52,8 +52,8 @@ def require_short(message):
 def load(name, path, split):
     """The rows, which must be canonical, or None if they are refused in one short line."""
     try:
-        data = exegete.load_data(f"{READER.get(name, name)}:{path}", split)
-    except ExegeteError as error:
+        data = expound.load_data(f"{READER.get(name, name)}:{path}", split)
+    except ExpoundError as error:
         require_short(str(error))
         return None
     assert set(data.features) <= COLUMNS

@@ -16,10 +16,10 @@ import pytest
 import stored
 from attacked import LONG, record_outcomes, scale_count
 from commands import SEARCH, STUDY, build_arguments, save_model
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.spec.study_file import load_study
-from exegete.web.human_study.storage import Storage
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.run_cell import run_cell
+from expound.studies.spec.study_file import load_study
+from expound.web.human_study.storage import Storage
 from forks import command, forge, run_to_end
 from sites import admin, annotator, csrf, letters, project, site
 
@@ -144,13 +144,13 @@ def require_one_line(code, output):
         )
         return
     assert code == 2, output
-    (line,) = [line for line in output.splitlines() if line.startswith("exegete:")]
+    (line,) = [line for line in output.splitlines() if line.startswith("expound:")]
     assert len(line) < 500
 
 
 @pytest.mark.parametrize("name", USUAL)
 def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, model, runs, tmp_path, monkeypatch):
-    monkeypatch.setenv("EXEGETE_SCALE", "0.01")
+    monkeypatch.setenv("EXPOUND_SCALE", "0.01")
     log, undisturbed = tmp_path / "said", tmp_path / "whole"
     undisturbed.mkdir()
     with disk(tmp_path / "disk") as place, record_outcomes("full disk", name) as counts, forge() as process:

@@ -12,11 +12,11 @@ import pytest
 import stored
 from attacked import LONG, record_outcomes, scale_count
 from commands import OVER_VALUES, SEARCH, STUDY, build_arguments, save_model
-from exegete.recipes import RECIPES
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.run_cell import remove_leftovers, run_cell
-from exegete.studies.runs.store import Store
-from exegete.studies.spec.study_file import load_study
+from expound.recipes import RECIPES
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.run_cell import remove_leftovers, run_cell
+from expound.studies.runs.store import Store
+from expound.studies.spec.study_file import load_study
 from forks import command, forge, run_to_end, seconds_of
 
 KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-import exegete
+import expound
 from attacked import cases, record_outcomes
 from commands import save_model
-from exegete import ExegeteError
+from expound import ExpoundError
 from strange import bytes_with_edits, with_other_values
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -35,8 +35,8 @@ def outcome(folder, counts):
     """The scores of a text by the folder's model, which must be finite, or None if it is refused in one line."""
     counts["cases"] += 1
     try:
-        found = exegete.attribute(exegete.load(folder, device="cpu"), TEXT, "saliency")[0]
-    except ExegeteError as error:
+        found = expound.attribute(expound.load(folder, device="cpu"), TEXT, "saliency")[0]
+    except ExpoundError as error:
         counts["refused"] += 1
         require_short(str(error).replace(str(folder), "FOLDER"))
         return None

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import select
 
 from attacked import record_outcomes, scale_count
-from exegete.web.authentication import ANNOTATOR_COOKIE, make_admin_cookie_name
-from exegete.web.human_study.projects import digest_token, find_project
-from exegete.web.human_study.results import load_answers
-from exegete.web.human_study.storage import Storage
-from exegete.web.human_study.tables import Annotator
-from exegete.web.timeouts import TimeoutProtocol
+from expound.web.authentication import ANNOTATOR_COOKIE, make_admin_cookie_name
+from expound.web.human_study.projects import digest_token, find_project
+from expound.web.human_study.results import load_answers
+from expound.web.human_study.storage import Storage
+from expound.web.human_study.tables import Annotator
+from expound.web.timeouts import TimeoutProtocol
 from serving import listening
 from sites import HERE, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
 

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import exegete
+import expound
 from attacked import cases, record_outcomes
 from commands import save_model
-from exegete import ExegeteError
-from exegete.cli import main
+from expound import ExpoundError
+from expound.cli import main
 from small import shared
 from strange import TEXTS
 
@@ -50,8 +50,8 @@ def test_strange_texts_are_explained_with_their_own_words(family):
             texts = [text for text in texts if text.strip()] or ["a"]
             counts["cases"] += len(texts)
             try:
-                found = exegete.attribute(model, texts, "saliency")
-            except ExegeteError as error:
+                found = expound.attribute(model, texts, "saliency")
+            except ExpoundError as error:
                 counts["refused"] += len(texts)
                 require_one_line(str(error))
                 return

@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import Trainer
 
-import exegete
-from exegete.cli.demo import answering_model
-from exegete.cli.demo.answering_model import CUT, IGNORED, LONGEST, SHORTEST, AnsweringExamples, train_answering_model
-from exegete.data.generated.retrieval import get_vocabulary
-from exegete.data.generated.tokenizer import generated_tokenizer
-from exegete.models.loading.digest import digest_weights
-from exegete.training.loop.evaluation import match_responses
+import expound
+from expound.cli.demo import answering_model
+from expound.cli.demo.answering_model import CUT, IGNORED, LONGEST, SHORTEST, AnsweringExamples, train_answering_model
+from expound.data.generated.retrieval import get_vocabulary
+from expound.data.generated.tokenizer import generated_tokenizer
+from expound.models.loading.digest import digest_weights
+from expound.training.loop.evaluation import match_responses
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +66,16 @@ def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_ta
     assert (stopped.steps, stopped.finished, stopped.signal) == (4, False, signal.SIGTERM)
     assert not (tmp_path / "run" / "model").exists()
     assert train_answering_model(tmp_path / "run", device="cpu", scale=0.004).finished
-    one, other = (exegete.load(tmp_path / name / "model", task="generation") for name in ("whole", "run"))
+    one, other = (expound.load(tmp_path / name / "model", task="generation") for name in ("whole", "run"))
     assert digest_weights(one.model) == digest_weights(other.model)
     assert train_answering_model(tmp_path / "run", scale=0.004).reused
-    with pytest.raises(exegete.ExegeteError, match="another training"):
+    with pytest.raises(expound.ExpoundError, match="another training"):
         train_answering_model(tmp_path / "run", scale=0.004, seed=1)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_answers_are_right_word_for_word_or_wrong(tmp_path, monkeypatch):
-    rows = list(exegete.load_data("generated", "dev", task="retrieval", limit=4))
+    rows = list(expound.load_data("generated", "dev", task="retrieval", limit=4))
     model = train_answering_model(tmp_path, device="cpu", scale=0.001).model
     ids = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
     said = [[*ids[0], model.tokenizer.sep_token_id], ids[1][:-1], [*ids[2], 9], ids[3]]
@@ -97,7 +97,7 @@ def test_layers_of_gpt2_are_taught_too_and_others_are_refused(tmp_path):
     assert torch.cosine_similarity(positions[7:8], positions[8:9]) > torch.cosine_similarity(
         positions[7:8], positions[90:91]
     )
-    with pytest.raises(exegete.ExegeteError, match="another training"):
+    with pytest.raises(expound.ExpoundError, match="another training"):
         train_answering_model(tmp_path, scale=0.001)
-    with pytest.raises(exegete.ExegeteError, match="unknown architecture 'bert'"):
+    with pytest.raises(expound.ExpoundError, match="unknown architecture 'bert'"):
         train_answering_model(tmp_path / "other", architecture="bert")

@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers as hf
 
-import exegete
+import expound
 import families
-from exegete.cli import main
+from expound.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def make_compare_command(model, spec, folder, *more):
 
 
 def assert_one_clear_line(code: int, err: str, *words: str) -> None:
-    lines = [line for line in err.strip().splitlines() if line.startswith("exegete:")]
+    lines = [line for line in err.strip().splitlines() if line.startswith("expound:")]
     assert code == 2
     assert len(lines) == 1
     assert "Traceback" not in err
@@ -111,7 +111,7 @@ def test_the_columns_that_are_read_and_the_rows_are_said(model, data, tmp_path, 
     assert code == 0
     unused = "(unused: stars; give --label-column, --rationale-column)"
     assert f"columns: text ← review; no label, no rationale {unused}" in err.splitlines()
-    divided = "(`exegete train` divides such a file; its models have not seen --split test)"
+    divided = "(`expound train` divides such a file; its models have not seen --split test)"
     assert {"2 examples: all of data.csv", divided} <= {*err.splitlines()}
     code, err = run(*make_compare_command(model, data, tmp_path / "p", "--limit", "1", "--methods", "random"),
                     "--metrics", "important_tokens", "--label-column", "stars", capsys=capsys)  # fmt: skip
@@ -253,12 +253,12 @@ def test_the_version(capsys):
 
 
 def test_what_there_is_can_be_listed_after_everything_was_used(capsys):
-    assert importlib.import_module("exegete.metrics.robustness")
+    assert importlib.import_module("expound.metrics.robustness")
     for command, name in (("methods", "saliency"), ("metrics", "log_odds"), ("datasets", "sst")):
         assert main([command]) == 0
         assert name in capsys.readouterr().out
 
 
 def test_every_public_name_can_be_used():
-    for name in exegete.__all__:
-        assert getattr(exegete, name) is not None, name
+    for name in expound.__all__:
+        assert getattr(expound, name) is not None, name

@@ -10,17 +10,17 @@ import pandas as pd
 
 import chats
 import families
-from exegete.cli import main
-from exegete.cli.demo import chat
-from exegete.data.cards import MethodCard
-from exegete.explainers import EXPLAINERS
-from exegete.metrics import cards
-from exegete.reports.explanations import Explanation
-from exegete.reports.records import Target, Unit
+from expound.cli import main
+from expound.cli.demo import chat
+from expound.data.cards import MethodCard
+from expound.explainers import EXPLAINERS
+from expound.metrics import cards
+from expound.reports.explanations import Explanation
+from expound.reports.records import Target, Unit
 
 
 def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("EXEGETE_SCALE", "0.1")
+    monkeypatch.setenv("EXPOUND_SCALE", "0.1")
     methods = "random,saliency,integrated_gradients,occlusion,alti,decompx_linear"
     assert main(["demo", "--output-dir", str(tmp_path), "--methods", methods, "--quiet"]) == 0
     shown = capsys.readouterr().out
@@ -36,13 +36,13 @@ def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
 
 
 def test_a_scale_that_is_no_number_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("EXEGETE_SCALE", "small")
+    monkeypatch.setenv("EXPOUND_SCALE", "small")
     assert main(["demo", "--output-dir", str(tmp_path / "demo"), "--quiet"]) == 2
-    assert "EXEGETE_SCALE is 'small'" in capsys.readouterr().err
+    assert "EXPOUND_SCALE is 'small'" in capsys.readouterr().err
 
 
 def test_notes_are_cited_and_what_was_needed_is_told_by_kind(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("EXEGETE_SCALE", "0.003")
+    monkeypatch.setenv("EXPOUND_SCALE", "0.003")
     words = ["demo", "--task", "generation", "--output-dir", str(tmp_path), "--limit", "6", "--quiet", "--methods"]
     assert main([*words, "occlusion,random"]) == 0
     shown = capsys.readouterr()

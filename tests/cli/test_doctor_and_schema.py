@@ -1,4 +1,4 @@
-"""`exegete doctor` finds the faults of an installation; every study file is valid by the schema."""
+"""`expound doctor` finds the faults of an installation; every study file is valid by the schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from exegete.cli import main
+from expound.cli import main
 
 FOLDER = Path(__file__).parents[2] / "studies"
 PROTOCOLS = sorted((FOLDER / "people").glob("*.yaml"))
@@ -19,7 +19,7 @@ STUDIES = sorted(path for path in {*FOLDER.rglob("*.yaml")} - {*PROTOCOLS} if pa
 
 @pytest.fixture(scope="module")
 def validator():
-    from exegete.studies.spec.schema import make_json_schema
+    from expound.studies.spec.schema import make_json_schema
 
     Draft202012Validator.check_schema(make_json_schema())
     return Draft202012Validator(make_json_schema())
@@ -33,7 +33,7 @@ def test_doctor_names_versions_extras_and_devices(capsys):
 
 def test_doctor_names_what_is_missing_or_too_old_and_ends_with_1(monkeypatch, capsys):
     versions = {"torch": "1.0", "transformers": ""}
-    module = import_module("exegete.cli.doctor")
+    module = import_module("expound.cli.doctor")
     found = module._installed
     monkeypatch.setattr(module, "_installed", lambda name: versions.get(name, found(name)))
     assert main(["doctor"]) == 1
@@ -63,7 +63,7 @@ def test_the_schema_refuses_keys_and_types_that_studies_refuse(validator):
 
 @pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: path.stem)
 def test_the_printed_schema_of_protocols_holds_for_every_one(path, capsys):
-    from exegete.web.human_study.protocol.file import read_protocol
+    from expound.web.human_study.protocol.file import read_protocol
 
     assert main(["study", "schema", "--protocol"]) == 0
     schema = Draft202012Validator(json.loads(capsys.readouterr().out))

@@ -9,8 +9,8 @@ import typer
 from rich.cells import cell_len
 from typer.main import get_command
 
-import exegete
-from exegete.cli import app
+import expound
+from expound.cli import app
 
 
 def find_commands(command=None, path=()):
@@ -34,7 +34,7 @@ def test_help_has_an_example_and_cuts_no_option(command, monkeypatch, capsys):
     # An option that has no room is cut with an ellipsis.
     assert not [line for line in text.splitlines() if "--" in line.partition("…")[0] and "…" in line[:40]]
     assert "<bool>" not in text
-    assert re.search(rf"Examples?: exegete {' '.join(command)}", " ".join(text.split()))
+    assert re.search(rf"Examples?: expound {' '.join(command)}", " ".join(text.split()))
 
 
 def test_options_stand_in_groups(monkeypatch, capsys):
@@ -58,7 +58,7 @@ def find_named_options(path):
     """The options that errors of a module name, with their lines."""
     found = []
     for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("ExegeteError", "say"):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("ExpoundError", "say"):
             for part in ast.walk(call):
                 if isinstance(part, ast.Constant) and isinstance(part.value, str):
                     found += [(option, part.lineno) for option in re.findall(r"--[a-z][a-z-]+", part.value)]
@@ -72,7 +72,7 @@ def test_options_that_errors_name_exist():
         for name in command:
             node = node.get_command(typer.Context(node), name)
         options[command] = {name for option in node.params for name in (*option.opts, *option.secondary_opts)}
-    package, missing = Path(exegete.__file__).parent, []
+    package, missing = Path(expound.__file__).parent, []
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package).with_suffix("").parts
         # Errors of a command's own modules name options of that command, others those of any command.

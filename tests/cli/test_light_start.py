@@ -10,14 +10,14 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
-import exegete
-from exegete.cli import main
-from exegete.recipes import RECIPES
+import expound
+from expound.cli import main
+from expound.recipes import RECIPES
 
 STUDIES = Path(__file__).parents[2] / "studies"
 COMMANDS = """
 import sys
-from exegete.cli import main
+from expound.cli import main
 for line in sys.stdin.read().splitlines():
     code, *words = line.split()
     assert main(words) == int(code), line
@@ -27,7 +27,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def run_without_torch(commands, folder):
-    environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1]), "XDG_CACHE_HOME": str(folder)}
+    environment = os.environ | {"PYTHONPATH": str(Path(expound.__file__).parents[1]), "XDG_CACHE_HOME": str(folder)}
     return subprocess.run(
         [sys.executable, "-c", COMMANDS], input=commands, cwd=folder, env=environment, capture_output=True, text=True,
         check=False,

@@ -7,8 +7,8 @@ import json
 import pytest
 import transformers as hf
 
-import exegete
-from exegete.cli import main
+import expound
+from expound.cli import main
 from families import TEXT, processor
 
 LABELS = "bad=N,good=P"
@@ -31,8 +31,8 @@ def test_the_prompt_is_typed_or_read_from_a_file(decoder, tmp_path, capsys):
         words = ["--template", template, "--labels", LABELS, "--methods", "occlusion", "--json", "--device", "cpu"]
         assert main(["explain", "a moving film", "--model", str(decoder), *words]) == 0
         found.append(json.loads(capsys.readouterr().out))
-    model = exegete.load(decoder, task="prompt", template="Review:{text}\nAnswer:", labels={"bad": "N", "good": "P"})
-    expected = exegete.attribute(model, ["a moving film"], "occlusion")[0]
+    model = expound.load(decoder, task="prompt", template="Review:{text}\nAnswer:", labels={"bad": "N", "good": "P"})
+    expected = expound.attribute(model, ["a moving film"], "occlusion")[0]
     for [item] in found:
         assert [unit["text"] for unit in item["units"]] == ["a", "moving", "film"]
         assert item["scores"][0] == pytest.approx(list(expected.scores[0]), abs=1e-6)

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 import families
-from exegete.cli import main
-from exegete.training import ObjectiveTrainer
+from expound.cli import main
+from expound.training import ObjectiveTrainer
 from forks import command, forge
 
 SCALE = "0.02"
@@ -19,7 +19,7 @@ SCALE = "0.02"
 
 def enter_folder(folder):
     os.chdir(folder)
-    os.environ["EXEGETE_SCALE"] = SCALE
+    os.environ["EXPOUND_SCALE"] = SCALE
 
 
 def stop_when(folder, words, condition, number):
@@ -46,7 +46,7 @@ def test_a_demo_that_is_interrupted_in_training_resumes(tmp_path, capsys, monkey
     (line,) = lines
     assert "resume with the same command" in line
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EXEGETE_SCALE", SCALE)
+    monkeypatch.setenv("EXPOUND_SCALE", SCALE)
     assert main([*demo]) == 0
     shown = capsys.readouterr()
     assert "\nOn 4 examples, " in shown.out
@@ -85,9 +85,9 @@ def test_a_signal_that_becomes_an_error_of_pythons_own_is_a_stop_too(monkeypatch
         except KeyboardInterrupt:
             raise SystemError("AST constructor recursion depth mismatch") from None
 
-    monkeypatch.setattr("exegete.cli.app", lambda **_: parse())
+    monkeypatch.setattr("expound.cli.app", lambda **_: parse())
     assert main([]) == 128 + signal.SIGTERM
     assert capsys.readouterr().err.startswith("stopped: ")
-    monkeypatch.setattr("exegete.cli.app", lambda **_: (_ for _ in ()).throw(SystemError("another")))
+    monkeypatch.setattr("expound.cli.app", lambda **_: (_ for _ in ()).throw(SystemError("another")))
     with pytest.raises(SystemError, match="another"):
         main([])

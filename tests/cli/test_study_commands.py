@@ -1,4 +1,4 @@
-"""`exegete study` from the command line's point of view; the study files of the project are valid."""
+"""`expound study` from the command line's point of view; the study files of the project are valid."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exegete.cli import main
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.spec.study_file import load_study
+from expound.cli import main
+from expound.studies.runs.grid import build_grid
+from expound.studies.spec.study_file import load_study
 
 FOLDER = Path(__file__).parents[2] / "studies"
 STUDIES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "papers")
@@ -35,7 +35,7 @@ def test_bad_input_is_one_line_and_code_2_before_anything_is_run(tmp_path, capsy
     path.write_text(GOOD.replace(old, new))
     assert main(["study", "run", str(path), "--output-dir", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith(f"exegete: {path}:{line}: ")
+    assert said.startswith(f"expound: {path}:{line}: ")
     assert message in said
     assert not (tmp_path / "runs").exists()
 
@@ -64,11 +64,11 @@ def test_where_nothing_can_be_written_nothing_is_run(tmp_path, capsys):
 @pytest.mark.parametrize("command", ["run", "status", "table", "report", "leaderboard", "page", "export", "import"])
 def test_help_has_an_example(command, capsys):
     assert main(["study", command, "--help"]) == 0
-    assert f"exegete study {command} " in " ".join(capsys.readouterr().out.split())
+    assert f"expound study {command} " in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
     path = next(path for path in STUDIES if path.name == "er-table-2.yaml")
     assert main(["study", "run", str(path), "--dry-run", "--output-dir", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr()
@@ -80,7 +80,7 @@ def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeyp
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_a_file_has_a_trial(path, monkeypatch, tmp_path):
-    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
     study = load_study(path, "trial")
     assert study.file.seeds == [7]
     assert build_grid(study).runs
@@ -89,7 +89,7 @@ def test_a_file_has_a_trial(path, monkeypatch, tmp_path):
 @pytest.mark.parametrize("scale", ["small", "paper"])
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_every_study_file_is_valid_and_asks_for_what_it_shows(path, scale, monkeypatch, tmp_path):
-    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
     study = load_study(path, scale)
     found = build_grid(study)
     assert found.runs
@@ -116,7 +116,7 @@ def test_every_table_and_figure_of_the_paper_has_its_file():
 
 @pytest.mark.parametrize("part", sorted((STUDIES[0].parent / "pages").glob("*.md")), ids=lambda part: part.stem)
 def test_every_part_of_a_page_names_what_its_studies_have(part, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
     assert main(["study", "page", str(part), "--output-dir", str(tmp_path / "runs")]) == 0
     page = capsys.readouterr().out
     # Without runs, no claim with a figure has a computed verdict.

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from exegete.cli.shared import threads
+from expound.cli.shared import threads
 
 
 @pytest.fixture

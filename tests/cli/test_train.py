@@ -1,4 +1,4 @@
-"""`exegete train baseline` from the command line's point of view."""
+"""`expound train baseline` from the command line's point of view."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-import exegete
-from exegete.cli import main
+import expound
+from expound.cli import main
 from forks import forge, run_to_end
 
 SMALL = ["--data", "generated?size=48", "--device", "cpu", "--epochs", "1", "--batch-size", "16", "--quiet"]
@@ -23,10 +23,10 @@ def test_a_model_from_scratch_is_trained_judged_and_ready_to_load(tmp_path, caps
     assert f"accuracy: {metrics['accuracy']:.4f}" in shown.out
     (head,) = (line for line in shown.out.splitlines() if line.startswith("dev ("))
     assert re.fullmatch(r"dev \(\d+ rows\), best epoch 1 of 1:", head)
-    config = json.loads((folder / "exegete_run.json").read_text())["config"]
+    config = json.loads((folder / "expound_run.json").read_text())["config"]
     assert config["arguments"]["weight_decay"] == 0.1
     assert config["max_length"] == 32
-    assert exegete.load(folder).max_length > 32
+    assert expound.load(folder).max_length > 32
     assert main(["train", "baseline", *SMALL, *settings]) == 0
     assert "nothing to do" in caplog.text
     assert main(["train", "baseline", *SMALL, *settings, "--seed", "1"]) == 2
@@ -43,7 +43,7 @@ def test_training_on_a_single_file_says_that_it_is_divided(tmp_path, capsys):
     assert main([*words, "--epochs", "1", "--batch-size", "32", "--device", "cpu", "--quiet"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert "columns: text ← review, label; no rationale" in lines
-    train, dev = (len(exegete.load_data(str(file), split, seed=0)) for split in ("train", "dev"))
+    train, dev = (len(expound.load_data(str(file), split, seed=0)) for split in ("train", "dev"))
     assert any(
         f"mine.csv is divided by a hash of text and seed: train {train}, dev {dev} rows" in line for line in lines
     )

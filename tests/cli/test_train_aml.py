@@ -1,4 +1,4 @@
-"""`exegete train aml` makes an explainer that the other commands accept."""
+"""`expound train aml` makes an explainer that the other commands accept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from exegete.cli import main
+from expound.cli import main
 
 DATA = ["--data", "generated?size=48", "--device", "cpu", "--quiet"]
 SMALL = [*DATA, "--epochs", "1", "--batch-size", "8"]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import explainer, metric
-from exegete.cli import main
+from expound import explainer, metric
+from expound.cli import main
 from two_sided import two_sided
 
 WORDS = ("river", "town", "film", "story", "camera", "rain")
@@ -46,13 +46,13 @@ def test_a_prompt_is_explained(folder, tmp_path, capsys):
     command += ["--source", files[1], "--source", files[2], "--methods", "occlusion"]
     assert main([*command, "--response", "the town", "--json"]) == 0
     said = capsys.readouterr().out
-    model = exegete.load(folder, task="generation", device="cpu")
+    model = expound.load(folder, task="generation", device="cpu")
     row = {
         "prompt": "{sources}\nwhat is small ?",
         "sources": {"one": "a small town", "two": "it is sad"},
         "response": "the town",
     }
-    (expected,) = exegete.attribute(model, [row], method="occlusion", unit="source")
+    (expected,) = expound.attribute(model, [row], method="occlusion", unit="source")
     numbers = np.array(json.loads(said)[0]["scores"], dtype=np.float32)
     np.testing.assert_allclose(numbers, expected.scores, rtol=1e-4, atol=1e-5)
     assert main([*command, "--dry-run"]) == 0

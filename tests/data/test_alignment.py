@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from exegete.data import Word, align, pool, split_words, token_mask, word_mask
-from exegete.errors import ExegeteError
+from expound.data import Word, align, pool, split_words, token_mask, word_mask
+from expound.errors import ExpoundError
 from tokenizers_for_tests import FAMILIES, SENTENCES, byte_level, unigram, wordpiece
 
 MIXED = st.text(
@@ -229,16 +229,16 @@ def test_tokenizers_of_transformers_give_the_same_alignment(family):
 
 
 def test_an_encoding_of_other_texts_is_refused():
-    with pytest.raises(ExegeteError, match="does not belong to these texts"):
+    with pytest.raises(ExpoundError, match="does not belong to these texts"):
         align(("cats",), wordpiece().encode("cats", "hens"))
-    with pytest.raises(ExegeteError, match="does not belong to these texts"):
+    with pytest.raises(ExpoundError, match="does not belong to these texts"):
         align(("ca",), wordpiece().encode("cats"))
 
 
 def test_spans_outside_the_text_are_refused():
     alignment = align(("cats",), wordpiece().encode("cats"))
     for span in ((0, 5), (-1, 2), (3, 2)):
-        with pytest.raises(ExegeteError, match="4 characters"):
+        with pytest.raises(ExpoundError, match="4 characters"):
             token_mask(alignment, [span])
 
 
@@ -254,9 +254,9 @@ def test_pool_agrees_with_loops(rows, how):
 
 
 def test_pool_refuses_other_lengths_and_unknown_ways():
-    with pytest.raises(ExegeteError, match="2 tokens"):
+    with pytest.raises(ExpoundError, match="2 tokens"):
         pool([1.0], [0, 1], 2)
-    with pytest.raises(ExegeteError, match="Valid choices: max, mean, sum"):
+    with pytest.raises(ExpoundError, match="Valid choices: max, mean, sum"):
         pool([1.0], [0], 1, "median")
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from exegete import ExegeteError
-from exegete.data.atomic_files import (
+from expound import ExpoundError
+from expound.data.atomic_files import (
     LOCK,
     atomic_file,
     atomic_folder,
@@ -20,7 +20,7 @@ from exegete.data.atomic_files import (
     remove_abandoned_lock,
     temporary_path,
 )
-from exegete.data.provenance import write_json
+from expound.data.provenance import write_json
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -42,7 +42,7 @@ def run_and_kill(code, folder):
 
 
 HALF = (
-    "from exegete.data.atomic_files import temporary_path\n"
+    "from expound.data.atomic_files import temporary_path\n"
     "path = temporary_path(folder / 'a.json'); path.write_text('{'); print(path.name, flush=True); input()"
 )
 
@@ -92,7 +92,7 @@ def test_a_second_writer_is_told_who_writes_and_leaves_nothing(tmp_path):
     with only_writer(tmp_path):
         before = (tmp_path / LOCK).read_text()
         with (
-            pytest.raises(ExegeteError, match=rf"is being written by process {os.getpid()} on \S+ since 20"),
+            pytest.raises(ExpoundError, match=rf"is being written by process {os.getpid()} on \S+ since 20"),
             only_writer(tmp_path),
         ):
             raise AssertionError("two writers")  # fmt: skip
@@ -104,10 +104,10 @@ def test_a_second_writer_is_told_who_writes_and_leaves_nothing(tmp_path):
 
 
 def test_a_killed_writer_is_not_in_the_way(tmp_path):
-    code = "from exegete.data.atomic_files import only_writer; ours = only_writer(folder); ours.__enter__(); "
+    code = "from expound.data.atomic_files import only_writer; ours = only_writer(folder); ours.__enter__(); "
     code += "print('in', flush=True); input()"
     process, _ = start_process(code, tmp_path)
-    with pytest.raises(ExegeteError, match=f"process {process.pid} "), only_writer(tmp_path):
+    with pytest.raises(ExpoundError, match=f"process {process.pid} "), only_writer(tmp_path):
         pass
     process.kill()
     process.wait()
@@ -131,7 +131,7 @@ def test_of_many_writers_one_is_in_at_a_time(tmp_path):
                     inside.append(None)
                     most.append(len(inside))
                     inside.pop()
-            except ExegeteError:
+            except ExpoundError:
                 refused.append(None)
 
     threads = [threading.Thread(target=write) for _ in range(8)]

@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
-from exegete.data import load_data
-from exegete.errors import ExegeteError
+from expound.data import load_data
+from expound.errors import ExpoundError
 
 
 def pieces(data, column="text", spans="rationale"):
@@ -105,7 +105,7 @@ def test_sst_by_hand(tmp_path, tree, expected):
 )
 def test_malformed_sst_files_are_refused(tmp_path, line, message):
     (tmp_path / "dev.txt").write_text(f"(3 a)\n{line}\n")
-    with pytest.raises(ExegeteError, match=f"line 2.*{message}"):
+    with pytest.raises(ExpoundError, match=f"line 2.*{message}"):
         load_data(f"sst:{tmp_path}", "dev")
 
 
@@ -134,15 +134,15 @@ def test_eraser_by_hand(tmp_path):
 
 
 def test_malformed_eraser_files_are_refused(tmp_path):
-    with pytest.raises(ExegeteError, match=r"line 1: expected evidence within 6 tokens, got \[4, 7\]"):
+    with pytest.raises(ExpoundError, match=r"line 1: expected evidence within 6 tokens, got \[4, 7\]"):
         eraser(tmp_path, [[span(4, 7)]])
-    with pytest.raises(ExegeteError, match=r"expected a label of NEG, POS; .*, got 'MEH'"):
+    with pytest.raises(ExpoundError, match=r"expected a label of NEG, POS; .*, got 'MEH'"):
         eraser(tmp_path, [], label="MEH")
-    with pytest.raises(ExegeteError, match="list of lists"):
+    with pytest.raises(ExpoundError, match="list of lists"):
         eraser(tmp_path, [span(0, 1)])
     eraser(tmp_path, [])
     (tmp_path / "docs" / "d1").unlink()
-    with pytest.raises(ExegeteError, match=r"docs/d1.*found nothing"):
+    with pytest.raises(ExpoundError, match=r"docs/d1.*found nothing"):
         load_data(f"eraser:{tmp_path}", "dev")
 
 
@@ -161,7 +161,7 @@ def test_snli_by_hand(tmp_path):
     }
     (tmp_path / "test.jsonl").write_text(json.dumps(rows[0] | {"label": "maybe"}))
     with pytest.raises(
-        ExegeteError, match="line 1: expected a label of entailment, neutral, contradiction, got 'maybe'"
+        ExpoundError, match="line 1: expected a label of entailment, neutral, contradiction, got 'maybe'"
     ):
         load_data(f"snli:{tmp_path}", "test")
 
@@ -192,23 +192,23 @@ def test_squad_with_the_sentence_of_the_answer_for_context(tmp_path):
     assert data[0]["text_pair"] == "The tin lid is old."
     assert [data[0]["text_pair"][a:b] for a, b in data[0]["answer"]] == ["lid"]
     squad(tmp_path, [])
-    with pytest.raises(ExegeteError, match="no rows"):
+    with pytest.raises(ExpoundError, match="no rows"):
         load_data(f"squad:{tmp_path / 's.json'}?sentences=true", "all")
 
 
 def test_malformed_squad_files_are_refused(tmp_path):
-    with pytest.raises(ExegeteError, match="the answer 'tin' is not at character 8"):
+    with pytest.raises(ExpoundError, match="the answer 'tin' is not at character 8"):
         squad(tmp_path, [{"text": "tin", "answer_start": 8}])
-    with pytest.raises(ExegeteError, match="no field 'text'"):
+    with pytest.raises(ExpoundError, match="no field 'text'"):
         squad(tmp_path, [{"answer_start": 8}])
     (tmp_path / "s.json").write_text('{"data": [3]}')
-    with pytest.raises(ExegeteError, match="article 1: expected an object with a field 'paragraphs', got int"):
+    with pytest.raises(ExpoundError, match="article 1: expected an object with a field 'paragraphs', got int"):
         load_data(f"squad:{tmp_path / 's.json'}")
     (tmp_path / "s.json").write_text("[]")
-    with pytest.raises(ExegeteError, match="expected an object with a field 'data', got list"):
+    with pytest.raises(ExpoundError, match="expected an object with a field 'data', got list"):
         load_data(f"squad:{tmp_path / 's.json'}")
     (tmp_path / "s.json").write_text("{\n3}")
-    with pytest.raises(ExegeteError, match="line 2 is not JSON"):
+    with pytest.raises(ExpoundError, match="line 2 is not JSON"):
         load_data(f"squad:{tmp_path / 's.json'}")
 
 
@@ -248,9 +248,9 @@ def test_mlqe_matches_post_edits_by_text(tmp_path):
 
 def test_mlqe_without_post_edits_has_no_rationales(tmp_path):
     assert mlqe(tmp_path)["rationale"][:] == [None, None]
-    with pytest.raises(ExegeteError, match="unknown split 'train'"):
+    with pytest.raises(ExpoundError, match="unknown split 'train'"):
         load_data(f"mlqe:{tmp_path}?pair=de-en", "train")
-    with pytest.raises(ExegeteError, match=r"expected one of en-de-train.tar.gz, en-de-dev.tar.gz"):
+    with pytest.raises(ExpoundError, match=r"expected one of en-de-train.tar.gz, en-de-dev.tar.gz"):
         load_data(f"mlqe:{tmp_path}")
 
 
@@ -260,22 +260,22 @@ def test_mlqe_of_several_pairs_is_their_rows_one_after_the_other(tmp_path):
     data = load_data(f"mlqe:{tmp_path}?pair=de-en,et-en", "dev")
     assert data["text"][:] == [*rows, "Jah."]
     assert load_data(data.info.description, "dev")[:] == data[:]
-    with pytest.raises(ExegeteError, match=r"ro-en-dev.tar.gz cannot be read as a tar archive"):
+    with pytest.raises(ExpoundError, match=r"ro-en-dev.tar.gz cannot be read as a tar archive"):
         load_data(f"mlqe:{tmp_path}?pair=de-en,ro-en", "dev")
 
 
 def test_malformed_mlqe_files_are_refused(tmp_path):
-    with pytest.raises(ExegeteError, match="line 2: expected a number in 'z_mean', got 'high'"):
+    with pytest.raises(ExpoundError, match="line 2: expected a number in 'z_mean', got 'high'"):
         mlqe(tmp_path, score="high")
-    with pytest.raises(ExegeteError, match="line 2: expected 4 cells between tabs, got 5"):
+    with pytest.raises(ExpoundError, match="line 2: expected 4 cells between tabs, got 5"):
         mlqe(tmp_path, score="1\t2")
-    with pytest.raises(ExegeteError, match="line 1: expected a tag for each word"):
+    with pytest.raises(ExpoundError, match="line 1: expected a tag for each word"):
         mlqe(tmp_path, EDITS | {"tags": ["OK", EDITS["tags"][1]]})
-    with pytest.raises(ExegeteError, match="as many lines"):
+    with pytest.raises(ExpoundError, match="as many lines"):
         mlqe(tmp_path, EDITS | {"tags": EDITS["tags"][:1]})
     mlqe(tmp_path, EDITS)
     (tmp_path / "de-en-dev.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(ExegeteError, match="cannot be read as a tar archive"):
+    with pytest.raises(ExpoundError, match="cannot be read as a tar archive"):
         load_data(f"mlqe:{tmp_path}?pair=de-en", "dev")
 
 

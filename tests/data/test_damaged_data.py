@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import exegete
-from exegete import ExegeteError
+import expound
+from expound import ExpoundError
 
 LONG = "x" * 100_000
 
@@ -32,16 +32,16 @@ def write_invalid_utf8(path):
 def test_mlqe_without_a_mean_names_the_field(tmp_path):
     write_archive(tmp_path / "en-de-train.tar.gz", a__tsv="index\toriginal\ttranslation\n0\tone\teins\n")
     with pytest.raises(
-        ExegeteError, match=r"en-de-train.tar.gz:a.tsv, line 2 has no field 'z_mean'; it has: index, orig"
+        ExpoundError, match=r"en-de-train.tar.gz:a.tsv, line 2 has no field 'z_mean'; it has: index, orig"
     ):
-        exegete.load_data(f"mlqe:{tmp_path}")
+        expound.load_data(f"mlqe:{tmp_path}")
 
 
 @pytest.mark.parametrize("value", ["", "much", "nan", "inf"])
 def test_mlqe_with_a_mean_that_is_no_number(tmp_path, value):
     write_archive(tmp_path / "en-de-train.tar.gz", a__tsv=f"original\ttranslation\tz_mean\none\teins\t{value}\n")
-    with pytest.raises(ExegeteError, match=r"line 2: expected a number in 'z_mean'"):
-        exegete.load_data(f"mlqe:{tmp_path}")
+    with pytest.raises(ExpoundError, match=r"line 2: expected a number in 'z_mean'"):
+        expound.load_data(f"mlqe:{tmp_path}")
 
 
 def test_a_torn_archive(tmp_path):
@@ -50,14 +50,14 @@ def test_a_torn_archive(tmp_path):
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:40] + b"\0" * 30 + whole[70:]):
         path.write_bytes(damaged)
-        with pytest.raises(ExegeteError, match="cannot be read as a tar archive"):
-            exegete.load_data(f"mlqe:{tmp_path}")
+        with pytest.raises(ExpoundError, match="cannot be read as a tar archive"):
+            expound.load_data(f"mlqe:{tmp_path}")
 
 
 def test_parquet_with_bytes_that_are_no_text_names_row_and_column(tmp_path):
     write_invalid_utf8(tmp_path / "a.parquet")
-    with pytest.raises(ExegeteError, match=r"a.parquet, row 2: text is not UTF-8"):
-        exegete.load_data(str(tmp_path / "a.parquet"))
+    with pytest.raises(ExpoundError, match=r"a.parquet, row 2: text is not UTF-8"):
+        expound.load_data(str(tmp_path / "a.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_parquet_with_bytes_that_are_no_text_names_row_and_column(tmp_path):
 )
 def test_a_message_is_short_however_long_the_value(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    with pytest.raises(ExegeteError) as error:
-        exegete.load_data(str(tmp_path / name), split="all")
+    with pytest.raises(ExpoundError) as error:
+        expound.load_data(str(tmp_path / name), split="all")
     message = str(error.value)
     assert len(message) <= 300
     assert "\n" not in message
@@ -85,8 +85,8 @@ def test_a_message_is_short_however_long_the_value(tmp_path, name, content):
 
 
 def test_a_path_with_line_ends_is_told_in_one_line(tmp_path):
-    with pytest.raises(ExegeteError) as error:
-        exegete.load_data(f"csv:{tmp_path}/a\nb\r\nc.csv")
+    with pytest.raises(ExpoundError) as error:
+        expound.load_data(f"csv:{tmp_path}/a\nb\r\nc.csv")
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -96,5 +96,5 @@ def test_a_review_outside_of_its_folder_is_not_read(tmp_path, name):
     (tmp_path / "secret").write_text("nobody shall read this")
     row = {"annotation_id": name, "classification": "NEG", "evidences": []}
     (tmp_path / "data" / "train.jsonl").write_text(json.dumps(row))
-    with pytest.raises(ExegeteError, match="name of a document in"):
-        exegete.load_data(f"eraser:{tmp_path / 'data'}")
+    with pytest.raises(ExpoundError, match="name of a document in"):
+        expound.load_data(f"eraser:{tmp_path / 'data'}")

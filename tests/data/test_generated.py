@@ -9,9 +9,9 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from exegete.data import align, generated_tokenizer, load_data, token_mask
-from exegete.data.generated import get_vocabulary
-from exegete.data.generated.lexicon import DOMAINS
+from expound.data import align, generated_tokenizer, load_data, token_mask
+from expound.data.generated import get_vocabulary
+from expound.data.generated.lexicon import DOMAINS
 
 TASKS = ("sentiment", "pairs", "regression")
 EVERY = pytest.mark.parametrize(("task", "domain"), [(task, domain) for task in TASKS for domain in DOMAINS])

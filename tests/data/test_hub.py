@@ -14,14 +14,14 @@ import huggingface_hub as hf
 import numpy as np
 import pytest
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.data import hub
-from exegete.explainers import EXPLAINERS
-from exegete.recipes import RECIPES
-from exegete.reports.hub_card import format_hub_card, wilson_interval
+from expound import ExpoundError
+from expound.cli import main
+from expound.data import hub
+from expound.explainers import EXPLAINERS
+from expound.recipes import RECIPES
+from expound.reports.hub_card import format_hub_card, wilson_interval
 from small import small
 
 QUICK = {"num_train_epochs": 1, "disable_tqdm": True, "use_cpu": True}
@@ -30,7 +30,7 @@ QUICK = {"num_train_epochs": 1, "disable_tqdm": True, "use_cpu": True}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The result of a finished training run."""
-    train, dev = (exegete.load_data("generated?size=24", split) for split in ("train", "dev"))
+    train, dev = (expound.load_data("generated?size=24", split) for split in ("train", "dev"))
     return RECIPES["er_joint"]("attention").train(
         "tiny", train, dev, tmp_path_factory.mktemp("run") / "guided", arguments=QUICK, max_length=32
     )
@@ -38,14 +38,14 @@ def run(tmp_path_factory):
 
 def test_the_card_says_task_data_figures_use_and_paper(run):
     card = hf.ModelCard(format_hub_card(run.output_dir, "user/guided"))
-    dev = json.loads((run.output_dir / "exegete_run.json").read_text())["config"]["data"]["dev"]
+    dev = json.loads((run.output_dir / "expound_run.json").read_text())["config"]["data"]["dev"]
     rows = dev["rows"]
     low, high = wilson_interval(run.metrics["accuracy"], rows)
     assert card.data.pipeline_tag == "text-classification"
-    assert {"exegete", "er_joint"} <= set(card.data.tags)
+    assert {"expound", "er_joint"} <= set(card.data.tags)
     for part in (
         "A model for text classification (negative, positive), trained by `er_joint` (",
-        'exegete.load("user/guided")',
+        'expound.load("user/guided")',
         f"- dev: {dev['source']} ({rows} rows)",
         f"| accuracy | {run.metrics['accuracy']:.4f} | {low:.4f} … {high:.4f} |",
         "- num_train_epochs = 1",
@@ -68,7 +68,7 @@ def test_checkpoints_and_hidden_files_stay_here(tmp_path):
     added = hub.make_operations(tmp_path, "the card")
     assert [each.path_in_repo for each in added] == ["README.md", "explainer/config.json", "model.safetensors"]
     assert added[0].upload_info.size == len("the card")
-    with pytest.raises(ExegeteError, match="has no files to push"):
+    with pytest.raises(ExpoundError, match="has no files to push"):
         hub.make_operations(tmp_path / "nowhere", "")
 
 
@@ -94,7 +94,7 @@ def test_a_hub_that_refuses_is_an_error(run, monkeypatch):
         raise hf.errors.HFValidationError("Repo id must be in the form 'user/name'")
 
     monkeypatch.setattr(hf.HfApi, "create_repo", refuse)
-    with pytest.raises(ExegeteError, match=r"a/b/c cannot be pushed: Repo id"):
+    with pytest.raises(ExpoundError, match=r"a/b/c cannot be pushed: Repo id"):
         run.push_to_hub("a/b/c")
 
 
@@ -114,13 +114,13 @@ def add_to_cache(home, name, fill):
 
 
 READ = """
-import json, exegete
-model = exegete.load("user/model")
-named = exegete.attribute(model, "a film", "parameterised_attention:user/learned")[0]
-print(json.dumps([named.scores.tolist(), exegete.attribute(model, "a film", "saliency")[0].scores.tolist()]))
+import json, expound
+model = expound.load("user/model")
+named = expound.attribute(model, "a film", "parameterised_attention:user/learned")[0]
+print(json.dumps([named.scores.tolist(), expound.attribute(model, "a film", "saliency")[0].scores.tolist()]))
 try:
-    exegete.explainer("parameterised_attention:user/nothing")
-except exegete.ExegeteError as error:
+    expound.explainer("parameterised_attention:user/nothing")
+except expound.ExpoundError as error:
     print(error)
 """
 
@@ -136,11 +136,11 @@ def test_models_and_explainers_are_read_by_their_names(tmp_path):
     add_to_cache(tmp_path, "user/model", save)
     add_to_cache(tmp_path, "user/learned", learned.save_pretrained)
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    environment["PYTHONPATH"] = str(Path(exegete.__file__).parents[1])
+    environment["PYTHONPATH"] = str(Path(expound.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", READ], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     numbers, error = done.stdout.splitlines()
     by_learned, by_saliency = json.loads(numbers)
-    np.testing.assert_allclose(by_learned, exegete.attribute(model, "a film", learned)[0].scores, rtol=1e-5)
-    np.testing.assert_allclose(by_saliency, exegete.attribute(model, "a film", "saliency")[0].scores, rtol=1e-5)
+    np.testing.assert_allclose(by_learned, expound.attribute(model, "a film", learned)[0].scores, rtol=1e-5)
+    np.testing.assert_allclose(by_saliency, expound.attribute(model, "a film", "saliency")[0].scores, rtol=1e-5)
     assert "found no folder user/nothing, and the repository cannot be read" in error

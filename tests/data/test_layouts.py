@@ -7,8 +7,8 @@ from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as Picture
 
 from corpora import CORPORA, cells, eraser_task, evidence, lines
-from exegete.data import load_data
-from exegete.errors import ExegeteError
+from expound.data import load_data
+from expound.errors import ExpoundError
 
 
 def read(folder, name, split="train", query="", write=None):
@@ -25,7 +25,7 @@ def pieces(data, text="text", spans="rationale"):
 
 
 def require_error(message, *arguments, **options):
-    with pytest.raises(ExegeteError, match=message) as error:
+    with pytest.raises(ExpoundError, match=message) as error:
         load_data(*arguments, **options)
     assert len(str(error.value)) <= 300
     assert "\n" not in str(error.value)

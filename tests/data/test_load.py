@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Value
 
-from exegete.data import load_data
-from exegete.data.load import open_reader
-from exegete.data.splits import is_in_split
-from exegete.errors import ExegeteError
+from expound.data import load_data
+from expound.data.load import open_reader
+from expound.data.splits import is_in_split
+from expound.errors import ExpoundError
 
 REVIEWS = [
     {"text": "not a good kettle", "label": "bad", "rationale": [[0, 3], [6, 10]]},
@@ -116,7 +116,7 @@ def test_question_answering_columns(tmp_path):
     answers = {"text": ["tin", "tin", "old tin"], "answer_start": [6, 6, 2]}
     row = {"question": "of what?", "context": "a old tin", "answers": {"text": [], "answer_start": []}}
     rows = [row, row | {"answers": answers}]
-    with pytest.raises(ExegeteError, match="within 9 characters"):
+    with pytest.raises(ExpoundError, match="within 9 characters"):
         load_data(write(tmp_path / "a.jsonl", as_jsonl([row | {"answers": [[2, 99]]}])), "all")
     data = load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
     assert data["answer"][:] == [[], [[6, 9], [2, 9]]]
@@ -133,7 +133,7 @@ def test_question_answering_columns(tmp_path):
 )
 def test_answers_stand_where_a_table_says(tmp_path, answers, message):
     rows = [{"question": "of what?", "context": "a old tin", "answers": answers}]
-    with pytest.raises(ExegeteError, match=f"line 1: .*{message}"):
+    with pytest.raises(ExpoundError, match=f"line 1: .*{message}"):
         load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
 
 
@@ -141,7 +141,7 @@ def test_columns_of_later_rows_are_read(tmp_path):
     rows = [{"text": "a kettle", "label": 1}, {"text": "a lid", "label": 0, "rationale": [[2, 5]]}]
     data = load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
     assert data["rationale"][:] == [None, [[2, 5]]]
-    with pytest.raises(ExegeteError, match="line 1 has no field 'label'"):
+    with pytest.raises(ExpoundError, match="line 1 has no field 'label'"):
         load_data(write(tmp_path / "l.jsonl", as_jsonl([{"text": "a"}, *rows])), "all")
 
 
@@ -166,7 +166,7 @@ def test_a_folder_holds_a_file_a_split(tmp_path):
         data = load_data(f"csv:{tmp_path}", split)
         assert data["label"][:] == [label]
         assert data.features["label"].names == ["a", "b", "c"]
-    with pytest.raises(ExegeteError, match=r"unknown split 'all'.*dev, test, train"):
+    with pytest.raises(ExpoundError, match=r"unknown split 'all'.*dev, test, train"):
         load_data(f"csv:{tmp_path}", "all")
 
 
@@ -174,7 +174,7 @@ def test_a_split_column(tmp_path):
     path = write(tmp_path / "t.csv", "text,part\na,train\nb,val\nc,train\n")
     assert load_data(path, split_column="part")["text"][:] == ["a", "c"]
     assert load_data(path, "dev", split_column="part")["text"][:] == ["b"]
-    with pytest.raises(ExegeteError, match="all, dev, train"):
+    with pytest.raises(ExpoundError, match="all, dev, train"):
         load_data(path, "test", split_column="part")
 
 
@@ -220,12 +220,12 @@ def test_hub_reader_on_a_local_folder(tmp_path, monkeypatch):
     write(tmp_path / "d" / "validation.jsonl", as_jsonl([{"sentence": "so so", "label": 1}]))
     data = load_data(f"hub:{tmp_path / 'd'}", "dev")
     assert (data["text"][:], data["label"][:]) == (["so so"], [1])
-    with pytest.raises(ExegeteError, match=r"unknown split 'test'.*dev, train"):
+    with pytest.raises(ExpoundError, match=r"unknown split 'test'.*dev, train"):
         load_data(f"hub:{tmp_path / 'd'}", "test")
 
 
 def test_a_missing_hub_dataset_is_an_error(tmp_path):
-    with pytest.raises(ExegeteError, match="cannot load"):
+    with pytest.raises(ExpoundError, match="cannot load"):
         load_data(f"hub:{tmp_path / 'nothing'}")
 
 
@@ -282,7 +282,7 @@ def test_bad_csv_files_say_what_is_wrong(tmp_path, case):
     path = tmp_path / "t.csv"
     if content is not None:
         write(path, content)
-    with pytest.raises(ExegeteError, match=message) as caught:
+    with pytest.raises(ExpoundError, match=message) as caught:
         load_data(str(path), "all")
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
@@ -304,7 +304,7 @@ def test_bad_csv_files_say_what_is_wrong(tmp_path, case):
     ],
 )
 def test_bad_tables_name_the_place(tmp_path, name, content, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         load_data(write(tmp_path / name, content), "all")
 
 
@@ -330,7 +330,7 @@ def test_bad_tables_name_the_place(tmp_path, name, content, message):
     ],
 )
 def test_bad_specs_say_what_is_valid(arguments, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         load_data(**arguments)
 
 
@@ -338,17 +338,17 @@ def test_a_split_without_rows_names_those_that_have_some(tmp_path):
     path = write(tmp_path / "t.csv", "text,label\na film,1\n")
     there = [split for split in ("train", "dev", "test") if is_in_split("a film", split, 0)]
     empty = "dev" if there != ["dev"] else "test"
-    with pytest.raises(ExegeteError, match=f"no rows in its split {empty}; splits with rows: {there[0]}, all"):
+    with pytest.raises(ExpoundError, match=f"no rows in its split {empty}; splits with rows: {there[0]}, all"):
         load_data(path, empty)
 
 
 def test_labelled_lines(tmp_path):
     path = write(tmp_path / "l.txt", "pos good lid\r\nneg no lid\n\npos \n")
-    with pytest.raises(ExegeteError, match=r"line 4: the text in 'text' is empty.*skip_empty"):
+    with pytest.raises(ExpoundError, match=r"line 4: the text in 'text' is empty.*skip_empty"):
         load_data(f"labelled:{path}", "all")
     data = load_data(f"labelled:{path}?skip_empty=true", "all")
     assert (data["text"][:], data["label"][:]) == (["good lid", "no lid"], [1, 0])
-    with pytest.raises(ExegeteError, match="line 1: expected a label, a space and a text"):
+    with pytest.raises(ExpoundError, match="line 1: expected a label, a space and a text"):
         load_data("labelled:" + write(tmp_path / "m.txt", "word\n"), "all")
 
 

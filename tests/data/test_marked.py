@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-import exegete
-from exegete.data.argilla import read_records, write_records
-from exegete.data.label_studio import read_tasks, write_tasks
-from exegete.data.marked import MarkedExample, aggregate_marks, find_runs
-from exegete.errors import ExegeteError
+import expound
+from expound.data.argilla import read_records, write_records
+from expound.data.label_studio import read_tasks, write_tasks
+from expound.data.marked import MarkedExample, aggregate_marks, find_runs
+from expound.errors import ExpoundError
 
 SMILE = "\N{GRINNING FACE}"
 
@@ -36,7 +36,7 @@ def test_runs_are_the_stretches_of_true():
 
 @pytest.mark.parametrize("mark", [(0, 0, 4), (1, 0, 1), (0, 2, 2), (0, -1, 2)])
 def test_marks_outside_their_text_are_refused(mark):
-    with pytest.raises(ExegeteError, match="inside the texts"):
+    with pytest.raises(ExpoundError, match="inside the texts"):
         MarkedExample(("abc",), None, {"a": (mark,)})
 
 
@@ -71,7 +71,7 @@ def test_a_span_that_is_not_the_text_it_says_is_refused():
     wrong = json.loads(json.dumps(TASK).replace('"bad film"', '"good film"', 1))
     wrong["data"]["text"] = TASK["data"]["text"]
     wrong["annotations"][0]["result"][0]["value"]["text"] = "good film"
-    with pytest.raises(ExegeteError, match="task 1: the span 10 to 18"):
+    with pytest.raises(ExpoundError, match="task 1: the span 10 to 18"):
         read_tasks([wrong])
 
 
@@ -112,7 +112,7 @@ def test_argillas_drafts_do_not_count():
     ],
 )
 def test_invalid_argilla_records_are_refused(content):
-    with pytest.raises(ExegeteError, match="the file"):
+    with pytest.raises(ExpoundError, match="the file"):
         read_records(json.loads(content))
 
 
@@ -126,7 +126,7 @@ def test_invalid_argilla_records_are_refused(content):
     ],
 )
 def test_invalid_label_studio_tasks_are_refused(content):
-    with pytest.raises(ExegeteError, match="the file"):
+    with pytest.raises(ExpoundError, match="the file"):
         read_tasks(json.loads(content))
 
 
@@ -134,7 +134,7 @@ def test_invalid_label_studio_tasks_are_refused(content):
     ("text", "label", "person"), [("a \ud83d", None, "x"), ("a", "\ud83d", "x"), ("a", None, "\udc00")]
 )
 def test_half_a_character_is_refused(text, label, person):
-    with pytest.raises(ExegeteError, match="lone surrogate"):
+    with pytest.raises(ExpoundError, match="lone surrogate"):
         MarkedExample((text,), label, {person: ()})
 
 
@@ -142,14 +142,14 @@ def test_the_share_of_people_is_an_option_of_the_spec(tmp_path):
     path = tmp_path / "marks.json"
     marked = MarkedExample(("a bad film",), "neg", {"Ada": ((0, 2, 5),), "Ben": ()})
     path.write_text(json.dumps(write_tasks([marked, MarkedExample(("fine",), "pos")])))
-    assert exegete.load_data(f"label_studio:{path}", "all")["rationale"] == [[[2, 5]], None]
-    assert exegete.load_data(f"label_studio:{path}?share=0.6", "all")["rationale"] == [[], None]
-    parts = [exegete.load_data(f"label_studio:{path}", "all", seed=1)["text"], ["a bad film", "fine"]]
+    assert expound.load_data(f"label_studio:{path}", "all")["rationale"] == [[[2, 5]], None]
+    assert expound.load_data(f"label_studio:{path}?share=0.6", "all")["rationale"] == [[], None]
+    parts = [expound.load_data(f"label_studio:{path}", "all", seed=1)["text"], ["a bad film", "fine"]]
     assert parts[0] == parts[1]
 
 
 def test_texts_and_pairs_do_not_mix(tmp_path):
     path = tmp_path / "marks.json"
     path.write_text(json.dumps(write_tasks([MarkedExample(("a",)), MarkedExample(("a", "b"))])))
-    with pytest.raises(ExegeteError, match="got both"):
-        exegete.load_data(f"label_studio:{path}", "all")
+    with pytest.raises(ExpoundError, match="got both"):
+        expound.load_data(f"label_studio:{path}", "all")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from exegete import ExegeteError
-from exegete.data.readers.columns import read_rationale
+from expound import ExpoundError
+from expound.data.readers.columns import read_rationale
 
 TEXT = "an art party with  art, at last"
 
@@ -37,5 +37,5 @@ def test_spans_words_and_masks_are_read(value, marked):
     ],
 )
 def test_another_form_is_one_clear_sentence(value, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         read_rationale(value, TEXT, "row 1")

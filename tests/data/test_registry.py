@@ -11,23 +11,23 @@ from typing import get_args
 
 import pytest
 
-import exegete
-from exegete.cli import main
-from exegete.data import READERS
-from exegete.data.cards import DataCard, MethodCard, MetricCard
-from exegete.data.registry import Registry, find_installed
-from exegete.data.source import read_source
-from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS, explainer, list_methods
-from exegete.metrics import METRICS, metric
-from exegete.objectives import OBJECTIVES
-from exegete.recipes import RECIPES
+import expound
+from expound.cli import main
+from expound.data import READERS
+from expound.data.cards import DataCard, MethodCard, MetricCard
+from expound.data.registry import Registry, find_installed
+from expound.data.source import read_source
+from expound.errors import ExpoundError
+from expound.explainers import EXPLAINERS, explainer, list_methods
+from expound.metrics import METRICS, metric
+from expound.objectives import OBJECTIVES
+from expound.recipes import RECIPES
 
 REGISTRIES = {registry.group: registry for registry in (EXPLAINERS, METRICS, OBJECTIVES, RECIPES, READERS)}
-CARDS = {"exegete.explainers": MethodCard, "exegete.metrics": MetricCard, "exegete.readers": DataCard}
+CARDS = {"expound.explainers": MethodCard, "expound.metrics": MetricCard, "expound.readers": DataCard}
 LISTS = """
 import sys
-from exegete.cli import main
+from expound.cli import main
 assert main(sys.argv[1:]) == 0
 heavy = {"torch", "transformers", "datasets", "captum", "sklearn", "scipy"} & set(sys.modules)
 assert not heavy, heavy
@@ -66,7 +66,7 @@ def test_recipes_read_from_files_have_the_signatures_and_departures_of_the_funct
 
 @pytest.mark.parametrize("command", ["methods", "metrics", "datasets"])
 def test_lists_import_nothing_heavy(command):
-    path = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+    path = os.environ | {"PYTHONPATH": str(Path(expound.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", LISTS, command], env=path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "random" in done.stdout or "auc" in done.stdout or "sst" in done.stdout
@@ -76,8 +76,8 @@ def test_lists_import_nothing_heavy(command):
 def package(tmp_path, monkeypatch):
     """An installed package with parts of its own, one of them broken, and two with the ids of native ones."""
     (tmp_path / "plugged.py").write_text(
-        "from exegete.explainers.control import Random\n"
-        "from exegete.metrics.conciseness import ImportantTokens\n"
+        "from expound.explainers.control import Random\n"
+        "from expound.metrics.conciseness import ImportantTokens\n"
         "class Mine(Random):\n    card = Random.card.__class__(name='mine', family='control', cost='0')\n"
         "class Few(ImportantTokens):\n    card = ImportantTokens.card.__class__(\n"
         "        name='few', family='conciseness', higher_is_better=False\n    )\n"
@@ -87,9 +87,9 @@ def package(tmp_path, monkeypatch):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
-        "[exegete.explainers]\nmine = plugged:Mine\nrandom = plugged:Mine\nbroken = plugged:Nowhere\n"
+        "[expound.explainers]\nmine = plugged:Mine\nrandom = plugged:Mine\nbroken = plugged:Nowhere\n"
         "other_id = plugged:Mine\nbare = plugged:Bare\nabsent = plugged_without:Part\n"
-        "[exegete.metrics]\nfew = plugged:Few\nauc = plugged:Few\n"
+        "[expound.metrics]\nfew = plugged:Few\nauc = plugged:Few\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     find_installed.cache_clear()
@@ -102,23 +102,23 @@ def package(tmp_path, monkeypatch):
 def test_an_installed_package_adds_parts_and_replaces_none(caplog):
     assert type(explainer("mine?seed=3")).__module__ == "plugged"
     assert metric("few?thresholds=0.5").thresholds == (0.5,)
-    assert type(explainer("random")).__module__ == "exegete.explainers.control"
-    assert METRICS["auc"].__module__ == "exegete.metrics.plausibility"
+    assert type(explainer("random")).__module__ == "expound.explainers.control"
+    assert METRICS["auc"].__module__ == "expound.metrics.plausibility"
     assert set(list(EXPLAINERS)[-5:]) == {"broken", "mine", "other_id", "bare", "absent"}
     assert len(EXPLAINERS) == len(EXPLAINERS.native) + 5
     assert "mine" in set(list_methods()["name"])
     assert "broken" not in set(list_methods()["name"])
     assert "plugged:Nowhere" in caplog.text
-    with pytest.raises(ExegeteError, match=r"method 'broken' of an installed package \(plugged:Nowhere\)"):
+    with pytest.raises(ExpoundError, match=r"method 'broken' of an installed package \(plugged:Nowhere\)"):
         explainer("broken")
-    with pytest.raises(ExegeteError, match="Did you mean 'mine'"):
+    with pytest.raises(ExpoundError, match="Did you mean 'mine'"):
         explainer("mien")
 
 
 @pytest.mark.usefixtures("package")
 def test_an_id_that_is_not_the_name_on_the_card_is_refused():
     message = "the package calls it other_id, its card mine: make them one"
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         explainer("other_id")
     assert message in EXPLAINERS.find_broken(MethodCard)["other_id"]
 
@@ -138,43 +138,43 @@ def test_lists_and_doctor_name_the_parts_that_cannot_be_used(capsys):
 
 
 def test_a_card_of_an_unknown_family_is_refused():
-    with pytest.raises(ExegeteError, match=r"unknown family of mine 'gradient'\. Did you mean 'gradients'"):
+    with pytest.raises(ExpoundError, match=r"unknown family of mine 'gradient'\. Did you mean 'gradients'"):
         MethodCard(name="mine", family="gradient", cost="F")
-    with pytest.raises(ExegeteError, match=r"unknown family of few 'brevity'.*conciseness"):
+    with pytest.raises(ExpoundError, match=r"unknown family of few 'brevity'.*conciseness"):
         MetricCard(name="few", family="brevity", higher_is_better=True)
 
 
 def test_packages_are_looked_for_once(monkeypatch):
     calls = []
-    monkeypatch.setattr("exegete.data.registry.entry_points", lambda group: calls.append(group) or [])
+    monkeypatch.setattr("expound.data.registry.entry_points", lambda group: calls.append(group) or [])
     find_installed.cache_clear()
     for _ in range(3):
         assert "nothing" not in EXPLAINERS
         assert len(list(METRICS)) == len(METRICS)
-    assert sorted(calls) == ["exegete.explainers", "exegete.metrics"]
+    assert sorted(calls) == ["expound.explainers", "expound.metrics"]
     find_installed.cache_clear()
 
 
 def test_a_registry_looks_up_and_makes_parts():
-    registry = Registry("shape", "exegete.shapes", {"random": "control:Random"}, package="exegete.explainers")
+    registry = Registry("shape", "expound.shapes", {"random": "control:Random"}, package="expound.explainers")
     assert registry["random"] is EXPLAINERS["random"]
     assert registry.get("square") is None
     assert registry.make("random?seed=1", seed=2) == explainer("random", seed=2)
-    with pytest.raises(ExegeteError, match=r"unknown shape 'rndom'. Did you mean 'random'\? Valid choices: random"):
+    with pytest.raises(ExpoundError, match=r"unknown shape 'rndom'. Did you mean 'random'\? Valid choices: random"):
         registry["rndom"]
 
 
 def test_a_card_that_a_list_cannot_read_is_a_mistake():
-    registry = Registry("shape", "exegete.shapes", {"base": "base:Explainer"}, package="exegete.explainers")
+    registry = Registry("shape", "expound.shapes", {"base": "base:Explainer"}, package="expound.explainers")
     with pytest.raises(TypeError, match=r"base:Explainer has no card that can be read"):
         registry.cards(MethodCard)
 
 
 def test_readers_are_opened_without_heavy_imports():
     script = (
-        "import sys\nfrom exegete.data.load import open_reader\nfrom exegete.data.readers.registry import READERS\n"
+        "import sys\nfrom expound.data.load import open_reader\nfrom expound.data.readers.registry import READERS\n"
         "[READERS[name] for name in READERS]\nopen_reader('generated?task=pairs&size=9', seed=1)\n"
         "assert not {'torch', 'transformers', 'datasets', 'pandas', 'sklearn'} & set(sys.modules), sys.modules.keys()"
     )
-    path = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+    path = os.environ | {"PYTHONPATH": str(Path(expound.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", script], env=path, check=True)

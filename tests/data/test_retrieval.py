@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
-from exegete.data import generated_tokenizer, load_data
-from exegete.data.generated.retrieval import BESIDE, NOTES, generate_lessons, get_vocabulary
-from exegete.errors import ExegeteError
+from expound.data import generated_tokenizer, load_data
+from expound.data.generated.retrieval import BESIDE, NOTES, generate_lessons, get_vocabulary
+from expound.errors import ExpoundError
 
 
 def rows(size=90, split="dev", seed=0):
@@ -105,5 +105,5 @@ def test_rows_that_ask_the_same_stay_together(tmp_path):
     ],
 )
 def test_rows_that_cannot_be_read(tmp_path, changed, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         read(tmp_path, CHAT | changed)

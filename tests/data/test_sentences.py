@@ -3,7 +3,7 @@
 import pytest
 
 import families
-from exegete.data.alignment import align, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
+from expound.data.alignment import align, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
 
 
 @pytest.mark.parametrize(

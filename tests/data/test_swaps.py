@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exegete import ExegeteError
-from exegete.data.swaps import KINDS, apply_swaps, find_swaps, lists
+from expound import ExpoundError
+from expound.data.swaps import KINDS, apply_swaps, find_swaps, lists
 
 
 def list_swaps(text, **options):
@@ -123,9 +123,9 @@ def test_draws_depend_on_seed_and_text_alone():
 
 
 def test_bad_choices_are_named():
-    with pytest.raises(ExegeteError, match="unknown kind of swap 'names'"):
+    with pytest.raises(ExpoundError, match="unknown kind of swap 'names'"):
         find_swaps("Mary", kinds=["names"])
-    with pytest.raises(ExegeteError, match="at least 1"):
+    with pytest.raises(ExpoundError, match="at least 1"):
         find_swaps("Mary", choices=0)
     assert set(KINDS) == {"contraction", "name", "place", "number"}
 

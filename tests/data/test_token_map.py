@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tokenizers_for_tests as tokenizers
-from exegete import ExegeteError
-from exegete.data.alignment import align
-from exegete.data.token_map import map_tokens
+from expound import ExpoundError
+from expound.data.alignment import align
+from expound.data.token_map import map_tokens
 
 TEXTS = [
     *tokenizers.SENTENCES,
@@ -82,5 +82,5 @@ def test_what_truncation_cut_off_has_no_source_and_other_texts_are_refused():
     reach = max(span[2] for span in cut.spans if span)
     for span, row in zip(whole.spans, map_tokens(cut, whole), strict=True):
         assert bool(row) == (span is not None and span[1] < reach)
-    with pytest.raises(ExegeteError, match="same text"):
+    with pytest.raises(ExpoundError, match="same text"):
         map_tokens(align_texts("wordpiece", "one"), align_texts("wordpiece", "two"))

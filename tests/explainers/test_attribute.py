@@ -10,11 +10,11 @@ from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import exegete
-from exegete import ExegeteError, attribute, explainer
-from exegete.data.cards import MethodCard
-from exegete.explainers import Explainer, SinglePass
-from exegete.models.encoding.encode import TOKENS_PER_BATCH_ON_CPU, make_batches
+import expound
+from expound import ExpoundError, attribute, explainer
+from expound.data.cards import MethodCard
+from expound.explainers import Explainer, SinglePass
+from expound.models.encoding.encode import TOKENS_PER_BATCH_ON_CPU, make_batches
 from small import PAIRS, shared, small, uneven
 
 TEXTS = [
@@ -123,7 +123,7 @@ def test_target_by_index_name_label_or_list():
     "target", [3, -1, "positive", [0, 1], [0, 1, 2, 0, 9], 1.5, {"a": 1}, torch.tensor([0.5] * 5), "label"]
 )
 def test_invalid_targets_are_refused(target):
-    with pytest.raises(ExegeteError):
+    with pytest.raises(ExpoundError):
         attribute(shared("bert"), TEXTS, "input_x_gradient", target)
 
 
@@ -146,7 +146,7 @@ def test_spans_are_counted_in_the_example_and_named_by_their_text(family):
     inside = len(together[0].tokens) - 3
     item = attribute(model, PAIRS[:1], "input_x_gradient", (inside, inside))[0]
     assert item.target.text in PAIRS[0][1]
-    with pytest.raises(ExegeteError, match="expected targets"):
+    with pytest.raises(ExpoundError, match="expected targets"):
         attribute(model, PAIRS[:1], "input_x_gradient", (inside, 500))
 
 
@@ -204,7 +204,7 @@ def test_any_text_is_explained_or_refused_with_a_clear_error(texts, family, pair
     examples = [(text, texts[0]) for text in texts] if paired else texts
     try:
         result = attribute(model, examples, "input_x_gradient")
-    except ExegeteError as caught:
+    except ExpoundError as caught:
         error = str(caught)
     else:
         error = ""
@@ -240,7 +240,7 @@ def test_any_text_is_explained_or_refused_with_a_clear_error(texts, family, pair
     ],
 )
 def test_invalid_examples_are_refused(examples, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         attribute(shared("bert"), examples, "random")
 
 
@@ -270,39 +270,39 @@ def test_scores_of_another_shape_are_refused_by_name():
     rows, length = batch.content.shape
     expected = rf"expected \[{rows}, {length}\]"
     for explain in (lambda: Short().attribute(model, batch), lambda: attribute(model, "a moving film", Short())):
-        with pytest.raises(ExegeteError, match=rf"short.scores returned \[{rows}, {length - 1}\], {expected}"):
+        with pytest.raises(ExpoundError, match=rf"short.scores returned \[{rows}, {length - 1}\], {expected}"):
             explain()
-    with pytest.raises(ExegeteError, match=r"short\.scores returned"):
+    with pytest.raises(ExpoundError, match=r"short\.scores returned"):
         Short().attribute_each(model, batch, model.resolve_target(batch)[None])
     with pytest.raises(
-        ExegeteError, match=rf"short_pass.scores_from_outputs returned \[{rows}, {length}, \d+\], {expected}"
+        ExpoundError, match=rf"short_pass.scores_from_outputs returned \[{rows}, {length}, \d+\], {expected}"
     ):
         ShortPass().attribute(model, batch)
 
 
 def test_errors_suggest_the_nearest_name():
     model = shared("bert")
-    with pytest.raises(ExegeteError, match="Did you mean 'saliency'"):
+    with pytest.raises(ExpoundError, match="Did you mean 'saliency'"):
         attribute(model, "small", "salience")
-    with pytest.raises(ExegeteError, match="Did you mean 'n_steps'"):
+    with pytest.raises(ExpoundError, match="Did you mean 'n_steps'"):
         attribute(model, "small", "integrated_gradients", n_step=3)
     for size in (0, -1):
-        with pytest.raises(ExegeteError, match="batch_size"):
+        with pytest.raises(ExpoundError, match="batch_size"):
             attribute(model, TEXTS, "random", batch_size=size)
     broken = small("bert")
     with torch.no_grad():
         broken.embedding.weight.fill_(torch.nan)
     for method in ("random", "saliency", "occlusion"):
         for target in ("predicted", 0):
-            with pytest.raises(ExegeteError, match="NaN"):
+            with pytest.raises(ExpoundError, match="NaN"):
                 attribute(broken, "small", method, target)
     questions = shared("bert", "QuestionAnswering")
-    with pytest.raises(ExegeteError, match="text_pair"):
+    with pytest.raises(ExpoundError, match="text_pair"):
         attribute(questions, "small town", "random")
-    with pytest.raises(ExegeteError, match="at most 130 tokens"):
+    with pytest.raises(ExpoundError, match="at most 130 tokens"):
         attribute(questions, ("small town " * 100, "river"), "random")
-    bare = exegete.load(small("bert").model)
-    with pytest.raises(ExegeteError, match="without a tokenizer"):
+    bare = expound.load(small("bert").model)
+    with pytest.raises(ExpoundError, match="without a tokenizer"):
         attribute(bare, "small", "random")
 
 

@@ -10,22 +10,22 @@ import pytest
 import torch
 import transformers as hf
 
-import exegete
+import expound
 import families
-from exegete import Batch, ExegeteError
-from exegete.explainers.attributive_masking import AttributiveMasking, losses
-from exegete.explainers.attributive_masking.explainer import answer_distribution
-from exegete.explainers.attributive_masking.losses import MaskWeights
-from exegete.explainers.attributive_masking.modes import SoftMasking
-from exegete.explainers.attributive_masking.refinement import (
+from expound import Batch, ExpoundError
+from expound.explainers.attributive_masking import AttributiveMasking, losses
+from expound.explainers.attributive_masking.explainer import answer_distribution
+from expound.explainers.attributive_masking.losses import MaskWeights
+from expound.explainers.attributive_masking.modes import SoftMasking
+from expound.explainers.attributive_masking.refinement import (
     evaluate_maps,
     group_by_length,
     record_lower_layers,
     select_best,
     trajectory,
 )
-from exegete.models.passes.replace_inputs import replace_embeddings
-from exegete.testing.no_side_effects import simulate_use, snapshot
+from expound.models.passes.replace_inputs import replace_embeddings
+from expound.testing.no_side_effects import simulate_use, snapshot
 from small import alone, shared, small, uneven
 
 ENCODERS = ["bert", "roberta", "distilbert", "electra"]
@@ -40,7 +40,7 @@ def load_prompted_model(family="llama"):
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
-    return exegete.load(
+    return expound.load(
         model.double().eval(), families.tokenizer("gpt2"), task="prompt", template=template, labels=LABELS
     )
 
@@ -264,7 +264,7 @@ def test_tokens_beyond_what_the_masking_model_can_read_score_zero():
     assert made.reader.max_length == 11
     assert (scores[1:10] > 0).all()
     assert scores[10:].abs().sum() == 0
-    with pytest.raises(ExegeteError, match="reads at most 11 tokens"):
+    with pytest.raises(ExpoundError, match="reads at most 11 tokens"):
         made.attribute(model, Batch.from_ids(batch.inputs["input_ids"]))
 
 
@@ -322,7 +322,7 @@ def test_refinement_side_by_side_equals_refinement_one_example_at_a_time(family,
     for row in range(len(batch)):
         maps, columns = refine_one_example(made, model, batch, row, 3, 0.02, fixed)
         own, _ = alone(model, batch, row)
-        judge = exegete.metric(spec)
+        judge = expound.metric(spec)
         values = [float(judge.evaluate(model, own, each[None])["aopc_comprehensiveness"]) for each in maps]
         first = max(range(4), key=lambda i, values=values: values[i])
         torch.testing.assert_close(found[row, columns], maps[first], rtol=0, atol=1e-7)
@@ -334,7 +334,7 @@ def test_low_rank_refinement_starts_at_the_model_and_lowers_its_loss():
     model = shared("bert")
     made, batch = make_masking(model), model.encode(TEXTS)
     plain = made.attribute(model, batch)
-    values, judge = [], exegete.metric("comprehensiveness?how=mask")
+    values, judge = [], expound.metric("comprehensiveness?how=mask")
     for steps in (0, 6):
         made.with_params(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?how=mask")
         values.append(judge.evaluate(model, batch, made.attribute(model, batch))["comprehensiveness"])
@@ -401,7 +401,7 @@ def test_all_maps_are_evaluated_in_one_call_without_repeated_inputs(spec):
     maps = torch.rand(4, *batch.content.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     maps = maps.masked_fill(~batch.content, 0.0)
     maps[2], target = 2 * maps[1], model.predict(batch)
-    metric = exegete.metric(spec)
+    metric = expound.metric(spec)
     expected = torch.stack([metric.evaluate(model, batch, each, target)[metric.name] for each in maps])
     rows = []
     model.model.register_forward_pre_hook(
@@ -442,7 +442,7 @@ def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
         model, mode="learned", weights=MaskWeights(0.1, 0.2, 0.3, "probability", "l1"), aggregation="mean"
     ).float()
     made.save_pretrained(tmp_path)
-    loaded = exegete.explainer(f"attributive_masking:{tmp_path}?refine_steps=2&metric=log_odds&rank=1")
+    loaded = expound.explainer(f"attributive_masking:{tmp_path}?refine_steps=2&metric=log_odds&rank=1")
     assert loaded.settings == made.settings
     assert (loaded.refinement.refine_steps, loaded.refinement.metric, loaded.refinement.rank) == (2, "log_odds", 1)
     assert loaded.params["digest"] == made.params["digest"]
@@ -462,44 +462,44 @@ def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
 )
 def test_bad_parameters_are_errors(tmp_path, query, message):
     make_masking(shared("bert")).save_pretrained(tmp_path)
-    with pytest.raises(ExegeteError, match=message):
-        exegete.explainer(f"attributive_masking:{tmp_path}{query}")
+    with pytest.raises(ExpoundError, match=message):
+        expound.explainer(f"attributive_masking:{tmp_path}{query}")
 
 
 def test_what_cannot_be_explained_is_an_error(tmp_path):
     model = shared("bert")
     made = make_masking(model)
-    with pytest.raises(ExegeteError, match="not a regression task"):
+    with pytest.raises(ExpoundError, match="not a regression task"):
         AttributiveMasking.for_model(small("bert", num_labels=1))
-    with pytest.raises(ExegeteError, match="not images"):
+    with pytest.raises(ExpoundError, match="not images"):
         AttributiveMasking.for_model(shared("vit"))
-    with pytest.raises(ExegeteError, match="explained by an encoder"):
+    with pytest.raises(ExpoundError, match="explained by an encoder"):
         AttributiveMasking.for_model(shared("gpt2"))
-    with pytest.raises(ExegeteError, match="reads in both directions"):
+    with pytest.raises(ExpoundError, match="reads in both directions"):
         AttributiveMasking.for_model(model, shared("gpt2").model.base_model, families.tokenizer("gpt2"))
     other = small("bert", num_labels=5)
-    with pytest.raises(ExegeteError, match="explains 3 classes, the model has 5"):
+    with pytest.raises(ExpoundError, match="explains 3 classes, the model has 5"):
         made.attribute(other, other.encode(TEXTS))
-    with pytest.raises(ExegeteError, match="encode texts instead"):
+    with pytest.raises(ExpoundError, match="encode texts instead"):
         made.attribute(shared("roberta"), Batch.from_ids(torch.tensor([[0, 5, 6, 2]])))
-    with pytest.raises(ExegeteError, match="Valid choices: learned, mask, omit"):
+    with pytest.raises(ExpoundError, match="Valid choices: learned, mask, omit"):
         AttributiveMasking.for_model(model, mode="blur")
-    with pytest.raises(ExegeteError, match="at most 2, the number of layers, got 3"):
+    with pytest.raises(ExpoundError, match="at most 2, the number of layers, got 3"):
         made.with_params(refine_steps=1, refine_layers=3).attribute(model, model.encode(TEXTS))
-    with pytest.raises(ExegeteError, match="the layers of AlbertModel share their weights"):
+    with pytest.raises(ExpoundError, match="the layers of AlbertModel share their weights"):
         record_lower_layers(families.tiny("albert").base_model, 1, list)
-    with pytest.raises(ExegeteError, match="as predictor"):
+    with pytest.raises(ExpoundError, match="as predictor"):
         AttributiveMasking.for_model(model, mode="predicted")
     decoder = shared("gpt2")
     batch = decoder.encode(TEXTS)
-    with pytest.raises(ExegeteError, match="omission cannot be trained for gpt2"):
+    with pytest.raises(ExpoundError, match="omission cannot be trained for gpt2"):
         SoftMasking("omit").logits(decoder, batch, batch.content.double(), None)
-    with pytest.raises(ExegeteError, match="one above"):
+    with pytest.raises(ExpoundError, match="one above"):
         MaskWeights(0.0, 0.0, 0.0)
-    with pytest.raises(ExegeteError, match="expected a folder with a saved attributive_masking"):
-        exegete.explainer(f"attributive_masking:{tmp_path / 'nowhere'}")
-    with pytest.raises(ExegeteError, match="takes no parameter"):
-        exegete.explainer("random", seed=1).with_params(refine_steps=1)
+    with pytest.raises(ExpoundError, match="expected a folder with a saved attributive_masking"):
+        expound.explainer(f"attributive_masking:{tmp_path / 'nowhere'}")
+    with pytest.raises(ExpoundError, match="takes no parameter"):
+        expound.explainer("random", seed=1).with_params(refine_steps=1)
 
 
 def test_examples_are_grouped_by_length_with_at_most_a_fifth_of_padding():

@@ -7,14 +7,14 @@ from transformers import AutoModelForCausalLM
 
 import decomposable
 import families
-from exegete import Batch, explainer
-from exegete.errors import ExegeteError
-from exegete.explainers.backward_rules import rules
-from exegete.explainers.backward_rules.gim import find_baseline_token
-from exegete.models.generation.model import GeneratingModel
-from exegete.models.layers import activations
-from exegete.models.layers.architecture import get_layers
-from exegete.models.passes import capture, layer_calls
+from expound import Batch, explainer
+from expound.errors import ExpoundError
+from expound.explainers.backward_rules import rules
+from expound.explainers.backward_rules.gim import find_baseline_token
+from expound.models.generation.model import GeneratingModel
+from expound.models.layers import activations
+from expound.models.layers.architecture import get_layers
+from expound.models.passes import capture, layer_calls
 from small import shared, uneven
 
 TARGET = torch.tensor([0, 1, 2])
@@ -181,7 +181,7 @@ def test_the_softmax_of_a_probability_keeps_its_derivative(spec):
 
 
 def test_a_temperature_is_positive():
-    with pytest.raises(ExegeteError, match="above 0"):
+    with pytest.raises(ExpoundError, match="above 0"):
         explainer("gim?temperature=0")
 
 

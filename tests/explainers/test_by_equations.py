@@ -9,11 +9,11 @@ import torch
 
 import equations
 import families
-from exegete import Batch, explainer
-from exegete.explainers.perturbation import reagent
-from exegete.models import ExplainedModel
-from exegete.models.generation.model import GeneratingModel
-from exegete.testing.families import replace_rms_norms
+from expound import Batch, explainer
+from expound.explainers.perturbation import reagent
+from expound.models import ExplainedModel
+from expound.models.generation.model import GeneratingModel
+from expound.testing.families import replace_rms_norms
 from models.test_generation import PROMPTS, RESPONSES, padded_right
 
 WINDOWED = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}

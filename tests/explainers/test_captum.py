@@ -4,9 +4,9 @@ import captum.attr
 import pytest
 import torch
 
-from exegete import explainer
-from exegete.errors import ExegeteError
-from exegete.explainers.gradients.integrated_gradients import quadrature
+from expound import explainer
+from expound.errors import ExpoundError
+from expound.explainers.gradients.integrated_gradients import quadrature
 from small import small, uneven
 
 TEXTS = ["a moving film about naïve jokes", "It's simply dull, and long."]
@@ -98,9 +98,9 @@ def test_baselines_can_be_the_tokens_of_a_reference_text(family):
         assert explainer(name, baselines=same).attribute(model, batch, target).abs().max() < 1e-12
         spelt = f"{name}?baselines={','.join(map(str, same))}"
         assert explainer(spelt) == explainer(name, baselines=same)
-    with pytest.raises(ExegeteError, match=f"as many baseline ids as the example has tokens, {length}, got 2"):
+    with pytest.raises(ExpoundError, match=f"as many baseline ids as the example has tokens, {length}, got 2"):
         explainer("integrated_gradients", baselines=(5, 6)).attribute(model, batch, target)
-    with pytest.raises(ExegeteError, match="baseline ids from 0"):
+    with pytest.raises(ExpoundError, match="baseline ids from 0"):
         explainer("integrated_gradients", baselines=(10**6,) * length).attribute(model, batch, target)
 
 

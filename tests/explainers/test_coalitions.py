@@ -7,12 +7,12 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.kernel_shap import KernelShap
-from exegete.explainers.perturbation.lime import Lime
-from exegete.explainers.perturbation.shapley_sampling import ShapleySampling
-from exegete.explainers.units import number_units
+import expound
+from expound.errors import ExpoundError
+from expound.explainers.perturbation.kernel_shap import KernelShap
+from expound.explainers.perturbation.lime import Lime
+from expound.explainers.perturbation.shapley_sampling import ShapleySampling
+from expound.explainers.units import number_units
 from families import SENTENCES, processor, tiny
 
 TEXTS = ["a moving film", "the plot is dull , but funny", "two women"]
@@ -24,7 +24,7 @@ def model():
     hf = tiny("bert")
     with torch.no_grad():
         hf.classifier.weight.mul_(8)
-    return exegete.load(hf, processor("bert"))
+    return expound.load(hf, processor("bert"))
 
 
 def subset_values(model, text, target, granularity, how):
@@ -97,13 +97,13 @@ def test_lime_without_a_penalty_is_the_same_in_a_batch_and_alone(model):
         single, columns = batch.select([row]).trim_padding()
         alone = method.attribute(model, single, torch.tensor([0]))[0]
         torch.testing.assert_close(together[row, columns], alone, rtol=1e-4, atol=1e-6)
-    with pytest.raises(ExegeteError, match="alpha above 0"):
+    with pytest.raises(ExpoundError, match="alpha above 0"):
         Lime(n_samples=4, alpha=0.0).attribute(model, batch, torch.tensor([0, 0, 0]))
 
 
 @pytest.mark.parametrize("wrong", [{"kernel_width": 0.0}, {"kernel_width": -1.0}, {"alpha": -0.1}])
 def test_lime_names_what_its_parameters_may_be(wrong):
-    with pytest.raises(ExegeteError, match="kernel_width above 0 and an alpha of at least 0"):
+    with pytest.raises(ExpoundError, match="kernel_width above 0 and an alpha of at least 0"):
         Lime(**wrong)
 
 
@@ -128,11 +128,11 @@ def test_kernel_shap_draws_sizes_from_the_kernel_in_pairs():
 def test_scores_depend_on_the_seed_and_not_on_batching(model, kind, how):
     texts = [*SENTENCES, *TEXTS]
     params = {"n_samples": 60, "perturbation": how, "seed": 7}
-    together = exegete.attribute(model, texts, kind.card.name, target=1, **params)
-    single = exegete.attribute(model, texts[::-1], kind.card.name, target=1, batch_size=1, **params)
+    together = expound.attribute(model, texts, kind.card.name, target=1, **params)
+    single = expound.attribute(model, texts[::-1], kind.card.name, target=1, batch_size=1, **params)
     for one, other in zip(together, list(single)[::-1], strict=True):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
-    reseeded = exegete.attribute(model, texts, kind.card.name, target=1, **params | {"seed": 8})
+    reseeded = expound.attribute(model, texts, kind.card.name, target=1, **params | {"seed": 8})
     assert np.abs(together[0].scores - reseeded[0].scores).max() > 1e-6
 
 
@@ -163,5 +163,5 @@ def test_long_texts_with_few_samples_stay_finite(model, kind):
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_too_few_samples_are_an_error(model, kind):
-    with pytest.raises(ExegeteError, match="n_samples of at least 4, got 3"):
+    with pytest.raises(ExpoundError, match="n_samples of at least 4, got 3"):
         kind(n_samples=3).attribute(model, model.encode(["two women"]), torch.tensor([0]))

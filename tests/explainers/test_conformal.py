@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from exegete.explainers.learned.conformal import ConformalLowerBound, shares
+from expound.explainers.learned.conformal import ConformalLowerBound, shares
 
 ALPHA, SOURCES = 0.1, 6
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import decomposable
-import exegete
-from exegete import explainer
-from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.context_cite import ablation_masks, default_granularity, fit_lasso, log_odds
-from exegete.explainers.units import number_units
+import expound
+from expound import explainer
+from expound.errors import ExpoundError
+from expound.explainers.perturbation.context_cite import ablation_masks, default_granularity, fit_lasso, log_odds
+from expound.explainers.units import number_units
 from small import shared, small, uneven
 
 
@@ -23,7 +23,7 @@ def numbers(golden_generation):
 @pytest.fixture(scope="module")
 def model_and_batch(golden_generation, numbers):
     """The model, and the prompt with its sources as units."""
-    model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
+    model = expound.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
     decomposable.replace_rms_norms(model.model)
     unit = np.full(len(numbers["prompt_ids"]), -1)
     start = 3
@@ -134,7 +134,7 @@ def test_regressions_sentences_and_refusals():
     assert int(unit.max()) == 2
     assert all(len(scores[0, unit == number].unique()) == 1 for number in range(3))
     for spec in ("n_samples=1", "keep=1", "alpha=0", "seed=-1"):
-        with pytest.raises(ExegeteError, match="context_cite needs"):
+        with pytest.raises(ExpoundError, match="context_cite needs"):
             explainer(f"context_cite?{spec}")
-    with pytest.raises(ExegeteError, match="give the batch unit_of"):
+    with pytest.raises(ExpoundError, match="give the batch unit_of"):
         explainer("context_cite?granularity=source").attribute(model, replace(batch, alignments=None))

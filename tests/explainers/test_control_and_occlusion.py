@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from exegete import Batch, ExegeteError, attribute, explainer
-from exegete.explainers.units import number_units, spread
+from expound import Batch, ExpoundError, attribute, explainer
+from expound.explainers.units import number_units, spread
 from small import PAIRS, shared, uneven
 
 
@@ -171,7 +171,7 @@ def test_units_and_spread(words, granularity):
 
 
 def test_unknown_granularity_is_refused():
-    with pytest.raises(ExegeteError, match="token, word"):
+    with pytest.raises(ExpoundError, match="token, word"):
         number_units(make_batch([[0, 1]]), "letter")
 
 

@@ -3,11 +3,11 @@ import torch
 
 import decomposable
 from decomposable import FAMILIES
-from exegete.errors import ExegeteError
-from exegete.explainers import Alti, GlobEnc
-from exegete.explainers.decomposition.alti import compute_shares
-from exegete.explainers.decomposition.trace import trace_examples
-from exegete.models import Batch
+from expound.errors import ExpoundError
+from expound.explainers import Alti, GlobEnc
+from expound.explainers.decomposition.alti import compute_shares
+from expound.explainers.decomposition.trace import trace_examples
+from expound.models import Batch
 
 TARGET = torch.tensor([0, 1, 2])
 METHODS = [Alti, GlobEnc]
@@ -225,7 +225,7 @@ def test_model_is_restored_after_an_error(method):
     before = sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.model.modules())
     broken = Batch.from_ids(batch.inputs["input_ids"] + 1000, batch.attended)
     # The first check of a model says in a sentence of its own that the model failed.
-    with pytest.raises((IndexError, ExegeteError), match="index out of range"):
+    with pytest.raises((IndexError, ExpoundError), match="index out of range"):
         method().attribute(model, broken, TARGET)
     assert sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.model.modules()) == before
     assert all(module.training for module in model.model.modules())
@@ -235,7 +235,7 @@ def test_model_is_restored_after_an_error(method):
 def test_unknown_parameters_name_the_known_ones():
     model = decomposable.shared_model("bert")
     batch = decomposable.batch(model)
-    with pytest.raises(ExegeteError, match="each, up_to"):
+    with pytest.raises(ExpoundError, match="each, up_to"):
         GlobEnc(layers="all").attribute(model, batch, TARGET)
-    with pytest.raises(ExegeteError, match="1, 2"):
+    with pytest.raises(ExpoundError, match="1, 2"):
         Alti(distance=3).attribute(model, batch, TARGET)

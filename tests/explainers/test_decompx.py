@@ -4,14 +4,14 @@ import torch
 import decomposable
 import families
 from decomposable import FAMILIES
-from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS, DecompX, DecompXClassifier, GlobEnc
-from exegete.explainers.decomposition import components as block
-from exegete.explainers.decomposition.components import DecompositionRules, decompose_layers
-from exegete.explainers.decomposition.decompx import make_readout_weights
-from exegete.explainers.decomposition.trace import trace_examples
-from exegete.models import ExplainedModel
-from exegete.models.layers import activations
+from expound.errors import ExpoundError
+from expound.explainers import EXPLAINERS, DecompX, DecompXClassifier, GlobEnc
+from expound.explainers.decomposition import components as block
+from expound.explainers.decomposition.components import DecompositionRules, decompose_layers
+from expound.explainers.decomposition.decompx import make_readout_weights
+from expound.explainers.decomposition.trace import trace_examples
+from expound.models import ExplainedModel
+from expound.models.layers import activations
 
 TARGET = torch.tensor([0, 1, 2])
 CLASSIFIER = {
@@ -242,7 +242,7 @@ def test_unknown_rules_name_the_known_ones():
     model = decomposable.shared_model("bert")
     batch = decomposable.batch(model)
     for wrong, known in (("bias", "absdot"), ("activation", "tangent"), ("head_activation", "tangent")):
-        with pytest.raises(ExegeteError, match=known):
+        with pytest.raises(ExpoundError, match=known):
             DecompXClassifier(**{wrong: "x"}).attribute(model, batch, TARGET)
 
 

@@ -3,14 +3,14 @@ import torch
 
 import decomposable
 from decomposable import FAMILIES
-from exegete import Batch
-from exegete.errors import ExegeteError
-from exegete.explainers import DecompXClassifier
-from exegete.explainers.backward_rules.decompx_linear import DecompXLinear
-from exegete.explainers.backward_rules.rules import CAPTURE
-from exegete.models.layers.architecture import get_layers
-from exegete.models.layers.backward_rules import HeldFactors, apply_backward_rules
-from exegete.models.passes.capture import intercept_inputs
+from expound import Batch
+from expound.errors import ExpoundError
+from expound.explainers import DecompXClassifier
+from expound.explainers.backward_rules.decompx_linear import DecompXLinear
+from expound.explainers.backward_rules.rules import CAPTURE
+from expound.models.layers.architecture import get_layers
+from expound.models.layers.backward_rules import HeldFactors, apply_backward_rules
+from expound.models.passes.capture import intercept_inputs
 from small import shared
 
 TARGET = torch.tensor([0, 1, 2])
@@ -215,5 +215,5 @@ def test_the_scores_are_the_same_with_and_without_a_graph():
 
 def test_an_unknown_start_names_the_known_ones():
     model = decomposable.shared_model("bert")
-    with pytest.raises(ExegeteError, match="embeddings, hidden"):
+    with pytest.raises(ExpoundError, match="embeddings, hidden"):
         DecompXLinear(start="words").attribute(model, decomposable.batch(model), TARGET)

@@ -10,11 +10,11 @@ import torch
 from captum.attr import DeepLift as CaptumDeepLift
 from torch import nn
 
-import exegete
+import expound
 from causal import causal
-from exegete import ExegeteError
-from exegete.models.layers.rescale_rule import RescaleRule
-from exegete.testing.families import replace_rms_norms
+from expound import ExpoundError
+from expound.models.layers.rescale_rule import RescaleRule
+from expound.testing.families import replace_rms_norms
 from models.test_generation import PROMPTS, RESPONSES
 from small import FAMILIES, small, uneven
 from two_sided import NAMES, two_sided
@@ -40,7 +40,7 @@ def test_scores_sum_to_the_change_of_the_output(family, baselines, output):
     model = small(family)
     replace_rms_norms(model.model)  # transformers' own round to float32, which 1e-12 would see
     batch, target = model.encode(uneven(family, 3)), torch.tensor([0, 1, 2])
-    method = exegete.explainer("deep_lift", baselines=baselines, output=output)
+    method = expound.explainer("deep_lift", baselines=baselines, output=output)
     explanation = method.explain(model, batch, target, special_tokens=True)
     start, end = (
         model(batch, points).logits for points in (model.embed_reference(batch, baselines), model.embed(batch))
@@ -58,10 +58,10 @@ def test_scores_sum_to_the_change_of_the_output(family, baselines, output):
 
 def test_captums_rule_explains_what_the_model_predicts():
     model, texts = small("bert"), uneven("bert", 3)
-    items = exegete.attribute(model, texts, "deep_lift?rule=captum")
+    items = expound.attribute(model, texts, "deep_lift?rule=captum")
     batch = model.encode(texts)
     assert [item.target.value for item in items] == model.predict(batch).tolist()
-    expected = exegete.explainer("deep_lift", rule="captum").attribute(model, batch)
+    expected = expound.explainer("deep_lift", rule="captum").attribute(model, batch)
     for item, scores, real in zip(items, expected, batch.attended, strict=True):
         assert item.token_scores[0] == pytest.approx(scores[real].detach().float().numpy())
 
@@ -72,7 +72,7 @@ def test_scores_for_generated_text_sum_too(family):
     model = causal(family) if family == "llama" else two_sided(family)
     batch = model.batch(PROMPTS, RESPONSES)
     for output in ("logit", "log_prob"):
-        method = exegete.explainer("deep_lift", output=output, baselines="zero")
+        method = expound.explainer("deep_lift", output=output, baselines="zero")
         # Llama computes its norms in float32.
         assert method.explain(model, batch).delta.abs().max() < (1e-6 if family == "llama" else 1e-9)
         assert method.attribute(model, batch).abs().max() > 1e-4
@@ -198,7 +198,7 @@ def test_a_model_that_chooses_its_parts_is_refused():
             return torch.tanh(x) if x.sum() > 0 else x * torch.sigmoid(x)
 
     point = torch.ones(1, 2)
-    with pytest.raises(ExegeteError, match="chooses its parts by the input"):
+    with pytest.raises(ExpoundError, match="chooses its parts by the input"):
         slopes(Chooser(), -point, point)
-    with pytest.raises(ExegeteError, match="chooses its parts by the input"):
+    with pytest.raises(ExpoundError, match="chooses its parts by the input"):
         slopes(Chooser(), point, -point)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from exegete import explainer
-from exegete.explainers import EXPLAINERS, SinglePass
-from exegete.models.families import FAMILIES as RECORDS
-from exegete.models.layers.architecture import get_layers, get_module
+from expound import explainer
+from expound.explainers import EXPLAINERS, SinglePass
+from expound.models.families import FAMILIES as RECORDS
+from expound.models.layers.architecture import get_layers, get_module
 from small import FAMILIES, FEW, NATIVE, PAIRS, shared, small, uneven
 
 DIFFERENTIABLE = [name for name in NATIVE if EXPLAINERS[name].card.differentiable]

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import exegete
-from exegete import explainer
-from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS
-from exegete.explainers.base import DimensionwiseExplainer
+import expound
+from expound import explainer
+from expound.errors import ExpoundError
+from expound.explainers import EXPLAINERS
+from expound.explainers.base import DimensionwiseExplainer
 from small import NATIVE, make_explainer, shared, small, uneven
 
 SIZES = {
@@ -94,9 +94,9 @@ def test_norms_guide_training(name):
 
 
 def test_unknown_aggregates_are_refused():
-    with pytest.raises(ExegeteError, match="Valid choices: abs, l2, sum"):
+    with pytest.raises(ExpoundError, match="Valid choices: abs, l2, sum"):
         explainer("gim?aggregate=max")
-    with pytest.raises(ExegeteError, match="give n_steps"):
+    with pytest.raises(ExpoundError, match="give n_steps"):
         explainer("sequential_integrated_gradients?aggregate=l2")
 
 
@@ -131,7 +131,7 @@ def test_a_contrast_of_logarithms_is_one_of_logits(output):
 def test_methods_without_contrasts_refuse_them(name):
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
-    with pytest.raises(ExegeteError, match=f"{name} does not explain a difference of outputs"):
+    with pytest.raises(ExpoundError, match=f"{name} does not explain a difference of outputs"):
         make_explainer(name).attribute(model, batch, (0, 1))
 
 
@@ -141,11 +141,11 @@ def test_contrasts_by_name_for_one_and_for_all():
     batch = model.encode(uneven("bert", 2))
     assert model.resolve_target(batch, (names[2], names[0])).tolist() == [[2, 0], [2, 0]]
     assert model.resolve_target(batch, [(0, 1), (1, 2)]).tolist() == [[0, 1], [1, 2]]
-    with pytest.raises(ExegeteError, match="a contrast is a pair"):
+    with pytest.raises(ExpoundError, match="a contrast is a pair"):
         model.resolve_target(batch, [(0, 1), 2])
-    with pytest.raises(ExegeteError, match="does not know the label 7"):
+    with pytest.raises(ExpoundError, match="does not know the label 7"):
         model.resolve_target(batch, (0, 7))
-    described = exegete.attribute(model, uneven("bert", 2), "gim", (names[2], names[0]))[0]
+    described = expound.attribute(model, uneven("bert", 2), "gim", (names[2], names[0]))[0]
     assert described.target.value == (2, 0)
     assert described.target.text == f"{names[2]} rather than {names[0]}"
     assert described.target.probability == pytest.approx(float(model.probabilities(batch)[0, 2]))
@@ -153,5 +153,5 @@ def test_contrasts_by_name_for_one_and_for_all():
 
 def test_regression_has_no_contrast():
     model = small("bert", num_labels=1)
-    with pytest.raises(ExegeteError, match=r"expected a target of integers \[1\]"):
+    with pytest.raises(ExpoundError, match=r"expected a target of integers \[1\]"):
         model.resolve_target(model.encode(uneven("bert", 1)), (0, 0))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from exegete import Batch, ExegeteError, explainer
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from explainers.test_generated_text import TARGET, check_padding
+from expound import Batch, ExpoundError, explainer
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from models.test_generation import PROMPTS, RESPONSES
 from small import NATIVE, make_explainer
 from two_sided import GATED, NAMES, Written, relevance, rollout, two_sided
@@ -130,7 +130,7 @@ def make_right_padded_batch(model):
 @pytest.mark.parametrize("method", REFUSED)
 def test_decomposition_methods_refuse_encoder_decoders(method):
     model = two_sided("bart")
-    with pytest.raises(ExegeteError, match="take a method of gradients, backward rules, attention or perturbation"):
+    with pytest.raises(ExpoundError, match="take a method of gradients, backward rules, attention or perturbation"):
         explainer(method).attribute(model, model.batch(PROMPTS, RESPONSES))
 
 

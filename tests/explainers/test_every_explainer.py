@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
-from exegete import Batch, ExegeteError, attribute, explainer, list_methods
-from exegete.explainers import EXPLAINERS
-from exegete.explainers.units import number_units
-from exegete.models import Capture
-from exegete.models.families import FAMILIES as RECORDS
+from expound import Batch, ExpoundError, attribute, explainer, list_methods
+from expound.explainers import EXPLAINERS
+from expound.explainers.units import number_units
+from expound.models import Capture
+from expound.models.families import FAMILIES as RECORDS
 from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, make_explainer, shared, small, uneven
 
 VARIANTS = [
@@ -88,7 +88,7 @@ def test_inference_mode_is_answered_or_refused_by_name(method):
     model, batch = shared("bert"), shared("bert").encode(uneven("bert", 2))
     with torch.inference_mode():
         if make_explainer(method).passes(1)[1]:
-            with pytest.raises(ExegeteError, match="inference_mode"):
+            with pytest.raises(ExpoundError, match="inference_mode"):
                 make_explainer(method).attribute(model, batch)
         else:
             assert make_explainer(method).attribute(model, batch).isfinite().all()
@@ -276,7 +276,7 @@ def test_scaled_attention_by_hand():
     ],
 )
 def test_unknown_names_and_parameters_are_refused(spec, params, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         explainer(spec, **params)
 
 
@@ -290,5 +290,5 @@ def test_unknown_names_and_parameters_are_refused(spec, params, message):
 )
 def test_wrong_parameters_that_the_model_has_to_understand(spec, message):
     model = shared("bert")
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         explainer(spec).attribute(model, model.encode(["a film"]))

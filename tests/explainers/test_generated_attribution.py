@@ -8,18 +8,18 @@ import pandas as pd
 import pytest
 import torch
 
-import exegete
+import expound
 from chats import CHAT, SOURCES, chatting
-from exegete import ExegeteError, Explanation, Explanations, explainer
-from exegete.cli import main
-from exegete.explainers.plan import plan_work
-from exegete.explainers.registry import resolve_unit
-from exegete.reports.highlighted.highlight import highlight_explanation
-from exegete.reports.highlighted.pieces import Piece, cut_text, find_prompt_extents, scores_to_levels
-from exegete.reports.merging import make_response_target
-from exegete.reports.records import Exchange, Unit
-from exegete.reports.terminal import render_explanation
-from exegete.testing.no_side_effects import simulate_use, snapshot
+from expound import Explanation, Explanations, ExpoundError, explainer
+from expound.cli import main
+from expound.explainers.plan import plan_work
+from expound.explainers.registry import resolve_unit
+from expound.reports.highlighted.highlight import highlight_explanation
+from expound.reports.highlighted.pieces import Piece, cut_text, find_prompt_extents, scores_to_levels
+from expound.reports.merging import make_response_target
+from expound.reports.records import Exchange, Unit
+from expound.reports.terminal import render_explanation
+from expound.testing.no_side_effects import simulate_use, snapshot
 from small import NATIVE
 
 METHODS = [name for name in NATIVE if name not in ("decompx_classifier", "solvex")]
@@ -55,7 +55,7 @@ def log_prob(model, prompt, response):
 
 
 def test_removing_a_source_is_the_same_as_leaving_its_text_out(model):
-    (found,) = exegete.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
+    (found,) = expound.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
     assert found.unit_texts == ("doc 1", "doc 2")
     assert found.target_texts == ("the town .", "Two women laugh at it .")
     whole = log_prob(model, found.exchange.prompt, found.response)
@@ -72,7 +72,7 @@ def test_removing_a_source_is_the_same_as_leaving_its_text_out(model):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_is_the_methods_own_score_of_that_span(model, method):
     chosen = explainer(method, **QUICK.get(method, {}))
-    (found,) = exegete.attribute(model, [CHAT], chosen, [(0, 3), (3, 4), (2, 9)], unit="token")
+    (found,) = expound.attribute(model, [CHAT], chosen, [(0, 3), (3, 4), (2, 9)], unit="token")
     batch = model.encode([CHAT])
     chosen, _ = resolve_unit(chosen, "token", {})
     for row, span in enumerate(((0, 3), (3, 4), (2, 9))):
@@ -84,7 +84,7 @@ def test_a_row_is_the_methods_own_score_of_that_span(model, method):
 @pytest.mark.parametrize("unit", ["word", "sentence", "source"])
 def test_units_of_methods_that_add_up_are_sums_of_tokens(model, unit):
     tokens, units = (
-        exegete.attribute(model, [CHAT], "input_x_gradient", "words", unit=each)[0] for each in ("token", unit)
+        expound.attribute(model, [CHAT], "input_x_gradient", "words", unit=each)[0] for each in ("token", unit)
     )
     for column, (start, end) in enumerate(find_prompt_extents(units)):
         inside = [start <= a and b <= end and (a < b or unit != "word") for a, b in find_prompt_extents(tokens)]
@@ -93,14 +93,14 @@ def test_units_of_methods_that_add_up_are_sums_of_tokens(model, unit):
 
 def test_a_foil_is_another_response_after_the_same_prompt(model):
     def scores(**changes):
-        return exegete.attribute(model, [CHAT | changes], "occlusion", "response", unit="source")[0]
+        return expound.attribute(model, [CHAT | changes], "occlusion", "response", unit="source")[0]
 
     one, other, both = scores(), scores(response="Never."), scores(foil="Never.")
     np.testing.assert_allclose(both.scores, one.scores - other.scores, atol=1e-6)
     assert both.target.log_prob == pytest.approx(one.target.log_prob - other.target.log_prob, abs=1e-6)
     assert not scores(foil=CHAT["response"]).scores.any()
-    with pytest.raises(exegete.ExegeteError, match="explains no difference"):
-        exegete.attribute(model, [CHAT | {"foil": "Never."}], "saliency")
+    with pytest.raises(expound.ExpoundError, match="explains no difference"):
+        expound.attribute(model, [CHAT | {"foil": "Never."}], "saliency")
 
 
 def count_passes(model, run):
@@ -130,7 +130,7 @@ def count_passes(model, run):
 )
 def test_all_rows_share_the_passes(model, method, passes):
     def run():
-        (found,) = exegete.attribute(model, [CHAT], method, [(token, token + 1) for token in range(10)], unit="source")
+        (found,) = expound.attribute(model, [CHAT], method, [(token, token + 1) for token in range(10)], unit="source")
         assert found.scores.shape == (10, 2)
 
     assert count_passes(model, run) == passes
@@ -155,15 +155,15 @@ def test_model_is_restored():
     simulate_use(model)
     before = snapshot(model)
     for method in ("input_x_gradient", "occlusion", "attention_all"):
-        exegete.attribute(model, [CHAT], method, "words", unit="source")
+        expound.attribute(model, [CHAT], method, "words", unit="source")
         assert snapshot(model) == before
-    with pytest.raises(ExegeteError):
-        exegete.attribute(model, [CHAT], "decompx_classifier")
+    with pytest.raises(ExpoundError):
+        expound.attribute(model, [CHAT], "decompx_classifier")
     assert snapshot(model) == before
 
 
 def test_missing_responses_are_generated_first(model):
-    (found,) = exegete.attribute(model, ["a moving film"], "random", "tokens")
+    (found,) = expound.attribute(model, ["a moving film"], "random", "tokens")
     (row,) = model.respond(["a moving film"])
     assert len(found.exchange.tokens) == len(row["response"])
     assert found.response == model.tokenizer.decode(row["response"], skip_special_tokens=True)
@@ -177,14 +177,14 @@ def test_spans_of_a_response_by_kind():
     pieces = Exchange("p", (), (), (), "It is", ("It", "", "is", "</s>"), ((0, 2), (3, 3), (3, 5), (5, 5)))
     assert pieces.spans("words") == [(0, 1), (1, 4)], "a space goes with the word after it, the end with the last one"
     assert pieces.extent((1, 4)) == (3, 5)
-    with pytest.raises(ExegeteError, match="unknown rows of a response 'label'"):
+    with pytest.raises(ExpoundError, match="unknown rows of a response 'label'"):
         exchange.spans("label")
 
 
 @pytest.mark.parametrize("target", [(2, 2), (0, 99), [(0, 1, 2)], 1.5, [("a", "b")], -1])
 def test_invalid_targets_are_refused(model, target):
-    with pytest.raises(ExegeteError, match="spans \\(start, end\\) within the 24 response tokens"):
-        exegete.attribute(model, [CHAT], "random", target)
+    with pytest.raises(ExpoundError, match="spans \\(start, end\\) within the 24 response tokens"):
+        expound.attribute(model, [CHAT], "random", target)
 
 
 def explanation(
@@ -273,7 +273,7 @@ def test_saved_attributions_are_loaded_unchanged(tmp_path):
     assert items.to_dataset()[0]["scores"] == [[3.0, -1.0, 0.5], [0.0, 2.0, 0.25]]
     assert json.loads(items.to_json())[1]["params"] == {"n": 3}
     assert "occlusion" in repr(items)
-    with pytest.raises(ExegeteError, match="2 targets × 3 units"):
+    with pytest.raises(ExpoundError, match="2 targets × 3 units"):
         explanation(scores=[[1.0, 2.0]])
 
 
@@ -318,9 +318,9 @@ def test_a_plain_prompt_on_the_command_line_is_a_message_in_the_chat_template(tm
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_answer_is_not_explained(model, monkeypatch, text):
     ids = [*model.tokenizer(text, add_special_tokens=False)["input_ids"], model.tokenizer.eos_token_id]
-    monkeypatch.setattr("exegete.models.generation.examples.generate_response", lambda *_: ids)
-    with pytest.raises(ExegeteError, match=r"answer to example 0 is empty.*'messages'.*--temperature.*--response"):
-        exegete.attribute(model, ["a moving film"], "random")
+    monkeypatch.setattr("expound.models.generation.examples.generate_response", lambda *_: ids)
+    with pytest.raises(ExpoundError, match=r"answer to example 0 is empty.*'messages'.*--temperature.*--response"):
+        expound.attribute(model, ["a moving film"], "random")
     assert model.respond(["a moving film"], allow_empty=True)[0]["response"] == ids
 
 

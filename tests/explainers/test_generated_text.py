@@ -6,10 +6,10 @@ import torch
 
 import families
 from causal import CAUSAL, causal
-from exegete import ExegeteError, explainer
-from exegete.explainers.gradients import embedding_gradient
-from exegete.models.generation.model import GeneratingModel
-from exegete.testing.no_side_effects import simulate_use, snapshot
+from expound import ExpoundError, explainer
+from expound.explainers.gradients import embedding_gradient
+from expound.models.generation.model import GeneratingModel
+from expound.testing.no_side_effects import simulate_use, snapshot
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import NATIVE, make_explainer
 from two_sided import NAMES as TWO_SIDED
@@ -112,7 +112,7 @@ def test_units_given_with_the_ids_are_removed_as_one(granularity):
             drop = whole[row] - model.task.score_removal(model.probabilities(without), model.resolve_target(without))[0]
             here = own[: len(numbers)][np.array(numbers) == number]
             np.testing.assert_allclose(here, drop / len(here), rtol=1e-9)
-    with pytest.raises(ExegeteError, match="give the batch unit_of"):
+    with pytest.raises(ExpoundError, match="give the batch unit_of"):
         method.attribute(model, model.batch(PROMPTS, RESPONSES))
 
 
@@ -124,7 +124,7 @@ def test_the_model_is_left_as_it_came(method):
     before = snapshot(model)
     make_explainer(method).attribute(model, batch, TARGET)
     assert snapshot(model) == before
-    with pytest.raises(ExegeteError, match="start < end"):
+    with pytest.raises(ExpoundError, match="start < end"):
         make_explainer(method).attribute(model, batch, (1, 1))
     assert snapshot(model) == before
 

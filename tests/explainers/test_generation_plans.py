@@ -8,15 +8,15 @@ import transformers as hf
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-import exegete
+import expound
 import families
 from causal import CAUSAL, causal
 from chats import CHAT, chatting, tokenizer
-from exegete.cli import main
-from exegete.cli.explain import generated
-from exegete.explainers.gradients.embedding_gradient import count_targets_per_pass
-from exegete.explainers.plan import count_saved_bytes, plan_work
-from exegete.models.generation.model import GeneratingModel
+from expound.cli import main
+from expound.cli.explain import generated
+from expound.explainers.gradients.embedding_gradient import count_targets_per_pass
+from expound.explainers.plan import count_saved_bytes, plan_work
+from expound.models.generation.model import GeneratingModel
 from two_sided import two_sided
 
 WAYS = {
@@ -64,7 +64,7 @@ def count_flops(run):
     return counter.total
 
 
-METHODS = exegete.list_methods()
+METHODS = expound.list_methods()
 # Learned methods need a folder, one a ranking model, and one a classifier.
 PLANNED = sorted(set(METHODS["name"][~METHODS["learned"]]) - {"llm_ranking", "decompx_classifier"})
 
@@ -76,7 +76,7 @@ def test_the_planned_cost_is_within_a_factor_of_two_of_the_operations(model, met
     batch = model.encode([example])
 
     def explain():
-        exegete.attribute(model, example, [method], "response", unit="source", show_progress=False)
+        expound.attribute(model, example, [method], "response", unit="source", show_progress=False)
 
     planned = plan_work(model, example, method, "response", "source", 8).cost
     operations = count_flops(explain)

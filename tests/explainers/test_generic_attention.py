@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import decomposable
-from exegete import explainer
-from exegete.explainers.attention.generic_attention import compute_relevance_maps
-from exegete.models import Capture
+from expound import explainer
+from expound.explainers.attention.generic_attention import compute_relevance_maps
+from expound.models import Capture
 from small import PAIRS, shared, small, uneven
 
 

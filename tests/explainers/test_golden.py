@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
-from exegete import Batch, ExplainedModel, explainer
-from exegete.explainers.gradients import integrated_gradients
-from exegete.explainers.gradients.integrated_gradients import quadrature
-from exegete.models import Capture
+import expound
+from expound import Batch, ExplainedModel, explainer
+from expound.explainers.gradients import integrated_gradients
+from expound.explainers.gradients.integrated_gradients import quadrature
+from expound.models import Capture
 
 pytestmark = pytest.mark.real
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -38,7 +38,7 @@ def reference_numbers(golden):
 
 @pytest.fixture(scope="module")
 def model(golden):
-    loaded = exegete.load(golden / "bert-tiny", device="cpu", dtype="float64")
+    loaded = expound.load(golden / "bert-tiny", device="cpu", dtype="float64")
     loaded.model.config.mask_token_id = 103
     return ExplainedModel(loaded.model)
 

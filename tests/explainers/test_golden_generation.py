@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
-from exegete import explainer
+import expound
+from expound import explainer
 
 pytestmark = pytest.mark.real
 FAMILIES = ["llama-tiny", "gpt2-tiny"]
@@ -22,7 +22,7 @@ def family(request):
 
 @pytest.fixture(scope="module")
 def model(golden_generation, family):
-    return exegete.load(golden_generation / family, task="generation", device="cpu", dtype="float64")
+    return expound.load(golden_generation / family, task="generation", device="cpu", dtype="float64")
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_inseq_keeps_the_prefix(model, numbers, output):
 @torch.no_grad()
 def test_inseq_on_an_encoder_and_a_decoder(golden_generation, output):
     theirs = dict(np.load(golden_generation / "bart-tiny_inseq_f32.npz"))
-    model = exegete.load(golden_generation / "bart-tiny", task="generation", device="cpu", dtype="float64")
+    model = expound.load(golden_generation / "bart-tiny", task="generation", device="cpu", dtype="float64")
     source, target = theirs["source_tokens"], theirs["target_tokens"]
     assert model.decoder_start_ids == (target[0],)
     ids = np.concatenate([source, target[1:]])
@@ -153,7 +153,7 @@ def test_inseq_contrasts_on_the_answers_own_prefix(model, numbers, name, output)
 @torch.no_grad()
 def test_context_cite_ablations(golden_generation):
     theirs = dict(np.load(golden_generation / "llama-tiny_contextcite_f64.npz"))
-    model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
+    model = expound.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
     prompt, response = theirs["prompt_ids"], theirs["response_ids"]
     unit = unit_of_sources(model, prompt, theirs["sources"])
     batch = model.batch(prompt, response, content=unit >= 0, unit_of=unit)

@@ -1,6 +1,6 @@
 """How far scores in half precision and with weights in 8 or 4 bits are from exact ones: docs/precision.md's table.
 
-EXEGETE_PRECISION=FILE writes the table there.
+EXPOUND_PRECISION=FILE writes the table there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models.layers.layer_parts import to_affine
+from expound import ExpoundError
+from expound.models.layers.layer_parts import to_affine
 from small import NATIVE, make_explainer, small
 
 PAGE = Path(__file__).parents[2] / "docs" / "precision.md"
@@ -35,7 +35,7 @@ def models(dtype):
     with tempfile.TemporaryDirectory() as folder:
         exact.model.save_pretrained(folder)
         families.tokenizer("bert").save_pretrained(folder)
-        less = exegete.load(folder, device="cpu", dtype=dtype)
+        less = expound.load(folder, device="cpu", dtype=dtype)
     for name, layer in exact.model.named_modules():
         if isinstance(layer, torch.nn.Linear):
             layer.weight.data = to_affine(less.model.get_submodule(name)).weight.clone()
@@ -52,7 +52,7 @@ def compare_precisions(method, dtype):
     expected = make_explainer(method).attribute(exact, batch, target).double()
     try:
         found = make_explainer(method).attribute(half, batch, target).double()
-    except ExegeteError:
+    except ExpoundError:
         return None
     orders = [kendalltau(a[c], b[c]).statistic for a, b, c in zip(expected, found, batch.content, strict=True)]
     return float((found - expected).abs().sum() / expected.abs().sum()), float(np.mean(orders))
@@ -78,7 +78,7 @@ def read_table():
 
 
 def test_the_page_lists_every_method():
-    if file := os.environ.get("EXEGETE_PRECISION"):
+    if file := os.environ.get("EXPOUND_PRECISION"):
         Path(file).write_text("\n".join(row(method) for method in NATIVE) + "\n")
     assert list(read_table()) == NATIVE
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from causal import CAUSAL, causal
-from exegete import ExegeteError, explainer
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
-from exegete.explainers.units import number_units, sum_by_unit
-from exegete.training.source_attention import Effects, fit_coefficients, negative_correlation
+from expound import ExpoundError, explainer
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
+from expound.explainers.units import number_units, sum_by_unit
+from expound.training.source_attention import Effects, fit_coefficients, negative_correlation
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import FAMILIES, alone, shared, small, uneven
 from two_sided import two_sided
@@ -127,7 +127,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     again = explainer(f"hidden_state_probe:{tmp_path}")
     assert again.params == single.params == {"n_layers": 2, "width": 32}
     assert torch.equal(again.attribute(model, batch), single.attribute(model, batch))
-    with pytest.raises(ExegeteError, match=r"expected a saved attention_to_source in .*, got hidden_state_probe"):
+    with pytest.raises(ExpoundError, match=r"expected a saved attention_to_source in .*, got hidden_state_probe"):
         explainer(f"attention_to_source:{tmp_path}")
 
 
@@ -137,11 +137,11 @@ def test_states_of_another_size_are_refused():
         ((3, 32), "for 3 layers of 32 dimensions, the model has 2 layers of 32"),
         ((2, 16), "for 2 layers of 16 dimensions, the model has 2 layers of 32"),
     ):
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             HiddenStateProbe(*sizes).attribute(model, model.encode(["a film"]))
-    with pytest.raises(ExegeteError, match="expected at least 1 layer"):
+    with pytest.raises(ExpoundError, match="expected at least 1 layer"):
         HiddenStateProbe(0, 4)
-    with pytest.raises(ExegeteError, match="not followed through an encoder and a decoder"):
+    with pytest.raises(ExpoundError, match="not followed through an encoder and a decoder"):
         explainer("hidden_state_probe?untrained").attribute(two, two.batch(PROMPTS[0], RESPONSES[0]))
 
 

@@ -6,19 +6,19 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import decomposable
-from exegete import explainer
-from exegete.errors import ExegeteError
-from exegete.explainers.decomposition.flash_trace import compute_layer_shares, trace_hops
-from exegete.explainers.decomposition.information_flow import (
+from expound import explainer
+from expound.errors import ExpoundError
+from expound.explainers.decomposition.flash_trace import compute_layer_shares, trace_hops
+from expound.explainers.decomposition.information_flow import (
     FLOOR,
     SHIFT,
     InformationFlow,
     compute_feed_forward_shares,
     compute_shares,
 )
-from exegete.explainers.decomposition.nearness import HeadVectors
-from exegete.explainers.decomposition.trace import trace_examples
-from exegete.models.generation.model import GeneratingModel
+from expound.explainers.decomposition.nearness import HeadVectors
+from expound.explainers.decomposition.trace import trace_examples
+from expound.models.generation.model import GeneratingModel
 
 TARGET = torch.tensor([0, 1, 2])
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
@@ -200,5 +200,5 @@ def test_hops_lead_through_the_response_before_the_span(model, batch):
     ],
 )
 def test_unknown_choices_are_refused(spec, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         explainer(spec)

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 import decomposable
-from exegete import Batch, ExegeteError, explainer
-from exegete.explainers import EXPLAINERS
-from exegete.explainers.attention.generic_attention import compute_relevance_maps
-from exegete.explainers.decomposition.flash_trace import compute_layer_shares
-from exegete.explainers.decomposition.information_flow import compute_feed_forward_shares, compute_shares
-from exegete.explainers.decomposition.nearness import HeadVectors
-from exegete.explainers.decomposition.trace import trace_examples
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.perturbation.context_cite import ContextCite, ablation_masks, fit_lasso
-from exegete.models import Capture
-from exegete.models.layers.architecture import get_layers
-from exegete.training.source_attention import negative_correlation
+from expound import Batch, ExpoundError, explainer
+from expound.explainers import EXPLAINERS
+from expound.explainers.attention.generic_attention import compute_relevance_maps
+from expound.explainers.decomposition.flash_trace import compute_layer_shares
+from expound.explainers.decomposition.information_flow import compute_feed_forward_shares, compute_shares
+from expound.explainers.decomposition.nearness import HeadVectors
+from expound.explainers.decomposition.trace import trace_examples
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.explainers.perturbation.context_cite import ContextCite, ablation_masks, fit_lasso
+from expound.models import Capture
+from expound.models.layers.architecture import get_layers
+from expound.training.source_attention import negative_correlation
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import shared, uneven
 
@@ -186,7 +186,7 @@ def test_norms_of_a_gradient_are_those_of_its_dimensions():
         scores = explainer("saliency", aggregate=how).attribute(model, batch, 0).detach()
         torch.testing.assert_close(scores, expected.masked_fill(~batch.content, 0), **TIGHT)
     assert explainer("saliency").params == {"output": None, "norm": "l2"}
-    with pytest.raises(ExegeteError, match="Valid choices: abs, l2, sum"):
+    with pytest.raises(ExpoundError, match="Valid choices: abs, l2, sum"):
         explainer("saliency?aggregate=max")
 
 
@@ -196,7 +196,7 @@ def test_norms_of_a_gradient_are_those_of_its_dimensions():
 def test_sums_of_gradients_behind_a_layer_norm_are_refused(method, family, dtype):
     model = shared(family, dtype=dtype)
     batch = model.encode(uneven(family, 2))
-    with pytest.raises(ExegeteError, match="zero but for rounding where a LayerNorm"):
+    with pytest.raises(ExpoundError, match="zero but for rounding where a LayerNorm"):
         explainer(f"{method}{'&' if '?' in method else '?'}aggregate=sum").attribute(model, batch, [0, 1])
 
 

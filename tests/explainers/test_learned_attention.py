@@ -8,12 +8,12 @@ import pytest
 import torch
 from entmax import entmax15, sparsemax
 
-from exegete import ExegeteError, explainer
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.explainers.learned.learned_attention import normalise_jointly
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
-from exegete.models import Batch, Capture
+from expound import ExpoundError, explainer
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.explainers.learned.learned_attention import normalise_jointly
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
+from expound.models import Batch, Capture
 from small import FAMILIES, alone, shared, small, uneven
 
 WITH_MATRICES = ["bert", "electra", "distilbert", "roberta", "albert", "vit", "gpt2", "llama", "big_bird"]
@@ -311,7 +311,7 @@ def test_literal_softmax_is_nearly_uniform_until_calibrated():
     assert peak(softmax) > 1.1
     assert peak(InterpretableAttention.for_model(model).double()) > 1.01
     assert InterpretableAttention(2, 4, 8, normaliser="softmax").mix == "coefs"
-    with pytest.raises(ExegeteError, match="literal"):
+    with pytest.raises(ExpoundError, match="literal"):
         InterpretableAttention.for_model(model, mix="coefs").calibrate(model, batch)
 
 
@@ -419,11 +419,11 @@ def test_saved_and_loaded_it_is_the_same(variant, tmp_path):
 
 def test_what_cannot_be_loaded_says_why(tmp_path):
     ParameterisedAttention(2, 4).save_pretrained(tmp_path)
-    with pytest.raises(ExegeteError, match=r"expected a saved interpretable_attention in .*, got parameterised"):
+    with pytest.raises(ExpoundError, match=r"expected a saved interpretable_attention in .*, got parameterised"):
         InterpretableAttention.from_pretrained(tmp_path)
-    with pytest.raises(ExegeteError, match="expected a folder with a saved parameterised_attention"):
+    with pytest.raises(ExpoundError, match="expected a folder with a saved parameterised_attention"):
         explainer(f"parameterised_attention:{tmp_path / 'absent'}")
-    with pytest.raises(ExegeteError, match="give the folder it was saved in"):
+    with pytest.raises(ExpoundError, match="give the folder it was saved in"):
         explainer("parameterised_attention")
     config = json.loads((tmp_path / "config.json").read_text())
     for changed, message in (
@@ -433,11 +433,11 @@ def test_what_cannot_be_loaded_says_why(tmp_path):
         ({"n_layers": "2"}, "can be loaded"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | changed))
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             ParameterisedAttention.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ExegeteError, match="can be loaded"):
+    with pytest.raises(ExpoundError, match="can be loaded"):
         ParameterisedAttention.from_pretrained(tmp_path)
 
 
@@ -449,7 +449,7 @@ def test_models_of_another_shape_are_refused():
         (ParameterisedAttention(2, 8), "for 2 layers of 8 heads, the model has 2 layers of 4 heads"),
         (InterpretableAttention(2, 4, 16), "heads of 16 features, the model's have 8"),
     ):
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             single.attribute(model, batch)
 
 
@@ -464,9 +464,9 @@ def test_models_of_another_shape_are_refused():
     ],
 )
 def test_wrong_choices(options, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         InterpretableAttention(**({"n_layers": 2, "n_heads": 4, "head_dim": 8} | options))
-    with pytest.raises(ExegeteError, match="all, last"):
+    with pytest.raises(ExpoundError, match="all, last"):
         ParameterisedAttention(2, 4, layers="first")
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 import transformers as hf
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.explainers import llm_ranking
-from exegete.explainers.llm_ranking import MARKER, format_prompt, parse_ranking, score_ranks
+import expound
+from expound.errors import ExpoundError
+from expound.explainers import llm_ranking
+from expound.explainers.llm_ranking import MARKER, format_prompt, parse_ranking, score_ranks
 from families import SENTENCES, SIZE, processor, tiny, tokenizer
 
 TEMPLATE = "{% for message in messages %}<<{{ message['role'] }}>> {{ message['content'] }}{% endfor %}<<answer>>"
@@ -15,7 +15,7 @@ TEMPLATE = "{% for message in messages %}<<{{ message['role'] }}>> {{ message['c
 
 @pytest.fixture(scope="module")
 def model():
-    return exegete.load(tiny("bert"), processor("bert"))
+    return expound.load(tiny("bert"), processor("bert"))
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def test_scores_fall_with_the_rank_and_go_to_every_token_of_the_word(model):
 
 def test_many_words_stay_apart_in_half_precision(model, monkeypatch):
     tokenizer = model.tokenizer
-    half = exegete.load(tiny("bert", dtype=torch.bfloat16, max_position_embeddings=400), tokenizer)
+    half = expound.load(tiny("bert", dtype=torch.bfloat16, max_position_embeddings=400), tokenizer)
     vocabulary = [word for word in tokenizer.get_vocab() if word.isalpha()]
     words = [word for word in vocabulary if tokenizer(word, add_special_tokens=False)["input_ids"][1:] == []]
     monkeypatch.setattr(llm_ranking, "generate_ranking", lambda *arguments: ", ".join(words))
     batch = half.encode([" ".join(words)])
-    scores = exegete.explainer("llm_ranking", ranker="x").attribute(half, batch, torch.tensor([0]))
+    scores = expound.explainer("llm_ranking", ranker="x").attribute(half, batch, torch.tensor([0]))
     torch.testing.assert_close(scores[batch.content], 1 - torch.arange(len(words)) / len(words), rtol=0, atol=1e-6)
 
 
@@ -105,16 +105,16 @@ def test_greedy_answers_of_a_chat_model_are_those_by_hand(model, ranker):
     answer = own.decode(ids[0, start:], skip_special_tokens=True)
     found = llm_ranking.generate_ranking(str(ranker), "cpu", prompt, len(batch.alignments[0].words))
     assert found == answer
-    scores = exegete.explainer("llm_ranking", ranker=str(ranker)).attribute(model, batch, torch.tensor([2]))
+    scores = expound.explainer("llm_ranking", ranker=str(ranker)).attribute(model, batch, torch.tensor([2]))
     expected = score_ranks(model.tokenizer, parse_ranking(answer), batch.inputs["input_ids"][0], batch.content[0])
     torch.testing.assert_close(scores[0], expected)
 
 
 def test_batching_changes_nothing_and_random_state_stays(model, ranker):
     torch.manual_seed(3)
-    together = exegete.attribute(model, SENTENCES[:3], "llm_ranking", target=0, ranker=str(ranker))
+    together = expound.attribute(model, SENTENCES[:3], "llm_ranking", target=0, ranker=str(ranker))
     drawn = torch.rand(())
-    single = exegete.attribute(model, SENTENCES[:3], "llm_ranking", target=0, ranker=str(ranker), batch_size=1)
+    single = expound.attribute(model, SENTENCES[:3], "llm_ranking", target=0, ranker=str(ranker), batch_size=1)
     for one, other in zip(together, single, strict=True):
         assert (one.scores == other.scores).all()
     torch.manual_seed(3)
@@ -123,10 +123,10 @@ def test_batching_changes_nothing_and_random_state_stays(model, ranker):
 
 def test_missing_rankers_and_texts_are_errors(model, tmp_path):
     batch = model.encode(["two women"])
-    with pytest.raises(ExegeteError, match="give its folder or name as ranker="):
-        exegete.explainer("llm_ranking").attribute(model, batch)
-    with pytest.raises(ExegeteError, match="could not be loaded"):
-        exegete.explainer("llm_ranking", ranker=str(tmp_path / "absent")).attribute(model, batch)
-    bare = exegete.Batch.from_ids(batch.inputs["input_ids"])
-    with pytest.raises(ExegeteError, match="it needs texts"):
-        exegete.explainer("llm_ranking", ranker="x").attribute(model, bare)
+    with pytest.raises(ExpoundError, match="give its folder or name as ranker="):
+        expound.explainer("llm_ranking").attribute(model, batch)
+    with pytest.raises(ExpoundError, match="could not be loaded"):
+        expound.explainer("llm_ranking", ranker=str(tmp_path / "absent")).attribute(model, batch)
+    bare = expound.Batch.from_ids(batch.inputs["input_ids"])
+    with pytest.raises(ExpoundError, match="it needs texts"):
+        expound.explainer("llm_ranking", ranker="x").attribute(model, bare)

@@ -5,10 +5,10 @@ from contextlib import suppress
 import pytest
 import torch
 
-from exegete import Batch, ExegeteError, attribute
-from exegete.models import Capture
-from exegete.models.state import use_full_attention
-from exegete.testing.no_side_effects import simulate_use, snapshot
+from expound import Batch, ExpoundError, attribute
+from expound.models import Capture
+from expound.models.state import use_full_attention
+from expound.testing.no_side_effects import simulate_use, snapshot
 from small import FAMILIES, NATIVE, PAIRS, make_explainer, small, uneven
 
 METHODS = NATIVE
@@ -59,9 +59,9 @@ def test_model_is_restored_after_a_wrong_target(method):
     model = simulate_use(small("bert"))
     before = snapshot(model)
     for target in (7, "nobody knows", torch.tensor([0, 9]), torch.tensor([0]), [0, 1, 2], "label"):
-        with pytest.raises(ExegeteError):
+        with pytest.raises(ExpoundError):
             make_explainer(method).attribute(model, model.encode(uneven("bert", 2)), target)
-        with pytest.raises(ExegeteError):
+        with pytest.raises(ExpoundError):
             attribute(model, uneven("bert", 2), method, target)
     assert snapshot(model) == before
 
@@ -124,7 +124,7 @@ def test_block_sparse_attention_stays_itself(method, lengths):
     before = snapshot(model)
     assert set(before["attention types"].values()) == {None, "block_sparse"}
     if method == "attention_last" and max(lengths) > 28:
-        with pytest.raises(ExegeteError, match="block-sparse"):
+        with pytest.raises(ExpoundError, match="block-sparse"):
             make_explainer(method).attribute(model, batch)
     else:
         make_explainer(method).attribute(model, batch)

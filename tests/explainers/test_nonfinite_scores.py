@@ -11,12 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import exegete
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.data.cards import MethodCard
-from exegete.explainers import EXPLAINERS
-from exegete.explainers.base import Explainer
+import expound
+from expound import ExpoundError
+from expound.cli import main
+from expound.data.cards import MethodCard
+from expound.explainers import EXPLAINERS
+from expound.explainers.base import Explainer
 from small import make_explainer, small
 
 TEXTS = ["a film", "a moving film about a small town and its river", "the plot is dull"]
@@ -45,12 +45,12 @@ def model():
 def test_error_names_method_type_and_example(model, value):
     for call in (
         lambda: Breaking(value).attribute(model, model.encode(TEXTS)),
-        lambda: exegete.attribute(model, TEXTS, Breaking(value)),
-        lambda: exegete.compare(model, TEXTS, [Breaking(value), "random"], METRICS[:1]),
-        lambda: exegete.compare(model, TEXTS, [Breaking(value)], METRICS[:1], special_tokens=True),
+        lambda: expound.attribute(model, TEXTS, Breaking(value)),
+        lambda: expound.compare(model, TEXTS, [Breaking(value), "random"], METRICS[:1]),
+        lambda: expound.compare(model, TEXTS, [Breaking(value)], METRICS[:1], special_tokens=True),
     ):
         with pytest.raises(
-            ExegeteError, match=r"breaking gives .*no finite numbers for example 1, in float64.*allow_nan"
+            ExpoundError, match=r"breaking gives .*no finite numbers for example 1, in float64.*allow_nan"
         ):
             call()
 
@@ -64,14 +64,14 @@ def test_numbers_at_padding_and_special_tokens_may_be_anything(model):
 
 
 def test_allow_nan_counts_nonfinite_examples(model, caplog):
-    found = exegete.attribute(model, TEXTS, Breaking(), allow_nan=True)
+    found = expound.attribute(model, TEXTS, Breaking(), allow_nan=True)
     assert [np.isfinite(item.scores).all() for item in found] == [True, False, True]
     assert "breaking: 1 of 3 examples have scores that are not finite" in caplog.text
 
 
 def test_a_comparison_that_goes_on_has_no_figures_where_there_are_no_scores(model, tmp_path, caplog):
     rationales = [{"text": text, "rationale": [[0, 1]]} for text in TEXTS]
-    table = exegete.compare(model, rationales, [Breaking(), "random"], METRICS, allow_nan=True, output_dir=tmp_path)
+    table = expound.compare(model, rationales, [Breaking(), "random"], METRICS, allow_nan=True, output_dir=tmp_path)
     broken = table.results[table.results["method"] == "breaking"].set_index("example")
     for metric in METRICS:
         assert broken[metric].isna().tolist() == [False, True, False]
@@ -85,8 +85,8 @@ def test_a_comparison_that_goes_on_has_no_figures_where_there_are_no_scores(mode
 
 
 def test_finite_examples_are_judged_as_usual(model):
-    both = exegete.compare(model, TEXTS, [Breaking(), "random"], METRICS[:2], allow_nan=True).results
-    one = exegete.compare(model, TEXTS, [Breaking("0.5"), "random"], METRICS[:2]).results
+    both = expound.compare(model, TEXTS, [Breaking(), "random"], METRICS[:2], allow_nan=True).results
+    one = expound.compare(model, TEXTS, [Breaking("0.5"), "random"], METRICS[:2]).results
     fine = ~((both["method"] == "breaking") & (both["example"] == 1))
     columns = ["method", "example", *METRICS[:2]]
     pd.testing.assert_frame_equal(both.loc[fine, columns], one.loc[fine, columns])
@@ -96,24 +96,24 @@ def test_the_command_line_refuses_scores_that_are_not_finite_unless_allowed(mode
     point = EntryPoint("breaking", f"{__name__}:Breaking", EXPLAINERS.group)
     # as a part of an installed package: cards of native parts are read from the library's own files
     monkeypatch.setattr(
-        "exegete.data.registry.find_installed", lambda group: {"breaking": point} if group == EXPLAINERS.group else {}
+        "expound.data.registry.find_installed", lambda group: {"breaking": point} if group == EXPLAINERS.group else {}
     )
     model.model.save_pretrained(tmp_path / "model")
     model.processing_class.save_pretrained(tmp_path / "model")
     command = ["explain", TEXTS[1], "--model", str(tmp_path / "model"), "--methods", "breaking"]
     assert main(command) == 2
     message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert message.startswith("exegete: breaking gives scores that are no finite numbers for example 0")
+    assert message.startswith("expound: breaking gives scores that are no finite numbers for example 0")
     assert main([*command, "--allow-nan"]) == 0
 
 
 def test_scores_that_overflow_in_half_precision_are_an_error_that_names_the_type(minilm_path):
-    model = exegete.load(minilm_path, device="cpu", dtype="float16")
+    model = expound.load(minilm_path, device="cpu", dtype="float16")
     # Whether this overflows depends on the processor: some accumulate products of float16 in float32.
     message = ""
     try:
-        results = exegete.attribute(model, ["dull", "great !"], "deep_lift", baselines="zero")
-    except ExegeteError as error:
+        results = expound.attribute(model, ["dull", "great !"], "deep_lift", baselines="zero")
+    except ExpoundError as error:
         message = str(error)
     if message:
         assert re.search(r"deep_lift .*example 1, in float16.*--dtype float32", message)
@@ -124,12 +124,12 @@ def test_scores_that_overflow_in_half_precision_are_an_error_that_names_the_type
 def test_infinite_logits_are_no_answer(model):
     with torch.no_grad():
         model.model.classifier.bias[0] = torch.inf
-    with pytest.raises(ExegeteError, match="answers NaN"):
+    with pytest.raises(ExpoundError, match="answers NaN"):
         make_explainer("occlusion").attribute(model, model.encode(TEXTS))
 
 
 def test_the_runner_knows_both_options():
-    from exegete.cli import app
+    from expound.cli import app
 
     for command in ("explain", "compare"):
         help_text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
-import exegete
+import expound
 from chats import CHAT, chatting
-from exegete import ExegeteError, Explanations
+from expound import Explanations, ExpoundError
 from models.test_encoder_decoder import ROW
 from models.test_token_heads import ROWS, loaded
 from small import PAIRS, shared, uneven
@@ -35,14 +35,14 @@ def task(request):
 
 def test_the_same_lines_work_for_every_task(task, tmp_path):
     model, examples, options = task
-    result = exegete.attribute(model, examples, "input_x_gradient", **options)
+    result = expound.attribute(model, examples, "input_x_gradient", **options)
     item = result[0]
     table = item.to_pandas()
     best = item.top(3)
     figure = item.plot()
     page = result.to_html(tmp_path / "page.html")
     loaded = Explanations.load(result.save(tmp_path / "saved"))
-    other = exegete.attribute(model, examples, "occlusion", **options)[0]
+    other = expound.attribute(model, examples, "occlusion", **options)[0]
     both = item.compare_to(other)
 
     assert table.shape == item.scores.shape == (len(item.targets), len(item.units))
@@ -59,7 +59,7 @@ def test_the_same_lines_work_for_every_task(task, tmp_path):
         assert unit.text == text
         if unit.side >= 0 and item.unit != "source":
             assert item.texts[unit.side][unit.start : unit.end] == unit.text
-    assert exegete.Explanation.from_row(json.loads(result.to_json())[0]).scores.tobytes() == item.scores.tobytes()
+    assert expound.Explanation.from_row(json.loads(result.to_json())[0]).scores.tobytes() == item.scores.tobytes()
     assert len(repr(item)) < 250
     assert item.to_latex().count(r"\\") >= len(item.targets)
     assert pd.concat([frame.to_pandas() for frame in (result, loaded)])["score"].notna().all()
@@ -69,14 +69,14 @@ def test_the_same_lines_work_for_every_task(task, tmp_path):
 def test_sums_over_larger_units_are_what_explaining_them_gives(unit):
     text = ("a moving film. the plot is dull\n\nbut nobody laughs.", "in the rain. two women.")
     words, units = (
-        exegete.attribute(shared("bert"), text, "input_x_gradient", unit=each)[0] for each in ("word", unit)
+        expound.attribute(shared("bert"), text, "input_x_gradient", unit=each)[0] for each in ("word", unit)
     )
     summed = words.aggregate(unit)
     assert summed == units
     assert summed.unit == unit
     np.testing.assert_allclose(summed.scores.sum(), words.scores.sum(), rtol=1e-5)
     fine, coarse = (
-        exegete.attribute(chatting(), [CHAT], "input_x_gradient", "words", unit=each)[0] for each in ("token", unit)
+        expound.attribute(chatting(), [CHAT], "input_x_gradient", "words", unit=each)[0] for each in ("token", unit)
     )
     found = fine.aggregate(unit)
     assert found.unit_texts == coarse.unit_texts
@@ -86,7 +86,7 @@ def test_sums_over_larger_units_are_what_explaining_them_gives(unit):
 def test_targets_are_summed_into_sentences_and_the_response():
     model = chatting()
     words, sentences = (
-        exegete.attribute(model, [CHAT], "input_x_gradient", each, unit="source")[0] for each in ("words", "sentences")
+        expound.attribute(model, [CHAT], "input_x_gradient", each, unit="source")[0] for each in ("words", "sentences")
     )
     summed = words.aggregate(target="sentences")
     assert summed.target_texts == sentences.target_texts
@@ -100,30 +100,30 @@ def test_targets_are_summed_into_sentences_and_the_response():
 
 
 def test_tokens_are_what_words_were_summed_from():
-    item = exegete.attribute(shared("roberta"), TEXT, "input_x_gradient")[0]
+    item = expound.attribute(shared("roberta"), TEXT, "input_x_gradient")[0]
     tokens = item.aggregate("token")
     np.testing.assert_array_equal(tokens.scores[0], item.content_scores)
     np.testing.assert_allclose(tokens.aggregate("word").scores, item.scores, rtol=1e-6)
 
 
 def test_what_cannot_be_summed_is_refused():
-    item = exegete.attribute(shared("bert"), TEXT, "random", unit="sentence")[0]
-    with pytest.raises(ExegeteError, match="choose a larger unit"):
+    item = expound.attribute(shared("bert"), TEXT, "random", unit="sentence")[0]
+    with pytest.raises(ExpoundError, match="choose a larger unit"):
         item.aggregate("word")
-    with pytest.raises(ExegeteError, match="unknown aggregation"):
+    with pytest.raises(ExpoundError, match="unknown aggregation"):
         item.aggregate(target="sentences")
-    with pytest.raises(ExegeteError, match="only a response has citations"):
+    with pytest.raises(ExpoundError, match="only a response has citations"):
         item.citations()
-    picture = exegete.attribute(shared("vit"), uneven("vit", 1), "random")[0]
-    with pytest.raises(ExegeteError, match="cannot be summed by word"):
+    picture = expound.attribute(shared("vit"), uneven("vit", 1), "random")[0]
+    with pytest.raises(ExpoundError, match="cannot be summed by word"):
         picture.aggregate("word")
-    with pytest.raises(ExegeteError, match="same units and targets"):
+    with pytest.raises(ExpoundError, match="same units and targets"):
         item.compare_to(picture)
 
 
 def test_a_waterfall_ends_at_the_models_output():
     model = shared("bert")
-    item = exegete.attribute(model, TEXT * 4, "decompx_linear")[0]
+    item = expound.attribute(model, TEXT * 4, "decompx_linear")[0]
     logit = float(model(model.encode([TEXT * 4])).logits[0, item.target.value].detach())
     assert item.target.output == pytest.approx(logit)
     (axes, *_) = item.plot("waterfall").axes
@@ -132,30 +132,30 @@ def test_a_waterfall_ends_at_the_models_output():
     assert sum(bar.get_width() for bar in bars) == pytest.approx(float(item.scores.sum()), rel=1e-5)
     for before, after in pairwise(bars):
         assert before.get_x() + before.get_width() == pytest.approx(after.get_x())
-    with pytest.raises(ExegeteError, match="no such sum"):
-        exegete.attribute(model, TEXT, "attention_last")[0].plot("waterfall")
-    with pytest.raises(ExegeteError, match="Valid choices: bars, heatmap, waterfall"):
+    with pytest.raises(ExpoundError, match="no such sum"):
+        expound.attribute(model, TEXT, "attention_last")[0].plot("waterfall")
+    with pytest.raises(ExpoundError, match="Valid choices: bars, heatmap, waterfall"):
         item.plot("pie")
 
 
 def test_a_repeated_sentence_is_explained_once_with_a_note():
     model = chatting()
     row = CHAT | {"response": " the town . Two women laugh. Two women laugh. Two women laugh."}
-    item = exegete.attribute(model, [row], "random", "sentences", unit="source")[0]
+    item = expound.attribute(model, [row], "random", "sentences", unit="source")[0]
     assert item.target_texts == ("the town .", "Two women laugh.")
-    whole = exegete.attribute(model, [row], "random", "response", unit="source")[0]
+    whole = expound.attribute(model, [row], "random", "response", unit="source")[0]
     assert item.metadata["response_log_prob"] == pytest.approx(whole.target.log_prob)
     assert item.notes == ["2 repeated sentences are explained where they come first"]
     assert "2 repeated sentences" in item.to_html()
-    assert len(exegete.attribute(model, [row], "random", "words", unit="source")[0].targets) == 12
+    assert len(expound.attribute(model, [row], "random", "words", unit="source")[0].targets) == 12
 
 
 def test_a_long_answer_shows_its_mean_probability():
-    item = exegete.attribute(chatting(dtype=torch.float32), [CHAT], "random", "response", unit="source")[0]
+    item = expound.attribute(chatting(dtype=torch.float32), [CHAT], "random", "response", unit="source")[0]
     (target,) = item.targets
     tokens = len(item.exchange.tokens)
     assert target.probability < 1e-30
     assert target.mean_probability == pytest.approx(np.exp(target.log_prob / tokens))
-    from exegete.reports.terminal import render_explanation
+    from expound.reports.terminal import render_explanation
 
     assert f"({target.mean_probability:.2g} per token)" in render_explanation(item, plain=True).plain

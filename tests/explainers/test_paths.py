@@ -5,11 +5,11 @@ import pytest
 import torch
 from captum.attr import DeepLift, GradientShap
 
-import exegete
-from exegete import Batch
-from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
-from exegete.explainers.gradients.integrated_gradients import Value, integrate
-from exegete.explainers.seeding import example_seeds
+import expound
+from expound import Batch
+from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
+from expound.explainers.gradients.integrated_gradients import Value, integrate
+from expound.explainers.seeding import example_seeds
 from families import SENTENCES, processor, tiny
 
 FAMILIES = ("bert", "llama")
@@ -18,18 +18,18 @@ SHORT = ["a moving film", "someone's old camera !"]
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request):
-    return exegete.load(tiny(request.param, dtype=torch.float64), processor(request.param))
+    return expound.load(tiny(request.param, dtype=torch.float64), processor(request.param))
 
 
 @pytest.fixture(scope="module")
 def bert():
-    return exegete.load(tiny("bert", dtype=torch.float64), processor("bert"))
+    return expound.load(tiny("bert", dtype=torch.float64), processor("bert"))
 
 
 @pytest.fixture(scope="module")
 def golden_case(golden):
     numbers = np.load(golden / "bert_captum_f64.npz")
-    model = exegete.load(golden / "bert-tiny", dtype=torch.float64, device="cpu")
+    model = expound.load(golden / "bert-tiny", dtype=torch.float64, device="cpu")
     model.config.mask_token_id = 103
     given = {
         name: torch.tensor(numbers[name]) for name in ("input_ids", "attention_mask", "token_type_ids", "position_ids")
@@ -55,7 +55,7 @@ def class_scores(numbers, name, target):
 )
 def test_equals_the_published_numbers(golden_case, method, name, kind, target):
     model, batch, numbers = golden_case
-    scores = exegete.explainer(method, baselines=kind).attribute(model, batch, torch.full((6,), target))
+    scores = expound.explainer(method, baselines=kind).attribute(model, batch, torch.full((6,), target))
     expected = class_scores(numbers, f"{name}_{kind}", target).masked_fill(~batch.content, 0)
     torch.testing.assert_close(scores, expected, atol=2e-6, rtol=1e-5)
 
@@ -80,7 +80,7 @@ def test_captum_is_called_with_what_gave_the_published_gradient_shap(golden_case
 def test_sig_is_complete_position_by_position(model):
     batch = model.encode(SHORT)
     target = torch.tensor([0, 2])
-    explanation = exegete.explainer("sequential_integrated_gradients", n_steps=50).explain(model, batch, target)
+    explanation = expound.explainer("sequential_integrated_gradients", n_steps=50).explain(model, batch, target)
     embeddings, reference = model.embed(batch).detach(), model.embed_reference(batch).detach()
     with torch.no_grad():
         whole = model(batch, embeddings).logits.gather(1, target[:, None])[:, 0]
@@ -95,19 +95,19 @@ def test_sig_is_complete_position_by_position(model):
 def test_sig_from_both_ends_is_the_integral(model):
     batch = model.encode(SHORT)
     target = torch.tensor([0, 2])
-    exact = exegete.explainer("sequential_integrated_gradients", n_steps="auto").attribute(model, batch, target)
-    fine = exegete.explainer("sequential_integrated_gradients", n_steps=120).attribute(model, batch, target)
+    exact = expound.explainer("sequential_integrated_gradients", n_steps="auto").attribute(model, batch, target)
+    fine = expound.explainer("sequential_integrated_gradients", n_steps=120).attribute(model, batch, target)
     assert exact.abs().max() > 1e-3
     torch.testing.assert_close(exact, fine.detach(), atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("family", "baselines"), [("bert", "mask"), ("bert", "zero"), ("llama", "mask")])
 def test_adaptive_integrated_gradients_comes_under_its_tolerance(family, baselines):
-    model = exegete.load(tiny(family, dtype=torch.float64), processor(family))
+    model = expound.load(tiny(family, dtype=torch.float64), processor(family))
     batch = model.encode(SENTENCES)
     target = torch.zeros(len(SENTENCES), dtype=torch.long)
-    auto = exegete.explainer("integrated_gradients", n_steps="auto", tolerance=1e-4, baselines=baselines)
-    fine = exegete.explainer("integrated_gradients", n_steps=150, baselines=baselines)
+    auto = expound.explainer("integrated_gradients", n_steps="auto", tolerance=1e-4, baselines=baselines)
+    fine = expound.explainer("integrated_gradients", n_steps=150, baselines=baselines)
     with torch.no_grad():
         ours, truth = auto.explain(model, batch, target), fine.explain(model, batch, target)
     embeddings, reference = model.embed(batch), model.embed_reference(batch, baselines)
@@ -119,7 +119,7 @@ def test_adaptive_integrated_gradients_comes_under_its_tolerance(family, baselin
 
 def test_adaptive_integrated_gradients_keeps_a_graph(bert):
     batch = bert.encode(SENTENCES[:2])
-    auto = exegete.explainer("integrated_gradients", n_steps="auto")
+    auto = expound.explainer("integrated_gradients", n_steps="auto")
     loss = auto.attribute(bert, batch).pow(2).sum()
     (slope,) = torch.autograd.grad(loss, bert.model.classifier.weight)
     assert slope.abs().max() > 0
@@ -161,7 +161,7 @@ def test_adaptive_refinement_stops_at_max_steps():
 @pytest.mark.parametrize("family", ["bert", "gpt2", "distilbert"])
 def test_captums_rule_of_deep_lift_is_captums(family):
     """DistilBERT's head has a ReLU module, BERT's pooler a Tanh: the rescale rule does something."""
-    model = exegete.load(tiny(family, dtype=torch.float64), processor(family))
+    model = expound.load(tiny(family, dtype=torch.float64), processor(family))
     hf = model.model
     batch = model.encode(["a moving film"])
     reference = model.embed_reference(batch, "pad").detach()
@@ -181,15 +181,15 @@ def test_captums_rule_of_deep_lift_is_captums(family):
         expected = DeepLift(direct).attribute(embeddings, reference)
     else:
         expected = DeepLift(Direct()).attribute(embeddings, reference, target=1)
-    scores = exegete.explainer("deep_lift", baselines="pad", rule="captum").attribute(model, batch, torch.tensor([1]))
+    scores = expound.explainer("deep_lift", baselines="pad", rule="captum").attribute(model, batch, torch.tensor([1]))
     torch.testing.assert_close(scores, expected.detach().sum(-1).masked_fill(~batch.content, 0))
-    plain = exegete.explainer("input_x_gradient").attribute(model, batch, torch.tensor([1]))
+    plain = expound.explainer("input_x_gradient").attribute(model, batch, torch.tensor([1]))
     assert (scores - plain).abs().max() > 1e-6
 
 
 def test_gradient_shap_is_captums_with_the_examples_own_seed(bert):
     batch = bert.encode(["a moving film about a river"])
-    method = exegete.explainer("gradient_shap", n_samples=7, stdevs=0.01, seed=3)
+    method = expound.explainer("gradient_shap", n_samples=7, stdevs=0.01, seed=3)
     (seed,) = example_seeds(batch, 3)
     embeddings = bert.embed(batch).detach()
     both = torch.cat([bert.embed_reference(batch).detach(), embeddings])
@@ -209,12 +209,12 @@ def test_scores_do_not_depend_on_the_batch_and_nothing_is_left_behind(model, met
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
-    whole = exegete.attribute(model, SENTENCES, method, target=0)
+    whole = expound.attribute(model, SENTENCES, method, target=0)
     drawn = torch.rand(()), np.random.random()  # noqa: NPY002
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
     assert drawn == (torch.rand(()), np.random.random())  # noqa: NPY002
-    single = exegete.attribute(model, SENTENCES[::-1], method, target=0, batch_size=1)
+    single = expound.attribute(model, SENTENCES[::-1], method, target=0, batch_size=1)
     for one, other in zip(whole, list(single)[::-1], strict=True):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
     assert hooks == sum(
@@ -225,11 +225,11 @@ def test_scores_do_not_depend_on_the_batch_and_nothing_is_left_behind(model, met
 def test_smooth_grad_without_noise_is_saliency_and_with_it_the_mean_gradient(bert):
     batch = bert.encode(SENTENCES[:2])
     target = torch.tensor([0, 1])
-    plain = exegete.explainer("saliency").attribute(bert, batch, target)
+    plain = expound.explainer("saliency").attribute(bert, batch, target)
     torch.testing.assert_close(
-        exegete.explainer("smooth_grad", noise=0.0, n_samples=3).attribute(bert, batch, target), plain
+        expound.explainer("smooth_grad", noise=0.0, n_samples=3).attribute(bert, batch, target), plain
     )
-    noisy = exegete.explainer("smooth_grad", noise=0.2, n_samples=2, seed=1)
+    noisy = expound.explainer("smooth_grad", noise=0.2, n_samples=2, seed=1)
     (own, _) = example_seeds(batch, 1)
     real = bert.embed(batch).detach()[0, batch.attended[0]]
     alone = bert.encode(SENTENCES[:1])

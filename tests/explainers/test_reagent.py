@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import explainer
-from exegete.errors import ExegeteError
-from exegete.explainers.perturbation import reagent
-from exegete.explainers.perturbation.reagent import TargetRank, candidate_tokens, probability_drops, sum_steps
-from exegete.models.generation.model import GeneratingModel
+from expound import explainer
+from expound.errors import ExpoundError
+from expound.explainers.perturbation import reagent
+from expound.explainers.perturbation.reagent import TargetRank, candidate_tokens, probability_drops, sum_steps
+from expound.models.generation.model import GeneratingModel
 from models.test_generation import PROMPTS, generating
 from small import alone, shared, small, uneven
 
@@ -25,7 +25,7 @@ def test_published_scores_from_published_draws(golden_generation):
         for name, values in np.load(golden_generation / "gpt2-tiny_soft_f64.npz").items()
         if name.startswith("reagent_")
     }
-    model = exegete.load(golden_generation / "gpt2-tiny", task="generation", device="cpu", dtype="float64")
+    model = expound.load(golden_generation / "gpt2-tiny", task="generation", device="cpu", dtype="float64")
     prompt, target = numbers["ids"], numbers["target"]
     batch = model.batch(prompt, target)
     replaced = numbers["draws"] < numbers["ratio"]
@@ -81,10 +81,10 @@ def test_a_span_is_the_geometric_mean_of_its_tokens():
 
 
 def test_refusals():
-    with pytest.raises(ExegeteError, match="a ratio between 0 and 1"):
+    with pytest.raises(ExpoundError, match="a ratio between 0 and 1"):
         explainer("reagent?ratio=1")
     model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.float64, seed=1))
-    with pytest.raises(ExegeteError, match="no difference from a foil"):
+    with pytest.raises(ExpoundError, match="no difference from a foil"):
         explainer("reagent").attribute(model, model.batch([5, 6], [7], foil_ids=[8]))
 
 
@@ -168,7 +168,7 @@ def test_stopping_does_not_depend_on_the_batch(monkeypatch):
             torch.testing.assert_close(scores[row, columns], single)
     model = small("bert", num_labels=1)
     batch = model.encode(uneven("bert", 1))
-    with pytest.raises(ExegeteError, match="no likeliest answer"):
+    with pytest.raises(ExpoundError, match="no likeliest answer"):
         explainer("reagent?steps=auto").attribute(model, batch)
 
 

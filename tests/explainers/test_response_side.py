@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 from chats import CHAT, chatting
-from exegete import ExegeteError, Explanations
-from exegete.explainers import EXPLAINERS
-from exegete.explainers.assumptions import TOKEN_FAMILIES
-from exegete.explainers.plan import plan_work
-from exegete.explainers.registry import resolve_unit
-from exegete.reports.highlighted.highlight import highlight_explanation
-from exegete.reports.terminal import render_explanation
+from expound import Explanations, ExpoundError
+from expound.explainers import EXPLAINERS
+from expound.explainers.assumptions import TOKEN_FAMILIES
+from expound.explainers.plan import plan_work
+from expound.explainers.registry import resolve_unit
+from expound.reports.highlighted.highlight import highlight_explanation
+from expound.reports.terminal import render_explanation
 from two_sided import two_sided
 
 SPANS = [(0, 1), (1, 4), (0, 6)]
@@ -28,7 +28,7 @@ ASKED = {"prompt": "a moving film about a small town", "response": " it is simpl
 
 
 def explain(model, example, method="input_x_gradient", spans=SPANS, **params):
-    return exegete.attribute(model, [example], method, list(spans), unit="token", attribute_target=True, **params)[0]
+    return expound.attribute(model, [example], method, list(spans), unit="token", attribute_target=True, **params)[0]
 
 
 @torch.enable_grad()
@@ -64,7 +64,7 @@ def test_a_decoders_own_tokens_have_their_embedding_times_gradient():
     table = model.model.get_input_embeddings()
     expected = products(model.model, table, {"input_ids": ids}, ids[0, -len(item.exchange.tokens) :], SPANS)
     np.testing.assert_allclose(item.response_scores, mask_unread(expected, SPANS), rtol=1e-5, atol=1e-8)
-    without = exegete.attribute(model, [CHAT], "input_x_gradient", SPANS, unit="token")[0]
+    without = expound.attribute(model, [CHAT], "input_x_gradient", SPANS, unit="token")[0]
     np.testing.assert_allclose(item.scores, without.scores, rtol=1e-5, atol=1e-8)
     assert without.response_scores is None
 
@@ -87,7 +87,7 @@ def test_what_a_decoder_read_beside_its_encoder(family):
 @pytest.mark.parametrize("method", SCORING)
 def test_every_method_that_scores_tokens_scores_those_that_are_read(method):
     model = chatting()
-    item, without = explain(model, CHAT, method), exegete.attribute(model, [CHAT], method, SPANS, unit="token")[0]
+    item, without = explain(model, CHAT, method), expound.attribute(model, [CHAT], method, SPANS, unit="token")[0]
     assert (np.isfinite(item.response_scores) == np.isfinite(mask_unread(item.response_scores * 0 + 1, SPANS))).all()
     assert np.isnan(item.response_scores[0]).all()
     assert np.nansum(np.abs(item.response_scores[1:]), axis=1).min() > 0
@@ -140,21 +140,21 @@ def test_prefix_scores_are_shown_and_saved(tmp_path):
     assert (
         f"the response so far {np.nansum(item.response_scores[1]):+.3g}" in render_explanation(item, plain=True).plain
     )
-    bare = exegete.attribute(chatting(), [CHAT], "input_x_gradient", [(0, 3)], unit="token")[0]
+    bare = expound.attribute(chatting(), [CHAT], "input_x_gradient", [(0, 3)], unit="token")[0]
     assert highlight_explanation(bare).own == []
-    with pytest.raises(ExegeteError, match="explain with attribute_target"):
+    with pytest.raises(ExpoundError, match="explain with attribute_target"):
         bare.to_pandas("response")
 
 
 def test_methods_without_token_scores_refuse():
     model = chatting()
     for method in ("occlusion", "lime", "random"):
-        with pytest.raises(ExegeteError, match="no scores to a response's own tokens: choose one of attention"):
+        with pytest.raises(ExpoundError, match="no scores to a response's own tokens: choose one of attention"):
             explain(model, CHAT, method)
-    with pytest.raises(ExegeteError, match="a foil begins otherwise"):
+    with pytest.raises(ExpoundError, match="a foil begins otherwise"):
         explain(model, CHAT | {"foil": "Never."})
-    with pytest.raises(ExegeteError, match="task='generation'"):
-        exegete.attribute(make_classifier(), "a film", "saliency", attribute_target=True)
+    with pytest.raises(ExpoundError, match="task='generation'"):
+        expound.attribute(make_classifier(), "a film", "saliency", attribute_target=True)
 
 
 def test_plan_counts_prefix_scores():
@@ -163,13 +163,13 @@ def test_plan_counts_prefix_scores():
     ways = [plan_work(model, CHAT, chosen, "tokens", unit, 8, attribute_target=own).way for own in (False, True)]
     assert ways[0] == "derivatives forward from the units"
     assert ways[1].startswith("back from")
-    with pytest.raises(ExegeteError, match="no scores to a response's own tokens"):
+    with pytest.raises(ExpoundError, match="no scores to a response's own tokens"):
         plan_work(model, CHAT, resolve_unit("occlusion", unit, {})[0], "tokens", unit, 8, attribute_target=True)
 
 
 def make_classifier():
     """A model that classifies."""
     import families
-    from exegete.models import ExplainedModel
+    from expound.models import ExplainedModel
 
     return ExplainedModel(families.tiny("bert", "SequenceClassification"), families.tokenizer("bert"))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.explainers.perturbation import solvex
-from exegete.explainers.perturbation.solvex import SearchObjective, _shift_ranks
-from exegete.explainers.units import number_units
+import expound
+from expound.errors import ExpoundError
+from expound.explainers.perturbation import solvex
+from expound.explainers.perturbation.solvex import SearchObjective, _shift_ranks
+from expound.explainers.units import number_units
 from families import SENTENCES, processor, tiny
 
 
@@ -20,7 +20,7 @@ def model():
     hf = tiny("bert")
     with torch.no_grad():
         hf.classifier.weight.mul_(8)
-    return exegete.load(hf, processor("bert"))
+    return expound.load(hf, processor("bert"))
 
 
 def probabilities(model, batch, how):
@@ -52,7 +52,7 @@ def worth(order, count, p, objective):
 def scores_of(model, text, **params):
     batch = model.encode([text])
     unit = number_units(batch, "word")[0]
-    scores = exegete.explainer("solvex", **params).attribute(model, batch, torch.tensor([1]))[0]
+    scores = expound.explainer("solvex", **params).attribute(model, batch, torch.tensor([1]))[0]
     return np.array([float(scores[unit == i].sum()) for i in range(int(unit.max()) + 1)])
 
 
@@ -99,29 +99,29 @@ def test_the_shift_makes_most_signs_agree():
 def test_batching_changes_nothing(model):
     texts = [*SENTENCES[:3], "two women", "rain"]
     params = {"beam": 3, "target": 1}
-    together = exegete.attribute(model, texts, "solvex", **params)
-    single = exegete.attribute(model, texts[::-1], "solvex", batch_size=1, **params)
+    together = expound.attribute(model, texts, "solvex", **params)
+    single = expound.attribute(model, texts[::-1], "solvex", batch_size=1, **params)
     for one, other in zip(together, list(single)[::-1], strict=True):
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
 
 
 def test_bad_choices_are_errors(model):
     batch = model.encode(["two women"])
-    with pytest.raises(ExegeteError, match="beam of at least 1, got 0"):
-        exegete.explainer("solvex", beam=0).attribute(model, batch)
-    with pytest.raises(ExegeteError, match="Did you mean 'sufficiency'"):
-        exegete.explainer("solvex", objective="suficiency").attribute(model, batch)
-    regression = exegete.load(tiny("bert", num_labels=1), processor("bert"))
-    with pytest.raises(ExegeteError, match="a regression has none"):
-        exegete.explainer("solvex", objective="log_odds").attribute(regression, batch)
+    with pytest.raises(ExpoundError, match="beam of at least 1, got 0"):
+        expound.explainer("solvex", beam=0).attribute(model, batch)
+    with pytest.raises(ExpoundError, match="Did you mean 'sufficiency'"):
+        expound.explainer("solvex", objective="suficiency").attribute(model, batch)
+    regression = expound.load(tiny("bert", num_labels=1), processor("bert"))
+    with pytest.raises(ExpoundError, match="a regression has none"):
+        expound.explainer("solvex", objective="log_odds").attribute(regression, batch)
 
 
 def test_ranks_stay_distinct_in_half_precision(monkeypatch):
-    model = exegete.load(tiny("bert", dtype=torch.bfloat16), processor("bert"))
+    model = expound.load(tiny("bert", dtype=torch.bfloat16), processor("bert"))
     weights = torch.linspace(0.1, 1, 300, dtype=torch.float64)
     monkeypatch.setattr(solvex, "coalition_values", lambda m, b, t, present, unit, how: present.double() @ weights)
-    batch = exegete.Batch.from_ids(torch.full((1, 300), 7))
-    method = exegete.explainer("solvex", beam=1, objective="comprehensiveness")
+    batch = expound.Batch.from_ids(torch.full((1, 300), 7))
+    method = expound.explainer("solvex", beam=1, objective="comprehensiveness")
     scores = method.attribute(model, batch, torch.tensor([0]))[0]
     assert scores.argsort().tolist() == list(range(300))
     assert len(scores.unique()) == 300

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
-from exegete import ExegeteError, Explanations, explainer
-from exegete.explainers.perturbation.coalitions import all_subsets, coalition_values
-from exegete.explainers.perturbation.spex import fit_proxy, moebius_transform, shapley_values
-from exegete.explainers.units import number_units
+import expound
+from expound import Explanations, ExpoundError, explainer
+from expound.explainers.perturbation.coalitions import all_subsets, coalition_values
+from expound.explainers.perturbation.spex import fit_proxy, moebius_transform, shapley_values
+from expound.explainers.units import number_units
 from small import alone, shared
 
 TEXT = "a moving film about nothing"
@@ -90,7 +90,7 @@ def test_planted_pairs_are_found_among_many():
 
 
 def test_interactions_are_stored_and_rendered(tmp_path, monkeypatch):
-    result = exegete.attribute(shared("bert"), [TEXT], method="spex", n_samples=32)
+    result = expound.attribute(shared("bert"), [TEXT], method="spex", n_samples=32)
     (item,) = result
     assert 0 < len(item.interactions) <= 10
     assert (sizes := [abs(value) for *_, value in item.interactions]) == sorted(sizes, reverse=True)
@@ -100,14 +100,14 @@ def test_interactions_are_stored_and_rendered(tmp_path, monkeypatch):
     assert page.count("<path class") == len(item.interactions)
     one, other, _ = item.interactions[0]
     assert f"{item.units[one].text} – {item.units[other].text}: " in page
-    assert "<path class" not in exegete.attribute(shared("bert"), [TEXT], method="random").to_html()
+    assert "<path class" not in expound.attribute(shared("bert"), [TEXT], method="random").to_html()
 
 
 def test_too_few_samples_and_a_missing_extra_are_errors(monkeypatch):
-    with pytest.raises(ExegeteError, match="at least 4"):
+    with pytest.raises(ExpoundError, match="at least 4"):
         explainer("spex?n_samples=2")
-    with pytest.raises(ExegeteError, match="at least 64 for 12 units"):
+    with pytest.raises(ExpoundError, match="at least 64 for 12 units"):
         fit_proxy(lambda sets: sets.sum(1), 12, 32, 0)
     monkeypatch.setitem(sys.modules, "shapiq", None)
-    with pytest.raises(ExegeteError, match=r"exegete\[interactions\]"):
+    with pytest.raises(ExpoundError, match=r"expound\[interactions\]"):
         fit_proxy(lambda sets: sets.sum(1), 12, 64, 0)

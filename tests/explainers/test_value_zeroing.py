@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
-from exegete.explainers.attention.value_zeroing import compute_contributions
-from exegete.models.passes.layer_calls import record_layer_calls
+import expound
+from expound.explainers.attention.value_zeroing import compute_contributions
+from expound.models.passes.layer_calls import record_layer_calls
 from families import TEXT, examples, processor, tiny
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "deberta-v2"])
 def test_a_layers_map_is_that_of_its_weights_by_hand(family):
     """Values zeroed by hand, at the projection that makes them."""
-    model = exegete.load(tiny(family, dtype=torch.float64), processor(family))
+    model = expound.load(tiny(family, dtype=torch.float64), processor(family))
     batch = model.encode(["a moving film"])
     value = {
         "bert": "encoder.layer.1.attention.self.value",
@@ -46,9 +46,9 @@ def test_a_layers_map_is_that_of_its_weights_by_hand(family):
 
 @pytest.mark.parametrize("family", [*TEXT, "vit"])
 def test_rows_add_up_to_one_whatever_the_batch(family):
-    model = exegete.load(tiny(family), processor(family))
+    model = expound.load(tiny(family), processor(family))
     inputs = examples(family, 3)
-    method = exegete.explainer("value_zeroing")
+    method = expound.explainer("value_zeroing")
     batch = model.encode(inputs)
     scores = method.explain(model, batch)
     assert scores.layers.shape[:2] == (3, model.config.num_hidden_layers)
@@ -61,16 +61,16 @@ def test_rows_add_up_to_one_whatever_the_batch(family):
 
 
 def test_the_score_is_the_product_of_the_layers_maps_where_the_answer_is_read():
-    model = exegete.load(tiny("bert", dtype=torch.float64), processor("bert"))
+    model = expound.load(tiny("bert", dtype=torch.float64), processor("bert"))
     batch = model.encode(["someone's old camera"])
     with torch.no_grad(), model.evaluation_mode():
         first, second = (compute_contributions(call) for call in record_layer_calls(model, batch))
-    explanation = exegete.explainer("value_zeroing").explain(model, batch)
+    explanation = expound.explainer("value_zeroing").explain(model, batch)
     torch.testing.assert_close(explanation.layers[0, 0], first[0])
     torch.testing.assert_close(explanation.scores[0], (second @ first)[0].masked_fill(~batch.content[0], 0))
 
 
 def test_block_sparse_attention_is_refused():
-    model = exegete.load(tiny("big_bird"), processor("big_bird"))
-    with pytest.raises(exegete.ExegeteError, match="block-sparse"):
-        exegete.explainer("value_zeroing").attribute(model, exegete.Batch.from_ids(torch.randint(5, 200, (1, 36))))
+    model = expound.load(tiny("big_bird"), processor("big_bird"))
+    with pytest.raises(expound.ExpoundError, match="block-sparse"):
+        expound.explainer("value_zeroing").attribute(model, expound.Batch.from_ids(torch.randint(5, 200, (1, 36))))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.data.alignment import find_paragraph_ends
-from exegete.explainers.units import number_units
-from exegete.models import Batch
-from exegete.models.windowed import WindowedModel
+from expound import ExpoundError
+from expound.data.alignment import find_paragraph_ends
+from expound.explainers.units import number_units
+from expound.models import Batch
+from expound.models.windowed import WindowedModel
 from small import shared
 
 LONG = " ".join(families.SENTENCES[:4])
@@ -90,7 +90,7 @@ def test_scores_are_means_over_windows_in_an_explicit_loop(model, target):
 def test_removal_is_judged_by_the_answer_to_the_whole_text(model, how):
     windowed = WindowedModel(model, 4)
     batch = windowed.encode([LONG, SHORT])
-    scores = exegete.explainer("occlusion", granularity="token", perturbation=how).attribute(windowed, batch, 1)
+    scores = expound.explainer("occlusion", granularity="token", perturbation=how).attribute(windowed, batch, 1)
     keep = torch.ones(batch.length + 1, 2, batch.length, dtype=torch.bool)
     for position in range(batch.length):
         keep[position + 1, :, position] = False
@@ -107,7 +107,7 @@ def test_shapley_values_of_a_long_text_sum_to_the_fall_of_its_answer(model, meth
     # White space of GPT-2 belongs to no word and stays.
     keep = torch.stack([batch.attended, batch.word_of < 0])
     chances = windowed.predict_perturbed(batch, keep, "mask")[..., 1]
-    scores = exegete.explainer(method, n_samples=80, perturbation="mask").attribute(windowed, batch, 1)
+    scores = expound.explainer(method, n_samples=80, perturbation="mask").attribute(windowed, batch, 1)
     torch.testing.assert_close(scores.sum(1), chances[0] - chances[1], rtol=1e-4, atol=1e-6)
 
 
@@ -116,14 +116,14 @@ def test_scores_of_pairs_are_means_over_windows(pair_model):
 
 
 def check_means_over_windows(model, method, target, example, short):
-    item, other = exegete.attribute(model, [example, short], method, target, stride=4)
+    item, other = expound.attribute(model, [example, short], method, target, stride=4)
     spans, length = windows_of(model, example, 4)
     with torch.no_grad(), model.evaluation_mode():
         logits = torch.cat([model(batch).logits for batch, _ in spans]).mean(0)
     chosen = int(logits.argmax()) if target == "predicted" else target
     total, count = np.zeros(length), np.zeros(length)
     for batch, places in spans:
-        scores = exegete.explainer(method).attribute(model, batch, chosen)[0]
+        scores = expound.explainer(method).attribute(model, batch, chosen)[0]
         for at, score in zip(places, scores.tolist(), strict=True):
             if at is not None:
                 total[at] += score
@@ -136,7 +136,7 @@ def check_means_over_windows(model, method, target, example, short):
     assert item.prediction.value == int(logits.argmax())
     first = chosen[0] if isinstance(chosen, tuple) else chosen
     assert item.target.probability == pytest.approx(float(logits.softmax(-1)[first]))
-    alone = exegete.attribute(model, short, method, target)[0]
+    alone = expound.attribute(model, short, method, target)[0]
     np.testing.assert_allclose(other.scores, alone.scores, rtol=1e-5, atol=1e-7)
     assert (other.index, item.truncated) == (1, False)
 
@@ -181,38 +181,38 @@ def test_gradients_reach_all_of_a_long_text(model):
 def test_a_comparison_explains_by_windows_and_asks_about_whole_texts(model, tmp_path):
     rows = [{"text": LONG, "rationale": [[0, 8]]}, {"text": SHORT, "rationale": [[4, 8]]}]
     given = {"methods": ["saliency", "attention_last"], "metrics": ["aopc_comprehensiveness", "auc"], "stride": 4}
-    found = exegete.compare(model, rows, output_dir=tmp_path, **given)
+    found = expound.compare(model, rows, output_dir=tmp_path, **given)
     assert len(found.results) == 4
     assert not found.results["truncated"].any()
     windowed, batch = WindowedModel(model, 4), WindowedModel(model, 4).encode(rows)
     for method in given["methods"]:
-        expected = exegete.attribute(model, rows, method, stride=4)
-        scores = exegete.explainer(method).attribute(windowed, batch)
-        values = exegete.metric("aopc_comprehensiveness").evaluate(windowed, batch, scores)["aopc_comprehensiveness"]
+        expected = expound.attribute(model, rows, method, stride=4)
+        scores = expound.explainer(method).attribute(windowed, batch)
+        values = expound.metric("aopc_comprehensiveness").evaluate(windowed, batch, scores)["aopc_comprehensiveness"]
         mine = found.results[found.results["method"] == method]
         np.testing.assert_allclose(mine["aopc_comprehensiveness"], values, rtol=1e-5, atol=1e-7)
         kept = [item for item in found.attributions if item.method == method]
         for one, other in zip(kept, expected, strict=True):
             np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)
-    again = exegete.compare(model, rows, output_dir=tmp_path, **given)
+    again = expound.compare(model, rows, output_dir=tmp_path, **given)
     assert again.results.equals(found.results)
-    with pytest.raises(ExegeteError, match="something else"):
-        exegete.compare(model, rows, output_dir=tmp_path, **given | {"stride": 5})
+    with pytest.raises(ExpoundError, match="something else"):
+        expound.compare(model, rows, output_dir=tmp_path, **given | {"stride": 5})
 
 
 def test_unsupported_uses_of_windows_are_refused(model):
     refused = "nothing parts its texts" if model.config.model_type == "gpt2" else "both texts of a pair are long"
-    with pytest.raises(ExegeteError, match=refused):
-        exegete.attribute(model, [(LONG, LONG)], "saliency", stride=4)
-    with pytest.raises(ExegeteError, match="expected a stride from 0 to"):
-        exegete.attribute(model, LONG, "saliency", stride=40)
-    with pytest.raises(ExegeteError, match="not for span"):
-        exegete.attribute(shared("bert", "QuestionAnswering"), [(SHORT, LONG)], "saliency", stride=4)
+    with pytest.raises(ExpoundError, match=refused):
+        expound.attribute(model, [(LONG, LONG)], "saliency", stride=4)
+    with pytest.raises(ExpoundError, match="expected a stride from 0 to"):
+        expound.attribute(model, LONG, "saliency", stride=40)
+    with pytest.raises(ExpoundError, match="not for span"):
+        expound.attribute(shared("bert", "QuestionAnswering"), [(SHORT, LONG)], "saliency", stride=4)
     special = model.tokenizer.sep_token or model.tokenizer.eos_token
-    with pytest.raises(ExegeteError, match="special tokens in its text"):
-        exegete.attribute(model, f"a {special} {LONG}", "saliency", stride=4)
-    with pytest.raises(ExegeteError, match="several passes"):
-        exegete.compare(model, [LONG], ["saliency"], ["consistency"], stride=4)
+    with pytest.raises(ExpoundError, match="special tokens in its text"):
+        expound.attribute(model, f"a {special} {LONG}", "saliency", stride=4)
+    with pytest.raises(ExpoundError, match="several passes"):
+        expound.compare(model, [LONG], ["saliency"], ["consistency"], stride=4)
 
 
 def test_paragraphs_end_at_blank_lines():
@@ -230,7 +230,7 @@ def test_paragraphs_end_at_blank_lines():
     )
     assert int(number_units(batch, "paragraph").max()) == 1
     assert int(number_units(batch, "sentence").max()) == 2
-    drop = exegete.explainer("occlusion", granularity="paragraph").attribute(model, batch)
+    drop = expound.explainer("occlusion", granularity="paragraph").attribute(model, batch)
     kept = model.encode(["the plot is dull"])
     assert len(set(drop[0][batch.content[0]].tolist())) == 2
     assert kept.length < batch.length

@@ -1,4 +1,4 @@
-"""A result to look at, made once, and a folder where pictures of it are kept ($EXEGETE_PICTURES)."""
+"""A result to look at, made once, and a folder where pictures of it are kept ($EXPOUND_PICTURES)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import exegete
+import expound
 import families
 from small import small
 
@@ -45,17 +45,17 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def result(tmp_path_factory, model_folder, data):
-    """Twelve methods compared on the sentences: the folder with which `exegete compare` resumes."""
+    """Twelve methods compared on the sentences: the folder with which `expound compare` resumes."""
     folder = tmp_path_factory.mktemp("results") / "films"
-    rows = exegete.load_data(str(data), None, seed=0)
-    exegete.compare(exegete.load(model_folder, device="cpu"), rows, METHODS, output_dir=folder)
+    rows = expound.load_data(str(data), None, seed=0)
+    expound.compare(expound.load(model_folder, device="cpu"), rows, METHODS, output_dir=folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
     """The folder for pictures: kept in CI, temporary elsewhere."""
-    kept = os.environ.get("EXEGETE_PICTURES")
+    kept = os.environ.get("EXPOUND_PICTURES")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("pictures")
     folder.mkdir(parents=True, exist_ok=True)
     return folder

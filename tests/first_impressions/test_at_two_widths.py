@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import exegete
+import expound
 from browsing import DESKTOP, PHONE, fits, served, visitor
-from exegete.web import Site
-from exegete.web.browse.stored import open_results
-from exegete.web.explore.service import Explorer
+from expound.web import Site
+from expound.web.browse.stored import open_results
+from expound.web.explore.service import Explorer
 from sites import TOKEN
 
 pytestmark = pytest.mark.browser
@@ -40,7 +40,7 @@ CUT = """() => [...document.querySelectorAll("table.sortable td, table.sortable 
 def address(result, model_folder):
     """A site with the explorer and the result."""
     rows = [{"text": "a moving film about a small town"}]
-    explorer = Explorer({"tiny": exegete.load(model_folder, device="cpu")}, examples=rows)
+    explorer = Explorer({"tiny": expound.load(model_folder, device="cpu")}, examples=rows)
     with served(Site(TOKEN, explorer, open_results([result]))) as found:
         yield found
 

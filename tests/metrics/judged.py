@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 import families
-from exegete.models import Batch, ExplainedModel
+from expound.models import Batch, ExplainedModel
 
 PAIRS = [("who is holding packages ?", families.SENTENCES[2]), ("what is dull ?", families.SENTENCES[1])]
 

@@ -10,12 +10,12 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
 import families
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.data.swaps import apply_swaps, find_swaps
-from exegete.metrics import attack as module
-from exegete.metrics.attack import AttackReport, AttackResult, attack
-from exegete.models import ExplainedModel
+from expound import ExpoundError
+from expound.cli import main
+from expound.data.swaps import apply_swaps, find_swaps
+from expound.metrics import attack as module
+from expound.metrics.attack import AttackReport, AttackResult, attack
+from expound.models import ExplainedModel
 
 TEXTS = [
     "Mary and Peter don't like the 3 films from Paris",
@@ -189,16 +189,16 @@ def test_changed_words_are_those_that_a_swap_touches(model):
 
 def test_inputs_that_cannot_be_attacked_are_named(model):
     row = {"text": "Mary", "label": 0}
-    with pytest.raises(ExegeteError, match="row 0 has no label that is a class"):
+    with pytest.raises(ExpoundError, match="row 0 has no label that is a class"):
         attack(model, [{"text": "a film", "label": 0.5}])
-    with pytest.raises(ExegeteError, match="row 1 has no label"):
+    with pytest.raises(ExpoundError, match="row 1 has no label"):
         attack(model, [row, {"text": "Mary"}])
-    with pytest.raises(ExegeteError, match="at least 1 query"):
+    with pytest.raises(ExpoundError, match="at least 1 query"):
         attack(model, [row], budget=0)
-    with pytest.raises(ExegeteError, match="at least one example"):
+    with pytest.raises(ExpoundError, match="at least one example"):
         attack(model, [])
     regression = ExplainedModel(families.tiny("bert", num_labels=1), families.tokenizer("bert"))
-    with pytest.raises(ExegeteError, match="needs a classifier"):
+    with pytest.raises(ExpoundError, match="needs a classifier"):
         attack(regression, [row])
 
 
@@ -230,7 +230,7 @@ def test_the_command_prints_figures_or_json(model, tmp_path, capsys):
     assert main([*settings, "--kinds", "nouns"]) == 2
     assert "unknown kind of swap 'nouns'" in capsys.readouterr().err
     assert main(["attack", "--help"]) == 0
-    assert "exegete attack --model" in " ".join(capsys.readouterr().out.split())
+    assert "expound attack --model" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_dataset_is_attacked_with_its_labels_in_the_models_numbering(model, rows):

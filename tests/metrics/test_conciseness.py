@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import families
-from exegete.errors import ExegeteError
-from exegete.metrics import metric
-from exegete.models import Batch
+from expound.errors import ExpoundError
+from expound.metrics import metric
+from expound.models import Batch
 from judged import attribution_for, model_of
 
 
@@ -39,5 +39,5 @@ def test_constant_scores_count_as_all_important():
 
 
 def test_thresholds_outside_the_scale_are_refused():
-    with pytest.raises(ExegeteError, match="thresholds"):
+    with pytest.raises(ExpoundError, match="thresholds"):
         metric("important_tokens?thresholds=0.5,1.0")

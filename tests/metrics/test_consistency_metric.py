@@ -10,10 +10,10 @@ import torch
 from scipy.stats import spearmanr
 
 import families
-from exegete import ExegeteError
-from exegete.metrics import average_relative_gain, metric
-from exegete.models import Capture
-from exegete.models.rank_correlation import compute_spearman
+from expound import ExpoundError
+from expound.metrics import average_relative_gain, metric
+from expound.models import Capture
+from expound.models.rank_correlation import compute_spearman
 from judged import PAIRS, attribution_for, model_of
 
 
@@ -82,7 +82,7 @@ def test_consistency_of_one_example_or_constant_scores_is_nan():
     batch = model.encode(["a film", "a dull river and its town", "great acting cannot save it"])
     assert judge.evaluate(model, batch.select([0]), attribution_for(batch)[:1])["consistency"].isnan().all()
     assert judge.evaluate(model, batch, batch.content.double())["consistency"].isnan().all()
-    with pytest.raises(ExegeteError, match="pairs, tokens"):
+    with pytest.raises(ExpoundError, match="pairs, tokens"):
         metric("consistency?across=words")
 
 
@@ -114,5 +114,5 @@ def test_relative_gain_by_hand(scores, usual, higher, expected):
 
 def test_relative_gain_over_a_zero_baseline_is_nan():
     assert np.isnan(average_relative_gain([0.5, 0.1], [0.5, 0.0]))
-    with pytest.raises(ExegeteError, match="got 2 and 1"):
+    with pytest.raises(ExpoundError, match="got 2 and 1"):
         average_relative_gain([0.5, 0.1], [0.5])

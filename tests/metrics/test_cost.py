@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from exegete.metrics import cost, measure_cost
+from expound.metrics import cost, measure_cost
 
 marked = pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="this system has no high-water mark that can be lowered"

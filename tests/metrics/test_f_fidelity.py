@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete.errors import ExegeteError
-from exegete.explainers.units import number_units
-from exegete.metrics import metric
-from exegete.models import ExplainedModel
-from exegete.testing import MetricContract
-from exegete.testing.models import random_model
+from expound.errors import ExpoundError
+from expound.explainers.units import number_units
+from expound.metrics import metric
+from expound.models import ExplainedModel
+from expound.testing import MetricContract
+from expound.testing.models import random_model
 from judged import OneByOne, attribution_for, model_of
 
 
@@ -32,7 +32,7 @@ def copy(tmp_path_factory):
 
 @pytest.mark.parametrize("how", ["mask", "remove"])
 def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, how):
-    model, judge = model_of("bert", dtype=torch.float64), exegete.load(copy, device="cpu")
+    model, judge = model_of("bert", dtype=torch.float64), expound.load(copy, device="cpu")
     batch = model.encode(families.SENTENCES[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
     fidelity = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
@@ -78,14 +78,14 @@ def test_a_copy_is_needed_and_must_answer_the_same_labels(copy):
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:1])
     assert not metric("f_fidelity").supports(model)
-    with pytest.raises(ExegeteError, match="needs a copy fine-tuned on random masks"):
+    with pytest.raises(ExpoundError, match="needs a copy fine-tuned on random masks"):
         metric("f_fidelity").evaluate(model, batch, attribution_for(batch))
     other = model_of("bert", num_labels=4)
-    with pytest.raises(ExegeteError, match="is no copy of the model"):
+    with pytest.raises(ExpoundError, match="is no copy of the model"):
         metric("f_fidelity", copy=copy).evaluate(other, batch, attribution_for(batch))
 
 
 class TestContract(MetricContract):
     @pytest.fixture
     def metric(self, tmp_path_factory):
-        return exegete.metric("f_fidelity", copy=save_model(random_model(1), tmp_path_factory.mktemp("copy")))
+        return expound.metric("f_fidelity", copy=save_model(random_model(1), tmp_path_factory.mktemp("copy")))

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import families
-from exegete.errors import ExegeteError
-from exegete.metrics import METRICS, metric, preset
-from exegete.metrics.faithfulness.erasure import Erasure
-from exegete.models import Batch
+from expound.errors import ExpoundError
+from expound.metrics import METRICS, metric, preset
+from expound.metrics.faithfulness.erasure import Erasure
+from expound.models import Batch
 from judged import OneByOne, attribution_for, inputs_of, model_of, top
 
 FAITHFULNESS = [name for name, kind in METRICS.items() if issubclass(kind, Erasure)]
@@ -209,7 +209,7 @@ def test_regressions_are_judged_by_their_value_and_have_no_log_odds():
         first = top(attribution[row].tolist(), answer.content, 0.2, "ceil", 0)
         assert float(got[row]) == pytest.approx(answer(()) - answer(first), abs=1e-5)
     assert [name for name in FAITHFULNESS if not metric(name).supports(model)] == ["log_odds"]
-    with pytest.raises(ExegeteError, match="a regression has none"):
+    with pytest.raises(ExpoundError, match="a regression has none"):
         metric("log_odds").evaluate(model, batch, attribution)
 
 
@@ -277,7 +277,7 @@ def test_a_span_outside_the_input_is_undefined():
 def test_an_attribution_of_another_shape_is_refused():
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
-    with pytest.raises(ExegeteError, match="a score for each position"):
+    with pytest.raises(ExpoundError, match="a score for each position"):
         metric("sufficiency").evaluate(model, batch, torch.zeros(len(batch), 3))
 
 

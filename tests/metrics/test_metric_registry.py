@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import families
-from exegete.cli import main
-from exegete.errors import ExegeteError
-from exegete.metrics import METRICS, PRESETS, cards, metric, preset
+from expound.cli import main
+from expound.errors import ExpoundError
+from expound.metrics import METRICS, PRESETS, cards, metric, preset
 from judged import attribution_for, model_of
 
 
@@ -17,7 +17,7 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
     batch = model.encode(families.examples(family))
     card, judge = cards()[name], metric(name)
     if not judge.supports(model):
-        with pytest.raises(ExegeteError):
+        with pytest.raises(ExpoundError):
             judge.evaluate(model, batch, attribution_for(batch))
         return
     values = judge.evaluate(model, batch, attribution_for(batch))
@@ -75,7 +75,7 @@ def test_keywords_come_on_top_of_the_spec():
     ],
 )
 def test_wrong_specs_are_refused_in_one_line(spec, message):
-    with pytest.raises(ExegeteError, match=message) as error:
+    with pytest.raises(ExpoundError, match=message) as error:
         metric(spec)
     assert "\n" not in str(error.value)
 
@@ -90,7 +90,7 @@ def test_wrong_specs_are_refused_in_one_line(spec, message):
     ],
 )
 def test_wrong_values_from_python_are_refused(name, params):
-    with pytest.raises(ExegeteError, match="Valid choices"):
+    with pytest.raises(ExpoundError, match="Valid choices"):
         metric(name, **params)
 
 
@@ -108,7 +108,7 @@ def test_presets_are_metrics_with_their_parameters(name):
 
 
 def test_unknown_presets_are_refused():
-    with pytest.raises(ExegeteError, match=r"unknown preset 'ivr'\. Did you mean 'ivra'"):
+    with pytest.raises(ExpoundError, match=r"unknown preset 'ivr'\. Did you mean 'ivra'"):
         preset("ivr")
 
 

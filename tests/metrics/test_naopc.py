@@ -8,11 +8,11 @@ import torch
 import transformers as hf
 
 import families
-from exegete.errors import ExegeteError
-from exegete.explainers.units import number_units
-from exegete.metrics import METRICS, metric
-from exegete.metrics.faithfulness.naopc import Naopc, beam_limits, exact_extremes, exact_limits
-from exegete.models import Batch, ExplainedModel
+from expound.errors import ExpoundError
+from expound.explainers.units import number_units
+from expound.metrics import METRICS, metric
+from expound.metrics.faithfulness.naopc import Naopc, beam_limits, exact_extremes, exact_limits
+from expound.models import Batch, ExplainedModel
 from judged import OneByOne, attribution_for, model_of
 
 NAMES = [name for name, kind in METRICS.items() if issubclass(kind, Naopc)]
@@ -197,5 +197,5 @@ def test_naopc_is_nan_if_all_orders_score_the_same():
 
 @pytest.mark.parametrize("params", [{"beam": 0}, {"max_units": 0}, {"level": "phrase"}, {"how": "delete"}])
 def test_wrong_parameters_are_refused(params):
-    with pytest.raises(ExegeteError):
+    with pytest.raises(ExpoundError):
         metric("naopc_comprehensiveness", **params)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_curve, recall_score, roc_auc_score
 
 import families
-from exegete.data.alignment import pool
-from exegete.errors import ExegeteError
-from exegete.metrics import metric
-from exegete.metrics.plausibility import RankedUnits
-from exegete.metrics.ranking import ranks
-from exegete.models import Batch
+from expound.data.alignment import pool
+from expound.errors import ExpoundError
+from expound.metrics import metric
+from expound.metrics.plausibility import RankedUnits
+from expound.metrics.ranking import ranks
+from expound.models import Batch
 from judged import model_of
 
 IDS = ("auc", "auprc", "average_precision", "recall_at_k", "token_f1")
@@ -192,5 +192,5 @@ def test_a_batch_of_ids_without_words_or_padding():
 
 
 def test_special_tokens_belong_to_no_word():
-    with pytest.raises(ExegeteError, match="level='token'"):
+    with pytest.raises(ExpoundError, match="level='token'"):
         metric("auc", specials=True)

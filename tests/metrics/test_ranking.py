@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exegete.errors import ExegeteError
-from exegete.metrics.ranking import fractions_to_counts, ranks, top_fraction
-from exegete.models import Batch
+from expound.errors import ExpoundError
+from expound.metrics.ranking import fractions_to_counts, ranks, top_fraction
+from expound.models import Batch
 from judged import top
 
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.29, 1 / 3, 0.5, 1.0)
@@ -59,10 +59,10 @@ def test_candidates_with_extreme_scores_rank_before_other_positions():
 
 @pytest.mark.parametrize("fractions", [(), (0.0,), (0.2, 1.1), (-0.1,)])
 def test_fractions_outside_the_input_are_refused(fractions):
-    with pytest.raises(ExegeteError, match="above 0 and up to 1"):
+    with pytest.raises(ExpoundError, match="above 0 and up to 1"):
         fractions_to_counts(torch.tensor([3]), fractions)
 
 
 def test_unknown_rounding_is_refused():
-    with pytest.raises(ExegeteError, match="unknown rounding 'round'"):
+    with pytest.raises(ExpoundError, match="unknown rounding 'round'"):
         fractions_to_counts(torch.tensor([3]), (0.5,), "round")

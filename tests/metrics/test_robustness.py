@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.data.swaps import apply_swaps, find_swaps
-from exegete.metrics.agreement import jaccard
-from exegete.metrics.robustness import ModelSimilarity, jaccard_matrix, model_consistency
-from exegete.metrics.sensitivity import input_consistency, max_sensitivity
-from exegete.models import ExplainedModel
+from expound import ExpoundError
+from expound.data.swaps import apply_swaps, find_swaps
+from expound.metrics.agreement import jaccard
+from expound.metrics.robustness import ModelSimilarity, jaccard_matrix, model_consistency
+from expound.metrics.sensitivity import input_consistency, max_sensitivity
+from expound.models import ExplainedModel
 from small import FEW, NATIVE, make_explainer
 
 TEXTS = families.SENTENCES[:4]
@@ -46,9 +46,9 @@ def test_jaccard_of_the_top_by_hand(one, other, fraction, expected):
 
 def test_jaccard_of_empty_lists_is_nan_and_other_lengths_are_errors():
     assert np.isnan(jaccard([], []))
-    with pytest.raises(ExegeteError, match="same positions"):
+    with pytest.raises(ExpoundError, match="same positions"):
         jaccard([1, 2], [1, 2, 3])
-    with pytest.raises(ExegeteError, match="fractions"):
+    with pytest.raises(ExpoundError, match="fractions"):
         jaccard([1], [1], 0.0)
 
 
@@ -62,7 +62,7 @@ def test_the_matrix_compares_every_pair_of_models_on_every_text():
                 tops = []
                 for model in (one, other):
                     batch = model.encode([text])
-                    scores = exegete.explainer("input_x_gradient").attribute(model, batch, 1)[0][batch.content[0]]
+                    scores = expound.explainer("input_x_gradient").attribute(model, batch, 1)[0][batch.content[0]]
                     count = -(-len(scores) // 4)
                     tops.append(set(scores.topk(count).indices.tolist()))
                 expected = len(tops[0] & tops[1]) / len(tops[0] | tops[1])
@@ -79,9 +79,9 @@ def test_the_tests_of_initialisation_and_training_are_means_over_pairs():
     similarity = ModelSimilarity(("a", "b", "c", "untrained"), values)
     np.testing.assert_allclose(similarity.mean_over_pairs(["a", "b", "c"]), [0.3, 0.4])
     np.testing.assert_allclose(similarity.mean_over_pairs(["a", "b", "c"], ["untrained"]), [0.1, 0.3])
-    with pytest.raises(ExegeteError, match="no model 'd'"):
+    with pytest.raises(ExpoundError, match="no model 'd'"):
         similarity.mean_over_pairs(["a", "d"])
-    with pytest.raises(ExegeteError, match="two different models"):
+    with pytest.raises(ExpoundError, match="two different models"):
         similarity.mean_over_pairs(["a"])
 
 
@@ -100,11 +100,11 @@ def test_any_method_gives_a_matrix_and_models_may_be_loaded_one_at_a_time(method
 
 
 def test_models_with_other_tokens_or_texts_are_refused():
-    items = list(exegete.attribute(bert(), TEXTS[:2], "random"))
-    with pytest.raises(ExegeteError, match="the same examples"):
+    items = list(expound.attribute(bert(), TEXTS[:2], "random"))
+    with pytest.raises(ExpoundError, match="the same examples"):
         jaccard_matrix([items, items[:1]])
     other = [replace(item, tokens=[*item.tokens[:-2], ("x", -1, 0, 0), item.tokens[-1]]) for item in items]
-    with pytest.raises(ExegeteError, match="different tokens"):
+    with pytest.raises(ExpoundError, match="different tokens"):
         jaccard_matrix([items, other])
 
 
@@ -115,7 +115,7 @@ def test_models_with_other_tokens_or_texts_are_refused():
 def test_max_sensitivity_is_zero_only_without_a_radius(method):
     model = bert()
     batch = model.encode(TEXTS)
-    chosen = exegete.explainer(method, **FEW.get(method, {}))
+    chosen = expound.explainer(method, **FEW.get(method, {}))
     assert not max_sensitivity(model, batch, chosen, radius=0.0, samples=2).any()
     moved = max_sensitivity(model, batch, chosen, radius=0.05, samples=2)
     assert (moved == 0).all() if method == "random" else (moved > 0).all()
@@ -128,7 +128,7 @@ def test_perturbations_are_equal_for_equal_words_bounded_and_zero_for_special_to
     assert many >= few > 0
     seen = []
 
-    class Recording(type(exegete.explainer("saliency"))):
+    class Recording(type(expound.explainer("saliency"))):
         def compute(self, model, batch, select_target):
             seen.append(model.embed(batch).detach().clone())
             return super().compute(model, batch, select_target)
@@ -151,13 +151,13 @@ def test_max_sensitivity_equals_the_relative_distance_of_attributions():
     model = bert(dtype=torch.float64)
     batch = model.encode(TEXTS[:1])
     found = max_sensitivity(model, batch, "saliency", target=1, samples=1, radius=0.1)
-    clean = exegete.explainer("saliency").attribute(model, batch, 1).detach()
+    clean = expound.explainer("saliency").attribute(model, batch, 1).detach()
     table = model.embedding.weight.data.clone()
-    from exegete.metrics.sensitivity import _draw_direction
+    from expound.metrics.sensitivity import _draw_direction
 
     for token in batch.inputs["input_ids"][0][batch.content[0]].unique().tolist():
         model.embedding.weight.data[token] += 0.1 * _draw_direction("0 0", token, table.shape[1])
-    moved = exegete.explainer("saliency").attribute(model, batch, 1).detach()
+    moved = expound.explainer("saliency").attribute(model, batch, 1).detach()
     assert float(found) == pytest.approx(float((moved - clean).norm() / clean.norm()), rel=1e-5)
 
 
@@ -180,13 +180,13 @@ def test_cached_answers_are_not_used_for_perturbed_words():
     batch = model.encode(TEXTS[:2])
     expected = max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1)
     with model.cache_perturbed():
-        before = exegete.explainer("occlusion").attribute(model, batch)
+        before = expound.explainer("occlusion").attribute(model, batch)
         assert torch.equal(max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1), expected)
-        assert torch.equal(exegete.explainer("occlusion").attribute(model, batch), before)
+        assert torch.equal(expound.explainer("occlusion").attribute(model, batch), before)
     assert (expected > 0).all()
 
 
-class Broken(type(exegete.explainer("saliency"))):
+class Broken(type(expound.explainer("saliency"))):
     """Fails when the words have moved."""
 
     def compute(self, model, batch, select_target):
@@ -196,12 +196,12 @@ class Broken(type(exegete.explainer("saliency"))):
 
 
 def test_max_sensitivity_refuses_images_and_bad_parameters():
-    picture = exegete.load(families.tiny("vit"), families.processor("vit"))
-    with pytest.raises(ExegeteError, match="images"):
+    picture = expound.load(families.tiny("vit"), families.processor("vit"))
+    with pytest.raises(ExpoundError, match="images"):
         max_sensitivity(picture, picture.encode(families.examples("vit", 1)), "saliency")
     model = bert()
     for bad in ({"radius": -1.0}, {"samples": 0}):
-        with pytest.raises(ExegeteError, match="expected a radius"):
+        with pytest.raises(ExpoundError, match="expected a radius"):
             max_sensitivity(model, model.encode(TEXTS[:1]), "saliency", **bad)
 
 
@@ -216,11 +216,11 @@ def test_consistency_over_swaps_by_hand():
     np.testing.assert_array_equal(input_consistency(model, marked, "occlusion", versions=50), found)
     assert np.isnan(found[1])
     places = find_swaps(texts[0])
-    clean = exegete.attribute(model, texts[:1], "occlusion")[0]
+    clean = expound.attribute(model, texts[:1], "occlusion")[0]
     values = []
     for number, swap in enumerate(places):
         for word in swap.choices:
-            changed = exegete.attribute(model, [apply_swaps(texts[0], places, {number: word})], "occlusion")[0]
+            changed = expound.attribute(model, [apply_swaps(texts[0], places, {number: word})], "occlusion")[0]
             if changed.prediction.value != clean.prediction.value:
                 continue
             removed = len(texts[0][swap.start : swap.end].split())
@@ -239,5 +239,5 @@ def test_a_method_that_looks_at_positions_alone_is_consistent_and_versions_are_d
     assert input_consistency(model, texts, "saliency", versions=2, seed=1) == input_consistency(
         model, texts, "saliency", versions=2, seed=1
     )
-    with pytest.raises(ExegeteError, match="at least one version"):
+    with pytest.raises(ExpoundError, match="at least one version"):
         input_consistency(model, texts, "saliency", versions=0)

@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-import exegete
+import expound
 import families
-from exegete.metrics.sanity import randomise_cascade, randomise_stages
-from exegete.testing.no_side_effects import snapshot
+from expound.metrics.sanity import randomise_cascade, randomise_stages
+from expound.testing.no_side_effects import snapshot
 from small import alone, small
 
 
@@ -44,7 +44,7 @@ def test_similarity_is_that_of_explanations_of_the_same_class():
     found = randomise_cascade(model, texts, "input_x_gradient", seed=3)
     assert found.stages[0] == "trained"
     np.testing.assert_allclose(found.values[0], 1)
-    method = exegete.explainer("input_x_gradient")
+    method = expound.explainer("input_x_gradient")
     trained = method.attribute(model, batch, target).detach()
     for (stage, copy), name, values in zip(randomise_stages(model, 3), found.stages[1:], found.values[1:], strict=True):
         assert stage == name

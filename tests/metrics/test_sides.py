@@ -4,10 +4,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from exegete.data.alignment import pool
-from exegete.errors import ExegeteError
-from exegete.metrics import metric
-from exegete.models import Batch
+from expound.data.alignment import pool
+from expound.errors import ExpoundError
+from expound.metrics import metric
+from expound.models import Batch
 from judged import PAIRS, model_of
 
 ROWS = [
@@ -50,12 +50,12 @@ def test_a_text_without_a_partner_has_no_second_side():
 
 
 def test_wrong_choices():
-    with pytest.raises(ExegeteError, match="side 1 or 2 of a pair, got 3"):
+    with pytest.raises(ExpoundError, match="side 1 or 2 of a pair, got 3"):
         metric("side_auc", side=3)
-    with pytest.raises(ExegeteError, match="neither text"):
+    with pytest.raises(ExpoundError, match="neither text"):
         metric("side_auc", level="token", specials=True)
     ids = Batch.from_ids(torch.tensor([[5, 6, 7]]))
     marked = torch.tensor([[True, False, False]])
     batch = Batch(**{**vars(ids), "rationale_mask": marked})
-    with pytest.raises(ExegeteError, match="known of texts only"):
+    with pytest.raises(ExpoundError, match="known of texts only"):
         metric("side_auc").evaluate(model_of("bert"), batch, torch.rand(1, 3))

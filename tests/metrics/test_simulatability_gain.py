@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from exegete.metrics.simulatability import simulatability_gain
+from expound.metrics.simulatability import simulatability_gain
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import torch
 import transformers as hf
 
 import families
-from exegete.errors import ExegeteError
-from exegete.metrics import metric
-from exegete.metrics.faithfulness import soft
-from exegete.metrics.faithfulness.soft import drop_elements, scale_scores
-from exegete.models import Batch, ExplainedModel
+from expound.errors import ExpoundError
+from expound.metrics import metric
+from expound.metrics.faithfulness import soft
+from expound.metrics.faithfulness.soft import drop_elements, scale_scores
+from expound.models import Batch, ExplainedModel
 from judged import attribution_for, inputs_of, model_of
 
 NAMES = ("soft_sufficiency", "soft_comprehensiveness")
@@ -154,7 +154,7 @@ def test_spans_are_compared_by_both_ends_and_regressions_are_refused():
     assert judge.evaluate(model, batch, attribution_for(batch))["soft_sufficiency"].isfinite().all()
     regression = model_of("bert", num_labels=1)
     assert not judge.supports(regression)
-    with pytest.raises(ExegeteError, match="a regression has none"):
+    with pytest.raises(ExpoundError, match="a regression has none"):
         judge.evaluate(regression, batch, attribution_for(batch))
 
 
@@ -169,5 +169,5 @@ def test_soft_metrics_compare_one_label_of_many_as_on_or_off():
 
 @pytest.mark.parametrize("params", [{"distance": "euclid"}, {"share": 0.0}, {"share": 1.0}, {"draws": 0}])
 def test_wrong_parameters_are_refused(params):
-    with pytest.raises(ExegeteError):
+    with pytest.raises(ExpoundError):
         metric("soft_sufficiency", **params)

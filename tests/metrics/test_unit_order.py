@@ -12,17 +12,17 @@ import transformers as hf
 from captum.metrics import infidelity as captum_infidelity
 from scipy.stats import spearmanr
 
-import exegete
+import expound
 import families
-from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.perturbation.context_cite import ablation_masks
-from exegete.explainers.units import number_units
-from exegete.metrics import METRICS, metric
-from exegete.metrics.faithfulness.ablation import compute_lds
-from exegete.metrics.faithfulness.infidelity import draw_unit_sets
-from exegete.metrics.faithfulness.soft import SoftErasure
-from exegete.metrics.faithfulness.unit_order import UnitMetric
+from expound.errors import ExpoundError
+from expound.explainers.perturbation.coalitions import coalition_values
+from expound.explainers.perturbation.context_cite import ablation_masks
+from expound.explainers.units import number_units
+from expound.metrics import METRICS, metric
+from expound.metrics.faithfulness.ablation import compute_lds
+from expound.metrics.faithfulness.infidelity import draw_unit_sets
+from expound.metrics.faithfulness.soft import SoftErasure
+from expound.metrics.faithfulness.unit_order import UnitMetric
 from judged import OneByOne, attribution_for, inputs_of, model_of
 
 NAMES = [name for name, kind in METRICS.items() if issubclass(kind, UnitMetric | SoftErasure)]
@@ -87,12 +87,12 @@ def _decision(answer, positions):
 
 def test_decisions_do_flip_with_the_right_word():
     bert = families.tiny("bert", dtype=torch.float64)
-    model = exegete.load(bert, families.processor("bert"))
+    model = expound.load(bert, families.processor("bert"))
     batch = model.encode(families.examples("bert")[:4])
     with torch.no_grad():  # the decision lies between the text and the text of masks
         ends = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), "mask")[:, 0].log()
         bert.classifier.bias -= ends.mean(0)
-    drops = exegete.explainer("occlusion").attribute(model, batch)
+    drops = expound.explainer("occlusion").attribute(model, batch)
     found = metric("decision_flip").evaluate(model, batch, drops)["decision_flip"]
     count = metric("decision_flip").order_units(batch, drops).counts
     assert ((found * count).round() / count - found).abs().max() < 1e-6
@@ -168,7 +168,7 @@ def test_masks_and_lds_equal_published_ones(golden_generation):
 @pytest.mark.real
 def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation):
     published = np.load(golden_generation / "llama-tiny_contextcite_f64.npz")
-    model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
+    model = expound.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
     ids = published["prompt_ids"]
     unit_of, start = np.full(len(ids), -1), 3
     for number, source in enumerate(published["sources"]):
@@ -220,7 +220,7 @@ def make_case(kind):
     """A model that does not classify, and a batch for it."""
     if kind == "generation":
         decoder = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"])).eval()
-        model = exegete.load(decoder, task="generation")
+        model = expound.load(decoder, task="generation")
         return model, model.batch([list(range(40, 47)), list(range(50, 54))], [[60, 61], [62]])
     if kind == "span":
         model = model_of("bert", "QuestionAnswering")
@@ -237,7 +237,7 @@ def test_every_other_task_is_judged_or_refused(name, kind):
     if judge.supports(model):
         assert judge.evaluate(model, batch, attribution_for(batch))[name].isfinite().all()
     else:
-        with pytest.raises(ExegeteError, match=f"a {kind} "):
+        with pytest.raises(ExpoundError, match=f"a {kind} "):
             judge.evaluate(model, batch, attribution_for(batch))
 
 
@@ -253,5 +253,5 @@ def test_every_other_task_is_judged_or_refused(name, kind):
     ],
 )
 def test_wrong_parameters_are_refused(spec, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         metric(spec)

@@ -4,11 +4,11 @@ import transformers as hf
 from torch import nn
 
 import decomposable
-from exegete.errors import ExegeteError
-from exegete.models.families import FAMILIES
-from exegete.models.layers import activations
-from exegete.models.layers.architecture import get_architecture, get_layers, get_module
-from exegete.models.layers.layer_parts import get_layer_parts, is_norm_layer, to_affine, to_norm
+from expound.errors import ExpoundError
+from expound.models.families import FAMILIES
+from expound.models.layers import activations
+from expound.models.layers.architecture import get_architecture, get_layers, get_module
+from expound.models.layers.layer_parts import get_layer_parts, is_norm_layer, to_affine, to_norm
 
 
 def test_shared_layers_come_as_often_as_they_run():
@@ -25,17 +25,17 @@ def test_grouped_queries_share_a_value_projection():
 
 def test_an_unknown_family_is_told_which_are_known_and_where_to_add_it():
     config = hf.FNetConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
-    with pytest.raises(ExegeteError, match=r"'fnet'.*bert.*llama.*models/families"):
+    with pytest.raises(ExpoundError, match=r"'fnet'.*bert.*llama.*models/families"):
         get_architecture(hf.FNetForSequenceClassification(config))
 
 
 def test_a_record_that_does_not_fit_says_so():
-    with pytest.raises(ExegeteError, match="expected Linear to have the part 'dense'"):
+    with pytest.raises(ExpoundError, match="expected Linear to have the part 'dense'"):
         get_module(nn.Linear(2, 2), "dense")
 
 
 def test_an_adapter_is_refused_with_advice():
-    with pytest.raises(ExegeteError, match="merge_and_unload"):
+    with pytest.raises(ExpoundError, match="merge_and_unload"):
         to_affine(nn.Bilinear(2, 2, 2))
 
 
@@ -57,7 +57,7 @@ def test_slopes_have_derivatives_near_zero():
 
 
 def test_an_activation_without_a_slope_is_named():
-    with pytest.raises(ExegeteError, match="Sigmoid"):
+    with pytest.raises(ExpoundError, match="Sigmoid"):
         activations.get_activation_name(nn.Sigmoid())
 
 

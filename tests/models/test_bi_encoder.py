@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models.bi_encoder import BiEncoder
+from expound import ExpoundError
+from expound.models.bi_encoder import BiEncoder
 from small import make_explainer
 
 PAIRS = [("a moving film about a small town", "the plot is dull, but nobody laughs"), ("a river", "the rain in a town")]
@@ -39,7 +39,7 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
     model = make_bi_encoder(family, pooling)
     batch = model.encode(PAIRS)
     values = model.probabilities(batch)[:, 0]
-    gradients = exegete.explainer("input_x_gradient").explain(model, batch, special_tokens=True).scores
+    gradients = expound.explainer("input_x_gradient").explain(model, batch, special_tokens=True).scores
     for row, pair in enumerate(PAIRS):
         embedded = [model.embedding(ids_of(model, text)).detach().requires_grad_() for text in pair]
         value = torch.cosine_similarity(*(vector(model, None, each) for each in embedded))
@@ -47,7 +47,7 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
         slopes = torch.autograd.grad(value.sum(), embedded)
         expected = torch.cat([(slope * each).sum(-1)[0] for slope, each in zip(slopes, embedded, strict=True)])
         torch.testing.assert_close(gradients[row][batch.attended[row]], expected.detach(), rtol=1e-6, atol=1e-10)
-    whole = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
+    whole = expound.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(whole.scores.sum(1) + whole.bias, values, rtol=1e-9, atol=1e-12)
     for side in (0, 1):
         here = batch.inputs["token_type_ids"] == side
@@ -57,7 +57,7 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
 def test_integrated_gradients_sum_to_the_difference_from_the_reference():
     model = make_bi_encoder()
     batch = model.encode(PAIRS)
-    found = exegete.explainer("integrated_gradients", n_steps=300).explain(model, batch, special_tokens=True)
+    found = expound.explainer("integrated_gradients", n_steps=300).explain(model, batch, special_tokens=True)
     with torch.no_grad(), model.evaluation_mode():
         before = model(batch, embeddings=model.embed_reference(batch, "mask")).logits[:, 0]
     torch.testing.assert_close(found.scores.sum(1), model.probabilities(batch)[:, 0] - before, rtol=1e-3, atol=1e-5)
@@ -66,7 +66,7 @@ def test_integrated_gradients_sum_to_the_difference_from_the_reference():
 @pytest.mark.parametrize("how", ["remove", "mask"])
 def test_occlusion_is_two_passes_without_the_word(how):
     model = make_bi_encoder()
-    found = exegete.attribute(model, PAIRS[:1], "occlusion", perturbation=how)[0]
+    found = expound.attribute(model, PAIRS[:1], "occlusion", perturbation=how)[0]
     batch = model.encode(PAIRS[:1])
     whole, sizes = float(model.probabilities(batch)), [ids_of(model, text).shape[1] for text in PAIRS[0]]
     sides = batch.inputs["input_ids"][0].split(sizes), batch.word_of[0].split(sizes)
@@ -103,22 +103,22 @@ def save_sentence_transformer(folder, **pooling):
 
 
 def test_a_folder_of_sentence_transformers_is_known_by_itself(tmp_path):
-    model = exegete.load(save_sentence_transformer(tmp_path, pooling_mode_cls_token=True), device="cpu")
+    model = expound.load(save_sentence_transformer(tmp_path, pooling_mode_cls_token=True), device="cpu")
     assert isinstance(model, BiEncoder)
     assert model.settings["pooling"] == "cls"
-    item = exegete.attribute(model, PAIRS[0])[0]
+    item = expound.attribute(model, PAIRS[0])[0]
     assert (item.method, item.target.text) == ("decompx_linear", "similarity")
     with torch.no_grad():
         value = torch.cosine_similarity(*(vector(model, ids_of(model, text)) for text in PAIRS[0]))
     np.testing.assert_allclose(item.target.probability, float(value), rtol=1e-5)
     (tmp_path / "modules.json").unlink()
-    assert exegete.load(tmp_path, device="cpu", task="similarity").settings["pooling"] == "mean"
+    assert expound.load(tmp_path, device="cpu", task="similarity").settings["pooling"] == "mean"
 
 
 def test_what_is_not_explained_is_told(tmp_path):
-    with pytest.raises(ExegeteError, match="unknown pooling 'pooling_mode_max_tokens'"):
-        exegete.load(save_sentence_transformer(tmp_path, pooling_mode_max_tokens=True), device="cpu")
-    with pytest.raises(ExegeteError, match="similarity is of two texts"):
+    with pytest.raises(ExpoundError, match="unknown pooling 'pooling_mode_max_tokens'"):
+        expound.load(save_sentence_transformer(tmp_path, pooling_mode_max_tokens=True), device="cpu")
+    with pytest.raises(ExpoundError, match="similarity is of two texts"):
         make_bi_encoder().encode(["one text"])
-    with pytest.raises(ExegeteError, match="for encoders that take a mask"):
+    with pytest.raises(ExpoundError, match="for encoders that take a mask"):
         BiEncoder(families.tiny("gpt2").base_model)

@@ -5,10 +5,10 @@ import torch
 import transformers as hf
 
 import families
-from exegete import Batch, ExegeteError, explainer
-from exegete.models import Capture, ExplainedModel
-from exegete.models.layers.architecture import get_layers, get_module
-from exegete.models.passes.capture import record_attention
+from expound import Batch, ExpoundError, explainer
+from expound.models import Capture, ExplainedModel
+from expound.models.layers.architecture import get_layers, get_module
+from expound.models.passes.capture import record_attention
 from small import FAMILIES, alone, shared, small, uneven
 
 LAYERS = 2
@@ -145,7 +145,7 @@ def test_block_sparse_attention_has_no_matrix_to_capture():
     model = small("big_bird")
     batch = Batch.from_ids(torch.randint(5, 200, (1, 36), generator=torch.Generator().manual_seed(0)))
     for capture in (Capture(attentions=True), Capture(heads=True)):
-        with pytest.raises(ExegeteError, match="block-sparse"):
+        with pytest.raises(ExpoundError, match="block-sparse"):
             model(batch, capture=capture)
     with model.evaluation_mode():
         twice = model(batch, capture=Capture(differentiable_twice=True)).logits
@@ -186,7 +186,7 @@ def test_attention_outside_the_interface_is_not_captured(family, changes):
     model, batch = make_model_of_another_family(family, **changes)
     before = model.config._attn_implementation
     for capture in (Capture(attentions=True), Capture(heads=True)):
-        with pytest.raises(ExegeteError, match="interface"):
+        with pytest.raises(ExpoundError, match="interface"):
             model(batch, capture=capture)
     assert model.config._attn_implementation == before
 
@@ -223,13 +223,13 @@ def test_numbers_for_distances_are_added_and_sinks_refused():
     torch.testing.assert_close(record.attentions[0], (plain / 8**0.5 + bias).softmax(-1))
     with record_attention(model.model, Capture()):
         torch.testing.assert_close(layer(hidden, position_bias=bias)[0], mixed)
-    with record_attention(model.model, Capture(attentions=True)), pytest.raises(ExegeteError, match="sinks"):
+    with record_attention(model.model, Capture(attentions=True)), pytest.raises(ExpoundError, match="sinks"):
         layer(hidden, sinks=bias)
 
 
 def test_a_pass_in_which_nothing_was_dispatched_is_no_answer():
     model = shared("bert")
-    with pytest.raises(ExegeteError, match="cannot be captured"), record_attention(model.model, Capture()):
+    with pytest.raises(ExpoundError, match="cannot be captured"), record_attention(model.model, Capture()):
         pass
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from causal import CAUSAL, causal
-from exegete import explainer
+from expound import explainer
 
 PROMPT, RESPONSE = list(range(5, 17)), [40, 41]
 METHODS = ["input_x_gradient", "attn_lrp", "attention_rollout", "occlusion?perturbation=remove&granularity=token"]

@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-import exegete
+import expound
 from causal import causal
-from exegete import ExegeteError
-from exegete.models.layers.architecture import find_cache_argument
-from exegete.models.outputs import Capture
-from exegete.models.state import enable_checkpointing
+from expound import ExpoundError
+from expound.models.layers.architecture import find_cache_argument
+from expound.models.outputs import Capture
+from expound.models.state import enable_checkpointing
 from small import NATIVE, make_explainer, small
 
 
@@ -25,8 +25,8 @@ def test_every_method_has_the_same_scores_and_the_model_stays_as_it_was(family):
     for method in NATIVE:
         try:
             expected = make_explainer(method).attribute(plain, batch)
-        except ExegeteError:
-            with pytest.raises(ExegeteError):
+        except ExpoundError:
+            with pytest.raises(ExpoundError):
                 make_explainer(method).attribute(less, batch)
         else:
             torch.testing.assert_close(
@@ -42,7 +42,7 @@ def test_answers_are_explained_for_several_targets_at_once_as_without_it():
     batch = plain.batch([[5, 6, 7, 8]], [[9, 10, 11, 12]])
     targets = torch.tensor([[[token, token + 1]] for token in range(4)])
     for method in ("saliency", "input_x_gradient", "attn_lrp"):
-        expected, found = (exegete.explainer(method).attribute_each(model, batch, targets) for model in (plain, less))
+        expected, found = (expound.explainer(method).attribute_each(model, batch, targets) for model in (plain, less))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
         assert expected.any()
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.models.checks import Probe, find_failure, find_readout
+import expound
+from expound.errors import ExpoundError
+from expound.models.checks import Probe, find_failure, find_readout
 from families import examples, processor, tiny
 from small import small
 from sweep.run_sweep import make_batch
@@ -13,7 +13,7 @@ from sweep.tiny_models import build
 
 
 def load_model(model_type, head="SequenceClassification", **changes):
-    model = exegete.load(build(model_type, head, **changes), task="generation" if head == "CausalLM" else None)
+    model = expound.load(build(model_type, head, **changes), task="generation" if head == "CausalLM" else None)
     return model, make_batch(model, head)
 
 
@@ -32,8 +32,8 @@ def test_the_readout_of_a_mean_and_of_a_causal_model_that_does_not_say_so():
 
 def test_hybrid_models_refuse_attention_and_say_what_works():
     model, batch = load_model("qwen3_next")
-    with torch.no_grad(), pytest.raises(ExegeteError, match=r"its 2 layers have 1 attention maps; .*occlusion"):
-        exegete.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
+    with torch.no_grad(), pytest.raises(ExpoundError, match=r"its 2 layers have 1 attention maps; .*occlusion"):
+        expound.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
     unchecked = model.without_checks()
     assert find_failure(unchecked, "attention", Probe(unchecked, batch)) == ""
 
@@ -42,26 +42,26 @@ def test_an_unknown_part_of_a_layer_is_found():
     model = small("deberta-v2", conv_kernel_size=3, conv_act="tanh")
     batch = model.encode(["a moving film about a small town"])
     for method in ("decompx_classifier", "decompx_linear", "globenc"):
-        with torch.no_grad(), pytest.raises(ExegeteError, match="not in the family's record"):
-            exegete.explainer(method).attribute(model, batch)
+        with torch.no_grad(), pytest.raises(ExpoundError, match="not in the family's record"):
+            expound.explainer(method).attribute(model, batch)
 
 
 def test_bidirectional_language_models_are_refused_and_causal_roberta_is_exact():
     model, batch = load_model("roberta", "CausalLM")
-    with pytest.raises(ExegeteError, match="not those that RobertaForCausalLM gives"):
-        exegete.explainer("occlusion").attribute(model, batch)
+    with pytest.raises(ExpoundError, match="not those that RobertaForCausalLM gives"):
+        expound.explainer("occlusion").attribute(model, batch)
     model, batch = load_model("roberta", "CausalLM", is_decoder=True)
     ids = batch.inputs["input_ids"][0]
     own = model.generator(input_ids=ids[None]).logits[0, -3:-1].log_softmax(-1).gather(1, ids[-2:, None])[:, 0]
     torch.testing.assert_close(model(batch).logits[0, :, 0], own)
-    assert exegete.explainer("occlusion").attribute(model, batch).isfinite().all()
+    assert expound.explainer("occlusion").attribute(model, batch).isfinite().all()
 
 
 def test_padding_that_a_model_does_not_mask_changes_nothing():
     model, batch = load_model("fnet")
-    together = exegete.explainer("occlusion", granularity="token").attribute(model, batch, torch.tensor([1, 1]))
+    together = expound.explainer("occlusion", granularity="token").attribute(model, batch, torch.tensor([1, 1]))
     alone, columns = batch.select([1]).trim_padding()
-    own = exegete.explainer("occlusion", granularity="token").attribute(model, alone, torch.tensor([1]))
+    own = expound.explainer("occlusion", granularity="token").attribute(model, alone, torch.tensor([1]))
     torch.testing.assert_close(together[1:, columns], own)
 
 
@@ -72,16 +72,16 @@ def test_a_check_runs_once_and_leaves_the_model_as_it_was():
     for expected in (5, 1):
         passes.clear()
         with torch.no_grad():
-            exegete.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
+            expound.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
         assert len(passes) == expected
     hook.remove()
     assert all(weight.requires_grad and weight.grad is None for weight in model.model.parameters())
 
 
 def test_the_report_says_what_is_exact_and_what_is_refused():
-    report = exegete.check(small("bert"))
+    report = expound.check(small("bert"))
     assert report["attention_rollout"].state == "exact"
     assert "occlusion" in str(report)
-    half = exegete.check(exegete.load(tiny("bert", dtype=torch.bfloat16), processor("bert")))
+    half = expound.check(expound.load(tiny("bert", dtype=torch.bfloat16), processor("bert")))
     assert half["saliency"].state == "approximate"
     assert "bfloat16" in half["saliency"].reason

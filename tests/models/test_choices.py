@@ -7,15 +7,15 @@ import pytest
 import torch
 from captum.attr import InputXGradient
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
+from expound import ExpoundError
 
 ROW = {"text": "the plot is dull", "choices": ["but nobody laughs", "in the rain", "a small town and its river"]}
 
 
 def load_model(family):
-    return exegete.load((families.tiny(family, "MultipleChoice", dtype=torch.float64), families.processor(family)))
+    return expound.load((families.tiny(family, "MultipleChoice", dtype=torch.float64), families.processor(family)))
 
 
 def compute_choice_logits(model, embeddings=None):
@@ -37,24 +37,24 @@ def test_scores_and_derivatives_are_the_models_own(family):
     torch.testing.assert_close(model.probabilities(batch)[:, 0], logits.detach())
     embedded = model.embedding(inputs["input_ids"]).detach()
     target = torch.zeros(3, dtype=torch.long)
-    ours = exegete.explainer("input_x_gradient").attribute(model, batch, target)
+    ours = expound.explainer("input_x_gradient").attribute(model, batch, target)
     theirs = (
         InputXGradient(lambda given: compute_choice_logits(model, given)[0].sum()[None]).attribute(embedded)[0].sum(-1)
     )
     torch.testing.assert_close(ours, theirs * batch.content, rtol=1e-6, atol=1e-10)
-    whole = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
+    whole = expound.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(whole.scores.sum(1) + whole.bias, logits.detach())
-    classified = exegete.explainer("decompx_classifier").explain(model, batch, special_tokens=True)
+    classified = expound.explainer("decompx_classifier").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(classified.scores.sum(1), logits.detach(), rtol=1e-6, atol=1e-8)
 
 
 def test_occlusion_is_the_fall_of_the_score_without_the_word():
     model = load_model("bert")
-    items = exegete.attribute(model, ROW, "occlusion", perturbation="remove")
+    items = expound.attribute(model, ROW, "occlusion", perturbation="remove")
     assert [item.texts[1] for item in items] == ROW["choices"]
     item, score = (
         items[1],
-        lambda text, choice: float(exegete.attribute(model, (text, choice), "saliency")[0].target.probability),
+        lambda text, choice: float(expound.attribute(model, (text, choice), "saliency")[0].target.probability),
     )
     full = score(ROW["text"], ROW["choices"][1])
     assert item.target.probability == pytest.approx(full)
@@ -63,5 +63,5 @@ def test_occlusion_is_the_fall_of_the_score_without_the_word():
 
 
 def test_a_text_without_choices_is_told():
-    with pytest.raises(ExegeteError, match="example 0 has no choice"):
-        exegete.attribute(load_model("bert"), "the plot is dull", "saliency")
+    with pytest.raises(ExpoundError, match="example 0 has no choice"):
+        expound.attribute(load_model("bert"), "the plot is dull", "saliency")

@@ -10,11 +10,11 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models.loading.checkpoint import check_vocabulary
-from exegete.recipes import RECIPES
+from expound import ExpoundError
+from expound.models.loading.checkpoint import check_vocabulary
+from expound.recipes import RECIPES
 
 CONFIG, TOKENIZER, OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -177,8 +177,8 @@ DAMAGES = {
 def test_it_is_refused_by_file_and_key(folder, name):
     damage, said = DAMAGES[name]
     damage(folder)
-    with pytest.raises(ExegeteError, match=said) as error:
-        exegete.load(folder, device="cpu")
+    with pytest.raises(ExpoundError, match=said) as error:
+        expound.load(folder, device="cpu")
     message = str(error.value)
     assert str(folder) in message
     assert "\n" not in message
@@ -186,7 +186,7 @@ def test_it_is_refused_by_file_and_key(folder, name):
 
 
 def test_the_folder_itself_is_fine(folder):
-    assert exegete.load(folder, device="cpu").predict(exegete.load(folder, device="cpu").encode(["a film"])).shape == (
+    assert expound.load(folder, device="cpu").predict(expound.load(folder, device="cpu").encode(["a film"])).shape == (
         1,
     )
 
@@ -195,42 +195,42 @@ def test_pickled_weights_are_never_unpickled_and_it_is_said_how_to_convert_them(
     monkeypatch.chdir(folder)
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Run()))
-    with pytest.raises(ExegeteError, match=r"pickled weights.*never read.*convert: python -c"):
-        exegete.load(folder, device="cpu")
+    with pytest.raises(ExpoundError, match=r"pickled weights.*never read.*convert: python -c"):
+        expound.load(folder, device="cpu")
     assert not (folder / "executed").exists()
 
 
 def test_the_conversion_that_the_message_gives_works(folder, tmp_path):
     torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
     (folder / WEIGHTS).unlink()
-    with pytest.raises(ExegeteError) as error:
-        exegete.load(folder, device="cpu")
+    with pytest.raises(ExpoundError) as error:
+        expound.load(folder, device="cpu")
     code = str(error.value).partition('python -c "')[2].partition('"')[0]
     code = code.replace("OLD", str(folder)).replace("NEW", str(tmp_path / "new"))
     exec(code, {})
     families.processor("bert").save_pretrained(tmp_path / "new")
-    exegete.load(tmp_path / "new", device="cpu")
+    expound.load(tmp_path / "new", device="cpu")
 
 
 @pytest.mark.parametrize("name", ["a layer fewer", "weights lack the head", "weights left over"])
 def test_what_is_asked_for_is_explained_all_the_same(folder, name):
     DAMAGES[name][0](folder)
-    model = exegete.load(folder, device="cpu", incomplete=True)
-    assert exegete.attribute(model, "a film", "saliency")[0].scores.any()
+    model = expound.load(folder, device="cpu", incomplete=True)
+    assert expound.attribute(model, "a film", "saliency")[0].scores.any()
 
 
 def test_weights_of_pretraining_heads_are_no_contradiction(folder):
     extra = {"cls.predictions.bias": torch.ones(3), "bert.embeddings.position_ids": torch.arange(130)}
     change_weights(lambda w: w | extra)(folder)
-    exegete.load(folder, device="cpu")
+    expound.load(folder, device="cpu")
 
 
 def test_a_model_that_is_handed_over_is_looked_at_too():
     model = families.tiny("bert")
     with torch.no_grad():
         model.bert.encoder.layer[1].attention.self.key.weight[0, 0] = torch.nan
-    with pytest.raises(ExegeteError, match=r"layer\.1\.attention\.self\.key\.weight"):
-        exegete.load(model, families.processor("bert"))
+    with pytest.raises(ExpoundError, match=r"layer\.1\.attention\.self\.key\.weight"):
+        expound.load(model, families.processor("bert"))
 
 
 @pytest.mark.parametrize("family", families.TEXT)
@@ -244,7 +244,7 @@ def test_a_byte_level_tokenizer_without_its_merges_is_not_whole(tmp_path):
     whole["model"]["merges"] = []
     (tmp_path / TOKENIZER).write_text(json.dumps(whole))
     torn = hf.AutoTokenizer.from_pretrained(tmp_path)
-    with pytest.raises(ExegeteError, match="not whole"):
+    with pytest.raises(ExpoundError, match="not whole"):
         check_vocabulary("it", torn, families.VOCABULARY)
 
 
@@ -255,20 +255,20 @@ def test_a_pickled_adapter_is_never_unpickled_and_the_conversion_works(folder, t
     monkeypatch.chdir(tmp_path / "adapter")
     torch.save(load_file("adapter_model.safetensors"), "adapter_model.bin")
     os.remove("adapter_model.safetensors")
-    with pytest.raises(ExegeteError, match=r"adapter holds pickled weights") as error:
-        exegete.load(tmp_path / "adapter", device="cpu")
+    with pytest.raises(ExpoundError, match=r"adapter holds pickled weights") as error:
+        expound.load(tmp_path / "adapter", device="cpu")
     exec(str(error.value).partition('python -c "')[2].partition('"')[0], {})
-    exegete.load(tmp_path / "adapter", device="cpu")
+    expound.load(tmp_path / "adapter", device="cpu")
     with open("adapter_config.json", "w") as file:
         file.write("{")
-    with pytest.raises(ExegeteError, match="adapter"):
-        exegete.load(tmp_path / "adapter", device="cpu")
+    with pytest.raises(ExpoundError, match="adapter"):
+        expound.load(tmp_path / "adapter", device="cpu")
 
 
 def test_training_starts_from_no_pickle_either(folder):
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Run()))
-    data = exegete.load_data("generated?size=20")
-    with pytest.raises(ExegeteError, match="pickled weights"):
+    data = expound.load_data("generated?size=20")
+    with pytest.raises(ExpoundError, match="pickled weights"):
         RECIPES["baseline"]().train(folder, data, data, folder.parent / "run")
     assert not (folder.parent / "run").exists()

@@ -4,16 +4,16 @@ import pytest
 import torch
 import transformers as hf
 
-import exegete
+import expound
 import families
 from chats import CHAT, TEMPLATE, tokenizer
-from exegete import Batch, ExegeteError, explainer
-from exegete.explainers.gradients.forward_sums import sum_scores_forward
-from exegete.models import Capture
-from exegete.models.families import FAMILIES
-from exegete.models.generation.encoder_decoder import EncoderDecoderModel
-from exegete.models.layers.architecture import get_architecture, get_layers, get_module
-from exegete.testing.no_side_effects import raise_in_hook, simulate_use, snapshot
+from expound import Batch, ExpoundError, explainer
+from expound.explainers.gradients.forward_sums import sum_scores_forward
+from expound.models import Capture
+from expound.models.families import FAMILIES
+from expound.models.generation.encoder_decoder import EncoderDecoderModel
+from expound.models.layers.architecture import get_architecture, get_layers, get_module
+from expound.testing.no_side_effects import raise_in_hook, simulate_use, snapshot
 from models.test_generation import PROMPTS, RESPONSES
 from two_sided import GATED, NAMES, two_sided
 
@@ -93,7 +93,7 @@ def _rows(batch):
 
 def test_chats_go_through_the_template():
     model = EncoderDecoderModel(two_sided("t5", torch.float32).generator, tokenizer(TEMPLATE, "roberta"))
-    (found,) = exegete.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
+    (found,) = expound.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
     assert found.unit_texts == ("doc 1", "doc 2")
     assert found.scores.shape == (2, 2)
     assert len(found.citations(k=1)) == 2
@@ -102,7 +102,7 @@ def test_chats_go_through_the_template():
 @pytest.mark.parametrize("method", ["input_x_gradient", "occlusion", "cp_lrp"])
 def test_units_are_sums_or_removed_as_one_and_foils_differences(method):
     model = two_sided("bart")
-    (token,), (source,) = (exegete.attribute(model, [ROW], method=method, unit=unit) for unit in ("token", "source"))
+    (token,), (source,) = (expound.attribute(model, [ROW], method=method, unit=unit) for unit in ("token", "source"))
     if method != "occlusion":
         inside = [[unit.side for unit in token.units].count(text) for text in (0, 1)]
         assert inside[0] > 1
@@ -111,8 +111,8 @@ def test_units_are_sums_or_removed_as_one_and_foils_differences(method):
             for text in (0, 1)
         ]
         torch.testing.assert_close(torch.tensor(sums), torch.tensor(source.scores[0].tolist()), rtol=1e-4, atol=1e-5)
-    (other,) = exegete.attribute(model, [ROW | {"response": "nobody"}], method=method, unit="source")
-    (contrast,) = exegete.attribute(model, [ROW | {"foil": "nobody"}], method=method, unit="source")
+    (other,) = expound.attribute(model, [ROW | {"response": "nobody"}], method=method, unit="source")
+    (contrast,) = expound.attribute(model, [ROW | {"foil": "nobody"}], method=method, unit="source")
     torch.testing.assert_close(torch.tensor(contrast.scores), torch.tensor(source.scores - other.scores))
 
 
@@ -178,7 +178,7 @@ def test_wrapping_changes_nothing():
     inner = two_sided("t5", torch.float32).generator.train()
     before, names = inner.config.to_dict(), [name for name, _ in inner.named_modules()]
     kinds = [each.config._attn_implementation for each in (inner, inner.encoder, inner.decoder)]
-    model = exegete.load(inner, families.tokenizer("roberta"), task="generation")
+    model = expound.load(inner, families.tokenizer("roberta"), task="generation")
     assert model.generator is inner
     assert all(module.training for module in inner.modules())
     assert inner.config.to_dict() == before
@@ -206,31 +206,31 @@ def test_every_path_of_a_record_leads_somewhere(family):
 def test_a_folder_is_loaded_and_says_what_it_is(tmp_path):
     two_sided("bart", torch.float32).generator.save_pretrained(tmp_path)
     families.tokenizer("roberta").save_pretrained(tmp_path)
-    model = exegete.load(tmp_path, task="generation", device="cpu")
+    model = expound.load(tmp_path, task="generation", device="cpu")
     assert isinstance(model, EncoderDecoderModel)
     assert "EncoderDecoderModel" in repr(model)
-    scores = exegete.attribute(model, [ROW], method="input_x_gradient", unit="source")[0].scores
+    scores = expound.attribute(model, [ROW], method="input_x_gradient", unit="source")[0].scores
     assert scores.shape == (1, 2)
-    with pytest.raises(ExegeteError, match="task='generation'"):
-        exegete.load(tmp_path, device="cpu")
-    with pytest.raises(ExegeteError, match="task='generation'"):
-        exegete.load(model.generator)
+    with pytest.raises(ExpoundError, match="task='generation'"):
+        expound.load(tmp_path, device="cpu")
+    with pytest.raises(ExpoundError, match="task='generation'"):
+        expound.load(model.generator)
 
 
 def test_what_cannot_be_said_or_read():
     model = two_sided("bart", torch.float32, max_position_embeddings=20)
     ids = torch.tensor([[5, 6, 2, 50]])
     response = torch.tensor([[False, False, False, True]])
-    with pytest.raises(ExegeteError, match="what the decoder reads"):
+    with pytest.raises(ExpoundError, match="what the decoder reads"):
         model(Batch.from_ids(ids, response=response))
-    with pytest.raises(ExegeteError, match="each have at most 20"):
+    with pytest.raises(ExpoundError, match="each have at most 20"):
         model.encode([{"prompt": "a film", "response": [50] * 20}])
-    with pytest.raises(ExegeteError, match="where the response is"):
+    with pytest.raises(ExpoundError, match="where the response is"):
         model(Batch.from_ids(ids, decoder_mask=response))
     untied = hf.AutoConfig.for_model(
         "marian", **FAMILIES["marian"].small_config, share_encoder_decoder_embeddings=False
     )
-    with pytest.raises(ExegeteError, match="no word embeddings that encoder and decoder share"):
+    with pytest.raises(ExpoundError, match="no word embeddings that encoder and decoder share"):
         EncoderDecoderModel(hf.AutoModelForSeq2SeqLM.from_config(untied))
     fits = model.encode([{"prompt": "a film " * 20, "response": [50] * 15}])
     assert (fits.attended & ~fits.decoder_mask).sum() <= 20

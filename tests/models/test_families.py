@@ -7,17 +7,17 @@ import torch
 import transformers as hf
 
 import families
-from exegete import ExegeteError, attribute, explainer
-from exegete.models import ExplainedModel
-from exegete.models.families import FAMILIES
-from exegete.models.layers.architecture import get_layers
+from expound import ExpoundError, attribute, explainer
+from expound.models import ExplainedModel
+from expound.models.families import FAMILIES
+from expound.models.layers.architecture import get_layers
 
 UNKNOWN = {"ernie": {}, "helium": {"head_dim": 8, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}}
 
 
 @pytest.fixture(params=[name for name in UNKNOWN if name not in FAMILIES])
 def model(request):
-    """A tiny random model of an architecture that exegete does not know."""
+    """A tiny random model of an architecture that expound does not know."""
     torch.manual_seed(0)
     config = hf.AutoConfig.for_model(request.param, **families.SIZE, **UNKNOWN[request.param], num_labels=3)
     made = hf.AutoModelForSequenceClassification.from_config(config).double().eval()
@@ -65,5 +65,5 @@ def test_its_layers_are_the_one_list_of_their_number(model):
 
 
 def test_what_needs_a_record_says_so(model):
-    with pytest.raises(ExegeteError, match="exegete/models/families"):
+    with pytest.raises(ExpoundError, match="expound/models/families"):
         attribute(model, "a film", "decompx_linear")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import families
-from exegete import Batch, ExegeteError
-from exegete.models import Capture
-from exegete.models.passes.replace_inputs import replace_embeddings
+from expound import Batch, ExpoundError
+from expound.models import Capture
+from expound.models.passes.replace_inputs import replace_embeddings
 from small import FAMILIES, PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -51,7 +51,7 @@ def test_embeddings_give_bit_equal_logits(family, dtype):
 def test_embeddings_that_the_model_does_not_read_are_an_error():
     model = shared("bert")
     with (
-        pytest.raises(ExegeteError, match="did not read"),
+        pytest.raises(ExpoundError, match="did not read"),
         replace_embeddings(torch.nn.Embedding(300, 32), torch.zeros(4, 9, 32)),
     ):
         model(model.encode(uneven("bert")))
@@ -185,5 +185,5 @@ def test_a_nan_is_told():
         model.model.classifier.bias.fill_(torch.nan)
     batch = model.encode(["a film"])
     for call in (model.predict, model.probabilities, model.resolve_target):
-        with pytest.raises(ExegeteError, match="NaN"):
+        with pytest.raises(ExpoundError, match="NaN"):
             call(batch)

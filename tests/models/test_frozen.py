@@ -4,11 +4,11 @@ from torch import nn
 
 import decomposable
 from decomposable import FAMILIES
-from exegete.errors import ExegeteError
-from exegete.models import Capture
-from exegete.models.layers.architecture import get_layers
-from exegete.models.layers.backward_rules import DerivativeRules, HeldFactors, apply_backward_rules
-from exegete.models.passes.capture import intercept_inputs
+from expound.errors import ExpoundError
+from expound.models import Capture
+from expound.models.layers.architecture import get_layers
+from expound.models.layers.backward_rules import DerivativeRules, HeldFactors, apply_backward_rules
+from expound.models.passes.capture import intercept_inputs
 
 CAPTURE = Capture(differentiable_twice=True)
 RULES = [
@@ -91,7 +91,7 @@ def test_nothing_is_left_on_the_model_after_an_error(family, rules):
     [({"gate": "x"}, "both, free, value"), ({"attention": "x"}, "free, held, shared"), ({"temperature": 0}, "above 0")],
 )
 def test_unknown_rules_name_the_known_ones(rules, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         DerivativeRules(**rules)
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import Batch, ExegeteError, ExplainedModel
-from exegete.models.batch import find_predicting_columns, find_response_positions
-from exegete.models.generation.model import GeneratingModel
+from expound import Batch, ExplainedModel, ExpoundError
+from expound.models.batch import find_predicting_columns, find_response_positions
+from expound.models.generation.model import GeneratingModel
 
 PROMPTS = [[9, 40, 7, 120, 11, 23, 60, 8, 31], [14, 15, 90], [5, 66, 7, 8, 101, 44]]
 RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]
@@ -199,7 +199,7 @@ def test_soft_masks_leave_the_answer_alone():
 )
 def test_ids_that_make_no_batch(change, message):
     given = {"prompt_ids": [[5, 6]], "response_ids": [[7, 8]]} | change
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         generating().batch(**given)
 
 
@@ -216,7 +216,7 @@ def test_ids_that_make_no_batch(change, message):
 )
 def test_targets_that_are_no_span(target, message):
     model = generating()
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         model.resolve_target(model.batch(PROMPTS, RESPONSES), target)
 
 
@@ -230,23 +230,23 @@ def test_targets_that_are_no_span(target, message):
 )
 def test_responses_that_cannot_be(response, message):
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])[: len(response)]
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         Batch.from_ids(torch.ones(len(response), 3, dtype=torch.long), mask, response=torch.tensor(response))
 
 
 def test_a_response_in_two_pieces():
-    with pytest.raises(ExegeteError, match="side by side"):
+    with pytest.raises(ExpoundError, match="side by side"):
         Batch.from_ids(torch.ones(1, 5, dtype=torch.long), response=torch.tensor([[0, 1, 0, 1, 0]]))
 
 
 def test_what_cannot_generate():
     bert = families.tiny("bert")
-    with pytest.raises(ExegeteError, match="no language modelling head"):
-        exegete.load(bert, families.processor("bert"), task="generation")
+    with pytest.raises(ExpoundError, match="no language modelling head"):
+        expound.load(bert, families.processor("bert"), task="generation")
     model = generating()
-    with pytest.raises(ExegeteError, match="where the response is"):
+    with pytest.raises(ExpoundError, match="where the response is"):
         model.probabilities(Batch.from_ids(torch.tensor([[5, 6, 7]])))
-    loaded = exegete.load(model.model, model.tokenizer, task="generation")
+    loaded = expound.load(model.model, model.tokenizer, task="generation")
     assert isinstance(loaded, GeneratingModel)
     assert loaded.settings["task"] == "generation"
 
@@ -259,13 +259,13 @@ def test_other_outputs_of_a_classifier():
     chance = logits.softmax(-1)[rows, target]
     for output, expected in {"logit": logits[rows, target], "prob": chance, "log_prob": chance.log()}.items():
         torch.testing.assert_close(model.task.with_output(output).score(logits, target), expected)
-    scores = exegete.explainer("occlusion?output=log_prob").attribute(model, batch, target)
+    scores = expound.explainer("occlusion?output=log_prob").attribute(model, batch, target)
     keep = torch.ones(2, *batch.content.shape, dtype=torch.bool)
     keep[1, :, 1] = False
     value = model.predict_perturbed(batch, keep, "mask").log().gather(2, target.expand(2, -1)[..., None])[..., 0]
     word = batch.word_of == batch.word_of[:, 1:2]
     torch.testing.assert_close((scores * word).sum(1)[1], (value[0] - value[1])[1])
-    with pytest.raises(ExegeteError, match="logit, prob"):
-        exegete.explainer("saliency?output=odds")
-    with pytest.raises(ExegeteError, match="logit, prob"):
-        exegete.explainer("saliency", output="odds").attribute(model, batch, target)
+    with pytest.raises(ExpoundError, match="logit, prob"):
+        expound.explainer("saliency?output=odds")
+    with pytest.raises(ExpoundError, match="logit, prob"):
+        expound.explainer("saliency", output="odds").attribute(model, batch, target)

@@ -8,9 +8,9 @@ import torch
 
 import families
 from chats import CHAT, SOURCES, TEMPLATE, chatting, tokenizer
-from exegete import ExegeteError
-from exegete.models.generation.prompt import name_sources, parse_prompt
-from exegete.testing.no_side_effects import snapshot
+from expound import ExpoundError
+from expound.models.generation.prompt import name_sources, parse_prompt
+from expound.testing.no_side_effects import snapshot
 
 WHOLE = (
     "<|system|>it is simply long\n<|user|>the plot\n<|assistant|>is dull\n<|user|>a moving film about a small town\n\n "
@@ -123,7 +123,7 @@ def test_sources_in_other_forms():
     ],
 )
 def test_prompts_that_cannot_be_read(example, message):
-    with pytest.raises(ExegeteError, match=message.replace("{", r"\{")):
+    with pytest.raises(ExpoundError, match=message.replace("{", r"\{")):
         parse_prompt(example, tokenizer())
 
 
@@ -139,7 +139,7 @@ def test_prompts_that_cannot_be_read(example, message):
 )
 def test_templates_that_lose_the_text(template, message):
     messages = [{"role": "system", "content": "a small town"}, {"role": "user", "content": "the river"}]
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         parse_prompt({"messages": messages}, tokenizer(template))
 
 
@@ -204,7 +204,7 @@ def test_a_tokenizer_that_ends_texts_does_not_end_the_prompt():
     ],
 )
 def test_responses_that_cannot_be(response, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         chatting().encode([{"prompt": "a t", "response": response}])
 
 
@@ -228,7 +228,7 @@ def test_too_long_a_prompt_is_cut_where_it_is_longest(caplog):
     assert "the prompt of example 0 is cut to 259 tokens: 'long' to" in caplog.text
     assert batch.alignments[0].truncated
     assert batch.exchanges[0].prompt.endswith("\n\nthe river why ?")
-    with pytest.raises(ExegeteError, match="the prompt without the text has"):
+    with pytest.raises(ExpoundError, match="the prompt without the text has"):
         model.with_max_length(40).encode([CHAT])
 
 
@@ -247,7 +247,7 @@ def test_greedy_answers_are_the_likeliest_tokens_and_draws_follow_their_seed():
     assert snapshot(model) == left
     assert torch.equal(torch.random.get_rng_state(), drawn)
     for bad in ({"max_new_tokens": 0}, {"temperature": -1.0}):
-        with pytest.raises(ExegeteError, match="at least"):
+        with pytest.raises(ExpoundError, match="at least"):
             model.respond(["a"], **bad)
 
 
@@ -262,12 +262,12 @@ def test_a_generated_answer_leaves_room_for_itself():
 
 
 def test_examples_of_other_kinds():
-    with pytest.raises(ExegeteError, match="an example is a prompt"):
+    with pytest.raises(ExpoundError, match="an example is a prompt"):
         chatting().encode([3])
-    with pytest.raises(ExegeteError, match="no example"):
+    with pytest.raises(ExpoundError, match="no example"):
         chatting().encode([])
     model = chatting()
     model.processing_class = None
-    with pytest.raises(ExegeteError, match="without a tokenizer"):
+    with pytest.raises(ExpoundError, match="without a tokenizer"):
         model.encode(["a"])
     assert families.processor("llama").chat_template is None, "the shared tokenizer stays as it is"

@@ -8,10 +8,10 @@ from gguf import GGMLQuantizationType as Type
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
-import exegete
-from exegete.cli import main
-from exegete.errors import ExegeteError
-from exegete.models.loading.gguf import find_gguf, load_gguf
+import expound
+from expound.cli import main
+from expound.errors import ExpoundError
+from expound.models.loading.gguf import find_gguf, load_gguf
 
 WIDTH, HIDDEN, HEADS, KEY_HEADS, LAYERS = 256, 512, 4, 2, 2
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -86,7 +86,7 @@ def write_llama(file, kind, *, tied=True):
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q4_K, Type.F16], ids=lambda kind: kind.name)
 def test_logits_equal_transformers_own_dequantized_model_and_survive_saving(kind, tmp_path, monkeypatch):
     # Embeddings are read in parts of 100 rows, so that the vocabulary has several.
-    monkeypatch.setattr("exegete.models.loading.gguf.CHUNK_VALUES", 100 * WIDTH)
+    monkeypatch.setattr("expound.models.loading.gguf.CHUNK_VALUES", 100 * WIDTH)
     file = write_llama(tmp_path / "tiny.gguf", kind)
     model, tokenizer = load_gguf(file, torch.float32)
     ids = tokenizer("the moth", return_tensors="pt").input_ids
@@ -112,13 +112,13 @@ def test_a_file_that_is_cut_short_foreign_or_unknown_is_refused_in_one_sentence(
     whole = write_llama(tmp_path / "tiny.gguf", Type.Q8_0).read_bytes()
     for length in (2, 10, 200, len(whole) // 2, len(whole) - 40):
         (tmp_path / "short.gguf").write_bytes(whole[:length])
-        with pytest.raises(ExegeteError, match=r"is cut short or damaged|is not a GGUF file"):
+        with pytest.raises(ExpoundError, match=r"is cut short or damaged|is not a GGUF file"):
             load_gguf(tmp_path / "short.gguf", torch.float32)
     (tmp_path / "foreign.gguf").write_bytes(b"PK\3\4" + whole[4:])
-    with pytest.raises(ExegeteError, match=r"is not a GGUF file: it begins with b'PK"):
+    with pytest.raises(ExpoundError, match=r"is not a GGUF file: it begins with b'PK"):
         load_gguf(tmp_path / "foreign.gguf", torch.float32)
     (tmp_path / "unknown.gguf").write_bytes(whole.replace(b"llama", b"lhama"))
-    with pytest.raises(ExegeteError, match="'lhama'"):
+    with pytest.raises(ExpoundError, match="'lhama'"):
         load_gguf(tmp_path / "unknown.gguf", torch.float32)
 
 
@@ -127,7 +127,7 @@ def test_a_folder_means_its_only_gguf_file(tmp_path):
     (tmp_path / "a.gguf").touch()
     assert find_gguf(tmp_path) == tmp_path / "a.gguf"
     (tmp_path / "b.gguf").touch()
-    with pytest.raises(ExegeteError, match=r"several GGUF files \(a.gguf, b.gguf\)"):
+    with pytest.raises(ExpoundError, match=r"several GGUF files \(a.gguf, b.gguf\)"):
         find_gguf(tmp_path)
     (tmp_path / "config.json").touch()
     assert find_gguf(tmp_path) is None
@@ -135,15 +135,15 @@ def test_a_folder_means_its_only_gguf_file(tmp_path):
 
 def test_a_gguf_model_is_loaded_by_its_path_and_explained(tmp_path):
     file = write_llama(tmp_path / "tiny.gguf", Type.Q8_0)
-    model = exegete.load(file, task="generation", dtype="float64")
+    model = expound.load(file, task="generation", dtype="float64")
     chat = {"messages": [{"role": "user", "content": "the moth"}], "response": " the"}
-    result = exegete.attribute(model, [chat], method="input_x_gradient", unit="word")[0]
+    result = expound.attribute(model, [chat], method="input_x_gradient", unit="word")[0]
     assert np.abs(result.scores).sum() > 0
-    assert exegete.load(str(tmp_path), task="generation").model.dtype == torch.float32
-    with pytest.raises(ExegeteError, match="holds a language model"):
-        exegete.load(file)
-    with pytest.raises(ExegeteError, match="dequantized when it is loaded"):
-        exegete.load(file, task="generation", dtype="4bit")
+    assert expound.load(str(tmp_path), task="generation").model.dtype == torch.float32
+    with pytest.raises(ExpoundError, match="holds a language model"):
+        expound.load(file)
+    with pytest.raises(ExpoundError, match="dequantized when it is loaded"):
+        expound.load(file, task="generation", dtype="4bit")
 
 
 def test_a_dry_run_counts_the_passes_of_a_gguf_model(tmp_path, capsys):
@@ -159,6 +159,6 @@ def test_a_model_trained_from_a_gguf_file_is_saved_as_an_ordinary_folder(tmp_pat
     data.write_text("".join(f'{{"prompt": "the moth {number}", "response": " thing"}}\n' for number in range(20)))
     words = ["train", "baseline", "--model", str(file), "--data", f"jsonl:{data}", "--epochs", "3", "--quiet"]
     assert main([*words, "--lr", "1e-3", "--output-dir", str(tmp_path / "run")]) == 0
-    trained = exegete.load(tmp_path / "run", task="generation")
-    start = exegete.load(file, task="generation")
+    trained = expound.load(tmp_path / "run", task="generation")
+    start = expound.load(file, task="generation")
     assert not torch.equal(trained.embedding.weight, start.embedding.weight)

@@ -3,8 +3,8 @@
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from exegete import ExegeteError
-from exegete.models.encoding.labels import match_labels, renumber_labels
+from expound import ExpoundError
+from expound.models.encoding.labels import match_labels, renumber_labels
 from small import small
 
 SENTIMENT = ("negative", "positive")
@@ -55,5 +55,5 @@ def test_a_table_of_one_class_keeps_it():
     data = Dataset.from_dict({"text": ["a film", "good"], "label": [0, 0]}, features=columns)
     assert [row["label"] for row in renumber_labels(model, data)] == [1, 1]
     wrong = data.cast_column("label", ClassLabel(names=["7"]))
-    with pytest.raises(ExegeteError, match="'7', which the model does not know; it knows: negative, positive"):
+    with pytest.raises(ExpoundError, match="'7', which the model does not know; it knows: negative, positive"):
         renumber_labels(model, wrong)

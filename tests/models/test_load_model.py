@@ -1,4 +1,4 @@
-"""exegete.load() with saved folders of every head, with models, and with damaged folders."""
+"""expound.load() with saved folders of every head, with models, and with damaged folders."""
 
 import json
 
@@ -7,9 +7,9 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-import exegete
+import expound
 import families
-from exegete import Batch, ExegeteError, ExplainedModel
+from expound import Batch, ExplainedModel, ExpoundError
 from small import PAIRS, uneven
 
 
@@ -37,7 +37,7 @@ def save_model(folder, family="bert", head="SequenceClassification", with_proces
 )
 def test_a_saved_folder(tmp_path, family, head, changes, task):
     original = save_model(tmp_path, family, head, **changes)
-    model = exegete.load(tmp_path, device="cpu")
+    model = expound.load(tmp_path, device="cpu")
     assert model.task.name == task
     assert model.modality == ("image" if family == "vit" else "text")
     assert not any(module.training for module in model.model.modules())
@@ -46,28 +46,28 @@ def test_a_saved_folder(tmp_path, family, head, changes, task):
     expected = ExplainedModel(original, families.processor(family))
     with torch.no_grad():
         assert torch.equal(model(batch).logits, expected(expected.encode(examples)).logits)
-    assert exegete.load(model) is model
-    assert len(exegete.attribute(exegete.load(str(tmp_path), device="cpu"), examples, "random")) == len(examples)
+    assert expound.load(model) is model
+    assert len(expound.attribute(expound.load(str(tmp_path), device="cpu"), examples, "random")) == len(examples)
 
 
 def test_a_model_stays_where_and_as_it_is(tmp_path):
     model = families.tiny("bert").train()
-    loaded = exegete.load(model, families.processor("bert"))
+    loaded = expound.load(model, families.processor("bert"))
     assert loaded.model is model
     assert all(module.training for module in model.modules())
     for argument in ({"device": "cpu"}, {"dtype": "float64"}):
-        with pytest.raises(ExegeteError, match="already loaded"):
-            exegete.load(model, **argument)
+        with pytest.raises(ExpoundError, match="already loaded"):
+            expound.load(model, **argument)
     save_model(tmp_path)
     beside = type(model).from_pretrained(tmp_path)
-    assert exegete.load(beside).tokenizer is not None
+    assert expound.load(beside).tokenizer is not None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", torch.float64])
 def test_dtype(tmp_path, dtype):
     save_model(tmp_path)
     expected = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    assert exegete.load(tmp_path, device="cpu", dtype=dtype).dtype == expected
+    assert expound.load(tmp_path, device="cpu", dtype=dtype).dtype == expected
 
 
 @pytest.mark.parametrize(
@@ -81,50 +81,50 @@ def test_dtype(tmp_path, dtype):
 )
 def test_no_such_device_or_type(tmp_path, argument, message):
     save_model(tmp_path)
-    with pytest.raises(ExegeteError, match=message):
-        exegete.load(tmp_path, **argument)
+    with pytest.raises(ExpoundError, match=message):
+        expound.load(tmp_path, **argument)
 
 
 def test_without_a_tokenizer_ids_still_work(tmp_path):
     save_model(tmp_path, with_processor=False)
-    model = exegete.load(tmp_path, device="cpu")
+    model = expound.load(tmp_path, device="cpu")
     assert model.processing_class is None
     assert model.predict(Batch.from_ids(torch.tensor([[5, 6]]))).shape == (1,)
-    with pytest.raises(ExegeteError, match="without a tokenizer"):
+    with pytest.raises(ExpoundError, match="without a tokenizer"):
         model.encode(["small"])
     pictures = tmp_path / "pictures"
     save_model(pictures, "vit", with_processor=False)
-    with pytest.raises(ExegeteError, match="image processor"):
-        exegete.load(pictures, device="cpu").encode(uneven("vit"))
+    with pytest.raises(ExpoundError, match="image processor"):
+        expound.load(pictures, device="cpu").encode(uneven("vit"))
 
 
 @pytest.mark.parametrize("place", ["/nowhere/at/all", "./nowhere", "../nowhere", "runs/of/nowhere"])
 def test_a_missing_folder(place):
-    with pytest.raises(ExegeteError, match="there is no model at"):
-        exegete.load(place)
+    with pytest.raises(ExpoundError, match="there is no model at"):
+        expound.load(place)
 
 
 def test_a_missing_path_is_never_looked_up_elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ExegeteError, match="there is no model at"):
-        exegete.load(tmp_path.relative_to(tmp_path) / "gone")
+    with pytest.raises(ExpoundError, match="there is no model at"):
+        expound.load(tmp_path.relative_to(tmp_path) / "gone")
 
 
 def test_a_folder_at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     save_model(tmp_path / "model")
-    assert exegete.load("~/model", device="cpu").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    with pytest.raises(ExegeteError, match="there is no model at"):
-        exegete.load("~/other")
+    assert expound.load("~/model", device="cpu").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    with pytest.raises(ExpoundError, match="there is no model at"):
+        expound.load("~/other")
 
 
 def test_an_empty_folder_and_a_folder_without_weights(tmp_path):
-    with pytest.raises(ExegeteError, match="no model could be loaded"):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match="no model could be loaded"):
+        expound.load(tmp_path)
     save_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ExegeteError, match="weights"):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match="weights"):
+        expound.load(tmp_path)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 100, None], ids=["empty", "zeros", "half"])
@@ -132,33 +132,33 @@ def test_broken_weights(tmp_path, damage):
     save_model(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000] if damage is None else damage)
-    with pytest.raises(ExegeteError, match="weights"):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match="weights"):
+        expound.load(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"model_type": "not known"}'])
 def test_a_broken_configuration(tmp_path, text):
     save_model(tmp_path)
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ExegeteError, match=r"no model could be loaded|config.json is no JSON"):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match=r"no model could be loaded|config.json is no JSON"):
+        expound.load(tmp_path)
 
 
 @pytest.mark.parametrize("head", ["NextSentencePrediction"])
 def test_a_head_that_cannot_be_explained(tmp_path, head):
     model = save_model(tmp_path, head=head)
-    with pytest.raises(ExegeteError, match="head is not explained"):
-        exegete.load(tmp_path)
-    with pytest.raises(ExegeteError, match="no head to explain"):
-        exegete.load(model)
+    with pytest.raises(ExpoundError, match="head is not explained"):
+        expound.load(tmp_path)
+    with pytest.raises(ExpoundError, match="no head to explain"):
+        expound.load(model)
 
 
 def test_an_encoder_with_a_decoder_is_refused():
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     widths = {"vocab_size": 60, "d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 20}
     model = hf.BartForSequenceClassification(hf.BartConfig(**sizes, **widths))
-    with pytest.raises(ExegeteError, match="alone, and not XLNet, got Bart"):
-        exegete.load(model)
+    with pytest.raises(ExpoundError, match="alone, and not XLNet, got Bart"):
+        expound.load(model)
 
 
 def test_missing_weights_of_the_head(tmp_path):
@@ -166,19 +166,19 @@ def test_missing_weights_of_the_head(tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     kept = {name: value for name, value in weights.items() if not name.startswith("classifier")}
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ExegeteError, match=r"classifier\.bias"):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match=r"classifier\.bias"):
+        expound.load(tmp_path)
 
 
 def test_a_classifier_loaded_as_a_language_model_is_named_and_not_called_incomplete(tmp_path):
     save_model(tmp_path, "gpt2")
     with pytest.raises(
-        ExegeteError, match=r"a classifier, .* without --task generation \(task='generation'\)"
+        ExpoundError, match=r"a classifier, .* without --task generation \(task='generation'\)"
     ) as error:
-        exegete.load(tmp_path, task="generation")
+        expound.load(tmp_path, task="generation")
     assert "incomplete" not in str(error.value)
-    with pytest.raises(ExegeteError, match=r"a classifier, .* without --template and --labels"):
-        exegete.load(tmp_path, task="prompt", template="{text} :", labels=["a", "b"])
+    with pytest.raises(ExpoundError, match=r"a classifier, .* without --template and --labels"):
+        expound.load(tmp_path, task="prompt", template="{text} :", labels=["a", "b"])
 
 
 def test_weights_of_another_shape(tmp_path):
@@ -186,12 +186,12 @@ def test_weights_of_another_shape(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     config["intermediate_size"] = 64
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExegeteError, match="weights"):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match="weights"):
+        expound.load(tmp_path)
 
 
 def test_an_unknown_task_names_the_known_ones():
-    with pytest.raises(ExegeteError, match="Valid choices: classification"):
+    with pytest.raises(ExpoundError, match="Valid choices: classification"):
         ExplainedModel(families.tiny("bert"), task="classify")
 
 
@@ -200,16 +200,16 @@ def test_encoders_with_decoders_are_refused_by_name_but_for_what_they_say(head, 
     config = hf.T5Config(vocab_size=60, d_model=8, num_layers=1, num_heads=2, d_ff=8, d_kv=4)
     made = getattr(hf, f"AutoModelFor{head}").from_config(config)
     made.save_pretrained(tmp_path)
-    with pytest.raises(ExegeteError, match=f"{type(made).__name__}, an encoder with a decoder"):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match=f"{type(made).__name__}, an encoder with a decoder"):
+        expound.load(tmp_path)
     if head == "SequenceClassification":
-        with pytest.raises(ExegeteError, match="by a language modelling head"):
-            exegete.load(tmp_path, task="generation")
+        with pytest.raises(ExpoundError, match="by a language modelling head"):
+            expound.load(tmp_path, task="generation")
 
 
 def test_xlnet_is_refused():
     config = hf.XLNetConfig(vocab_size=60, d_model=8, n_layer=1, n_head=2, d_inner=8)
-    with pytest.raises(ExegeteError, match="got XLNetForSequenceClassification"):
+    with pytest.raises(ExpoundError, match="got XLNetForSequenceClassification"):
         ExplainedModel(hf.XLNetForSequenceClassification(config))
 
 
@@ -224,5 +224,5 @@ def test_a_model_that_answers_with_tuples_by_default():
 
 def test_a_model_says_what_it_is(tmp_path):
     save_model(tmp_path, id2label={0: "bad", 1: "fair", 2: "good"})
-    shown = repr(exegete.load(tmp_path, device="cpu"))
+    shown = repr(expound.load(tmp_path, device="cpu"))
     assert shown == f"ExplainedModel({tmp_path}: classification; bad, fair, good; bert; up to 130 tokens; cpu)"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from accelerate import disk_offload
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
+from expound import ExpoundError
 from small import make_explainer
 
 METHODS = [
@@ -26,7 +26,7 @@ METHODS = [
 def test_offloaded_models_have_the_same_scores_and_stay_offloaded(family, tmp_path):
     plain, elsewhere = (families.tiny(family, dtype=torch.float64) for _ in range(2))
     disk_offload(elsewhere, str(tmp_path), execution_device=torch.device("cpu"))
-    plain, elsewhere = (exegete.load((model, families.processor(family))) for model in (plain, elsewhere))
+    plain, elsewhere = (expound.load((model, families.processor(family))) for model in (plain, elsewhere))
     batch = plain.encode(families.SENTENCES[:2])
     assert elsewhere.encode(families.SENTENCES[:2]).device.type == "cpu"
     for method in METHODS:
@@ -43,11 +43,11 @@ def test_a_map_of_devices_says_where_parts_go(tmp_path):
     names = ["bert.embeddings", "bert.pooler", "classifier"]
     names += [f"bert.encoder.layer.{index}" for index in range(model.config.num_hidden_layers)]
     there = dict.fromkeys(names, "cpu") | {"bert.encoder.layer.0": "disk"}
-    mapped = exegete.load(tmp_path, device_map=there)
+    mapped = expound.load(tmp_path, device_map=there)
     assert any(parameter.is_meta for parameter in mapped.model.parameters())
-    whole = exegete.load(tmp_path, device="cpu")
+    whole = expound.load(tmp_path, device="cpu")
     text = families.SENTENCES[0]
-    assert exegete.attribute(mapped, text)[0] == exegete.attribute(whole, text)[0]
-    assert exegete.attribute(exegete.load(tmp_path, device="auto"), text)[0].unit_texts == tuple(text.split())
-    with pytest.raises(ExegeteError, match="both say where"):
-        exegete.load(tmp_path, device="cpu", device_map="auto")
+    assert expound.attribute(mapped, text)[0] == expound.attribute(whole, text)[0]
+    assert expound.attribute(expound.load(tmp_path, device="auto"), text)[0].unit_texts == tuple(text.split())
+    with pytest.raises(ExpoundError, match="both say where"):
+        expound.load(tmp_path, device="cpu", device_map="auto")

@@ -8,10 +8,10 @@ import torch
 import transformers as hf
 
 import families
-from exegete import Batch, ExegeteError, ExplainedModel, attribute
-from exegete.models.encoding.images import select_patches
-from exegete.models.layers.architecture import get_layers
-from exegete.models.perturbation import run as engine
+from expound import Batch, ExplainedModel, ExpoundError, attribute
+from expound.models.encoding.images import select_patches
+from expound.models.layers.architecture import get_layers
+from expound.models.perturbation import run as engine
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -25,7 +25,7 @@ def masks(batch, count=5, seed=0):
 
 
 def ask(model, **inputs):
-    """Return the answer of plain transformers, without exegete's code."""
+    """Return the answer of plain transformers, without expound's code."""
     output = model.model(**inputs)
     if model.task.name == "span":
         return torch.stack([output.start_logits[0], output.end_logits[0]]).softmax(-1)
@@ -141,10 +141,10 @@ def test_what_is_not_attended_to_keeps_its_place_and_no_effect(family):
 def test_attention_cannot_be_masked_everywhere():
     model = shared("gpt2")
     batch = model.encode(["a moving film"])
-    with pytest.raises(ExegeteError, match="a position to attend to in every input"):
+    with pytest.raises(ExpoundError, match="a position to attend to in every input"):
         model.predict_perturbed(batch, ~batch.content[None], "attend")
     pictures = shared("vit").encode(uneven("vit"))
-    with pytest.raises(ExegeteError, match="reads one row of text with an attention mask"):
+    with pytest.raises(ExpoundError, match="reads one row of text with an attention mask"):
         shared("vit").predict_perturbed(pictures, pictures.content[None], "attend")
 
 
@@ -256,7 +256,7 @@ def test_patches_that_cannot_be_told_apart_are_not_removed():
     model = shared("vit")
     batch = model.encode(uneven("vit", 1))
     with (
-        pytest.raises(ExegeteError, match="cannot be removed"),
+        pytest.raises(ExpoundError, match="cannot be removed"),
         select_patches(model.model, torch.arange(batch.length)[None], batch.length + 1),
     ):
         model(batch)
@@ -331,7 +331,7 @@ def test_the_same_call_is_answered_from_memory_and_no_other(monkeypatch):
     with model.cache_perturbed():
         model.predict_perturbed(batch, keep, "mask").zero_()
         with monkeypatch.context() as only:
-            only.setattr("exegete.models.perturbation.run.Replacement", None)
+            only.setattr("expound.models.perturbation.run.Replacement", None)
             assert torch.equal(model.predict_perturbed(batch, keep, "mask"), first), "what was given out is another's"
         keep.copy_(others)
         torch.testing.assert_close(model.predict_perturbed(batch, keep, "mask"), second, rtol=1e-12, atol=0)
@@ -399,14 +399,14 @@ def test_what_cannot_be_done_is_told():
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     keep = masks(batch)
-    with pytest.raises(ExegeteError, match="removed by half"):
+    with pytest.raises(ExpoundError, match="removed by half"):
         model.predict_perturbed(batch, keep.float(), "remove")
-    with pytest.raises(ExegeteError, match="mask, pad, remove, zero"):
+    with pytest.raises(ExpoundError, match="mask, pad, remove, zero"):
         model.predict_perturbed(batch, keep, "delete")
-    with pytest.raises(ExegeteError, match=r"expected keep of shape \[N, 4"):
+    with pytest.raises(ExpoundError, match=r"expected keep of shape \[N, 4"):
         model.predict_perturbed(batch, keep[0])
     bare = ExplainedModel(families.tiny("bert"))
-    with pytest.raises(ExegeteError, match="mask"):
+    with pytest.raises(ExpoundError, match="mask"):
         bare.predict_perturbed(Batch.from_ids(torch.tensor([[5, 6]])), torch.zeros(1, 1, 2, dtype=torch.bool), "mask")
 
 

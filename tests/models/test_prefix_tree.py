@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from causal import CAUSAL, causal
-from exegete.models.layers.architecture import find_cache_argument
-from exegete.models.perturbation import run as engine
-from exegete.models.perturbation.prefix_tree import (
+from expound.models.layers.architecture import find_cache_argument
+from expound.models.perturbation import run as engine
+from expound.models.perturbation.prefix_tree import (
     PerturbedText,
     build_tree,
     count_tokens,

@@ -4,10 +4,10 @@ import pytest
 import torch
 import transformers as hf
 
-import exegete
-from exegete import Batch
-from exegete.errors import ExegeteError
-from exegete.models.prompted import PromptedModel
+import expound
+from expound import Batch
+from expound.errors import ExpoundError
+from expound.models.prompted import PromptedModel
 from families import SENTENCES, TEXT, processor, tokenizer
 
 
@@ -35,7 +35,7 @@ def causal(family, **changes):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request):
-    return exegete.load(causal(request.param), processor("gpt2"), task="prompt", template=TEMPLATE, labels=LABELS)
+    return expound.load(causal(request.param), processor("gpt2"), task="prompt", template=TEMPLATE, labels=LABELS)
 
 
 def by_hand(model, text):
@@ -96,7 +96,7 @@ def test_removed_words_leave_the_same_prompt_behind(model, text):
     ],
 )
 def test_every_kind_of_explainer_works_and_touches_the_text_only(model, method):
-    for found in exegete.attribute(model, SENTENCES[:2], method):
+    for found in expound.attribute(model, SENTENCES[:2], method):
         words = [word.text for word, special in zip(found.tokens, found.special, strict=True) if not special]
         assert abs(found.token_scores[0][~torch.tensor(found.special).numpy()]).max() > 0
         assert abs(found.token_scores[0][torch.tensor(found.special).numpy()]).max() == 0
@@ -106,13 +106,13 @@ def test_every_kind_of_explainer_works_and_touches_the_text_only(model, method):
 
 def test_occlusion_is_the_drop_by_hand(model):
     text = "dull story"
-    found = exegete.attribute(model, text, "occlusion", target="positive", perturbation="remove")[0]
+    found = expound.attribute(model, text, "occlusion", target="positive", perturbation="remove")[0]
     first_gone = by_hand(model, " story")[1]
     assert abs(found.scores[0, 0] - float(by_hand(model, text)[1] - first_gone)) < 1e-5
 
 
 def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):
-    model = exegete.load(causal("gpt2"), processor("gpt2"), task="prompt", template=TEMPLATE, labels=LABELS)
+    model = expound.load(causal("gpt2"), processor("gpt2"), task="prompt", template=TEMPLATE, labels=LABELS)
     long = " ".join(SENTENCES * 4)
     batch = model.encode([long, "short"])
     assert "1 of 2 texts do not fit" in caplog.text
@@ -123,15 +123,15 @@ def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):
     assert prompts[0] == prompts[1]
     assert batch.alignments[0].truncated
     many = make_template(SHOTS * 12)
-    crowded = exegete.load(model.model, processor("gpt2"), task="prompt", template=many, labels=LABELS)
-    with pytest.raises(ExegeteError, match="use a shorter template or fewer shots"):
+    crowded = expound.load(model.model, processor("gpt2"), task="prompt", template=many, labels=LABELS)
+    with pytest.raises(ExpoundError, match="use a shorter template or fewer shots"):
         crowded.encode(["short"])
 
 
 def test_padding_after_the_prompt_is_refused(model):
     ids = torch.randint(5, 200, (2, 8))
     right = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
-    with pytest.raises(ExegeteError, match="on their left"):
+    with pytest.raises(ExpoundError, match="on their left"):
         model.probabilities(Batch.from_ids(ids, right))
     left = model.probabilities(Batch.from_ids(ids.flip(1), right.flip(1)))
     torch.testing.assert_close(left[1:], model.probabilities(Batch.from_ids(ids.flip(1)[1:, 3:])))
@@ -139,14 +139,14 @@ def test_padding_after_the_prompt_is_refused(model):
 
 def test_pairs_have_two_places():
     template = "{text}\nso {text_pair}\nAnswer:"
-    model = exegete.load(causal("llama"), processor("gpt2"), task="prompt", template=template, labels=["N", "P"])
+    model = expound.load(causal("llama"), processor("gpt2"), task="prompt", template=template, labels=["N", "P"])
     batch = model.encode([("a film", "a river"), ("two women", "rain")])
     for row, pair in enumerate([("a film", "a river"), ("two women", "rain")]):
         alignment = batch.alignments[row]
         assert [(w.side, w.text) for w in alignment.words] == [
             (side, word) for side, text in enumerate(pair) for word in text.split()
         ]
-    with pytest.raises(ExegeteError, match="has 2 place"):
+    with pytest.raises(ExpoundError, match="has 2 place"):
         model.encode(["a film"])
 
 
@@ -160,7 +160,7 @@ def test_special_tokens_that_the_tokenizer_adds_come_first():
     own._tokenizer.post_processor = processors.TemplateProcessing(
         single="<|end|> $A", special_tokens=[("<|end|>", own.bos_token_id)]
     )
-    model = exegete.load(causal("llama"), own, task="prompt", template=TEMPLATE, labels=LABELS)
+    model = expound.load(causal("llama"), own, task="prompt", template=TEMPLATE, labels=LABELS)
     batch = model.encode(["a film"])
     assert batch.inputs["input_ids"][0, 0] == own.bos_token_id
     assert not batch.content[0, 0]
@@ -182,14 +182,14 @@ def test_special_tokens_that_the_tokenizer_adds_come_first():
 )
 def test_bad_prompts_are_errors(changes, message):
     given = {"task": "prompt", "template": TEMPLATE, "labels": LABELS} | changes
-    with pytest.raises(ExegeteError, match=message):
-        exegete.load(causal("gpt2"), processor("gpt2"), **given)
+    with pytest.raises(ExpoundError, match=message):
+        expound.load(causal("gpt2"), processor("gpt2"), **given)
 
 
 def test_an_encoder_cannot_be_prompted():
     from families import tiny
 
-    with pytest.raises(ExegeteError, match="needs a causal language model"):
+    with pytest.raises(ExpoundError, match="needs a causal language model"):
         PromptedModel(tiny("bert"), processor("bert"), TEMPLATE, LABELS)
 
 
@@ -215,18 +215,18 @@ def test_a_trained_adapter_changes_the_answer_and_loads_by_its_folder(tmp_path):
     causal("llama").save_pretrained(tmp_path / "base")
     tokenizer("gpt2").save_pretrained(tmp_path / "base")
     prompt = {"task": "prompt", "template": TEMPLATE, "labels": LABELS, "device": "cpu"}
-    plain = exegete.load(tmp_path / "base", **prompt)
+    plain = expound.load(tmp_path / "base", **prompt)
     batch = plain.encode(SENTENCES[:3])
     before = plain.probabilities(batch)
     base = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     trained = train_adapter(base, tmp_path / "adapter", batch.inputs["input_ids"])
-    loaded = exegete.load(tmp_path / "adapter", **prompt)
+    loaded = expound.load(tmp_path / "adapter", **prompt)
     after = loaded.probabilities(batch)
     assert (after - before).abs().max() > 1e-3
-    by_peft = exegete.load(trained, tokenizer("gpt2"), **{k: v for k, v in prompt.items() if k != "device"})
+    by_peft = expound.load(trained, tokenizer("gpt2"), **{k: v for k, v in prompt.items() if k != "device"})
     torch.testing.assert_close(after, by_peft.probabilities(batch))
     for method in ("integrated_gradients?n_steps=3", "occlusion", "attention_last"):
-        changed, same = (exegete.attribute(m, SENTENCES[0], method, target=1)[0].scores for m in (loaded, plain))
+        changed, same = (expound.attribute(m, SENTENCES[0], method, target=1)[0].scores for m in (loaded, plain))
         assert abs(changed - same).max() > 1e-6
 
 
@@ -237,9 +237,9 @@ def test_an_adapter_of_a_classifier_brings_its_head(tmp_path):
     tokenizer("gpt2").save_pretrained(tmp_path / "base")
     base = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", pad_token_id=0)
     trained = train_adapter(base, tmp_path / "adapter", torch.tensor([[5, 6, 7]]), ["score"])
-    loaded = exegete.load(tmp_path / "adapter", device="cpu")
+    loaded = expound.load(tmp_path / "adapter", device="cpu")
     batch = loaded.encode(SENTENCES[:2])
-    expected = exegete.load(trained, tokenizer("gpt2")).probabilities(batch)
+    expected = expound.load(trained, tokenizer("gpt2")).probabilities(batch)
     torch.testing.assert_close(loaded.probabilities(batch), expected)
-    with pytest.raises(ExegeteError, match="which has no classification head"):
-        exegete.load(tmp_path / "base", device="cpu")
+    with pytest.raises(ExpoundError, match="which has no classification head"):
+        expound.load(tmp_path / "base", device="cpu")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 from causal import causal
-from exegete.models.families import FAMILIES
-from exegete.models.layers.architecture import get_layers, get_module
-from exegete.models.passes.last_layer import skip_unread_positions
-from exegete.training.loop.lora import add_lora
+from expound.models.families import FAMILIES
+from expound.models.layers.architecture import get_layers, get_module
+from expound.models.passes.last_layer import skip_unread_positions
+from expound.training.loop.lora import add_lora
 from families import TEXT, examples, processor, tiny
 
 ADAPTED_METHODS = ("decompx_linear", "attn_lrp", "alti", "value_zeroing", "integrated_gradients?n_steps=3")
@@ -19,7 +19,7 @@ ADAPTED_METHODS = ("decompx_linear", "attn_lrp", "alti", "value_zeroing", "integ
 
 @pytest.mark.parametrize("family", TEXT)
 def test_answers_and_gradients_are_the_same_with_less_work(family):
-    model = exegete.load(tiny(family, dtype=torch.float64), processor(family), check=False)
+    model = expound.load(tiny(family, dtype=torch.float64), processor(family), check=False)
     batch = model.encode(examples(family, 4))
     embeddings = model.embed(batch).detach().requires_grad_()
     widths = []
@@ -59,7 +59,7 @@ def test_a_language_models_last_layer_ends_where_its_response_is_said(family):
 
 
 def test_spans_need_every_position():
-    model = exegete.load(tiny("bert", "QuestionAnswering", num_labels=2), processor("bert"))
+    model = expound.load(tiny("bert", "QuestionAnswering", num_labels=2), processor("bert"))
     batch = model.encode([("what is it", "a film about a river")])
     with skip_unread_positions(model):
         assert model(batch).logits.shape == (1, 2, batch.length)
@@ -68,13 +68,13 @@ def test_spans_need_every_position():
 @pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2", "big_bird"])
 def test_adapters_of_all_layers_are_explained_as_if_they_were_merged(family):
     pytest.importorskip("peft")
-    model = exegete.load(tiny(family), processor(family))
+    model = expound.load(tiny(family), processor(family))
     add_lora(model, rank=2)
     for name, weight in model.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1)
     model.eval()
-    found = {name: exegete.attribute(model, "a film", name)[0].scores for name in ADAPTED_METHODS}
-    merged = exegete.load(model.model.merge_and_unload().eval(), processor(family))
+    found = {name: expound.attribute(model, "a film", name)[0].scores for name in ADAPTED_METHODS}
+    merged = expound.load(model.model.merge_and_unload().eval(), processor(family))
     for name, scores in found.items():
-        np.testing.assert_allclose(scores, exegete.attribute(merged, "a film", name)[0].scores, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(scores, expound.attribute(merged, "a film", name)[0].scores, rtol=1e-3, atol=1e-6)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import chats
-import exegete
+import expound
 from completions_server import serve
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.explainers import EXPLAINERS
-from exegete.explainers.assumptions import require_removal
-from exegete.explainers.registry import is_removal_method
-from exegete.models.generation import server as client
+from expound import ExpoundError
+from expound.cli import main
+from expound.explainers import EXPLAINERS
+from expound.explainers.assumptions import require_removal
+from expound.explainers.registry import is_removal_method
+from expound.models.generation import server as client
 
 REMOVAL = ["occlusion", "lime?n_samples=24", "kernel_shap?n_samples=24", "context_cite?n_samples=24&alpha=0.0001",
            "shapley_sampling?n_samples=24"]  # fmt: skip
@@ -43,11 +43,11 @@ def folder(local_model, tmp_path_factory):
 
 def load_remote(served, folder, **options):
     query = "".join(f"&{name}={value}" for name, value in options.items())
-    return exegete.load(f"{served.address}?model=tiny&tokenizer={folder}{query}", task="generation", max_length=260)
+    return expound.load(f"{served.address}?model=tiny&tokenizer={folder}{query}", task="generation", max_length=260)
 
 
 def explain(model, method="occlusion", **options):
-    return exegete.attribute(model, [chats.CHAT], method, **{"unit": "word", "target": "sentences"} | options)[0]
+    return expound.attribute(model, [chats.CHAT], method, **{"unit": "word", "target": "sentences"} | options)[0]
 
 
 def require_equal(one, other):
@@ -85,8 +85,8 @@ def test_the_ways_of_removal_and_the_explained_number_can_be_chosen(local_model,
 def test_a_foil_is_a_response_of_its_own(local_model, folder):
     row = chats.CHAT | {"foil": " a dull film ."}
     with serve(local_model) as served:
-        mine = exegete.attribute(load_remote(served, folder), [row], "occlusion", "response", unit="source")[0]
-    require_equal(mine, exegete.attribute(local_model, [row], "occlusion", "response", unit="source")[0])
+        mine = expound.attribute(load_remote(served, folder), [row], "occlusion", "response", unit="source")[0]
+    require_equal(mine, expound.attribute(local_model, [row], "occlusion", "response", unit="source")[0])
 
 
 def test_tokens_may_be_shown_by_their_names_or_ids(local_model, folder):
@@ -117,7 +117,7 @@ def test_a_server_that_stays_busy_is_an_error_after_which_the_same_call_resumes(
         explain(model, unit="source")
         before = len(served.requests)
         served.faults = [None, None, *[500] * client.ATTEMPTS]
-        with pytest.raises(ExegeteError, match=r"answers with status 500 .*busy.* \(8 attempts\)"):
+        with pytest.raises(ExpoundError, match=r"answers with status 500 .*busy.* \(8 attempts\)"):
             explain(model)
         assert len(served.requests) == before + 2 + client.ATTEMPTS
         require_equal(explain(model), explain(local_model))
@@ -129,7 +129,7 @@ def test_after_an_error_answers_under_way_are_kept(local_model, folder):
         model = load_remote(served, folder, concurrency=4)
         explain(model, unit="source")
         served.faults = [401]
-        with pytest.raises(ExegeteError, match=r"status 401 .*EXEGETE_API_KEY"):
+        with pytest.raises(ExpoundError, match=r"status 401 .*EXPOUND_API_KEY"):
             explain(model)
         # The three requests beside the refused one were answered, and few were sent after it.
         assert 3 <= len(served.requests) - 4 <= 12
@@ -147,7 +147,7 @@ def test_retry_after_is_respected(local_model, folder, way):
         assert time.monotonic() - begun > 0.9
     with (
         serve(local_model, faults=[(429, {"Retry-After": "7200"})]) as served,
-        pytest.raises(ExegeteError, match="asks to wait for 7200 seconds"),
+        pytest.raises(ExpoundError, match="asks to wait for 7200 seconds"),
     ):
         explain(load_remote(served, folder), unit="source")
 
@@ -161,7 +161,7 @@ def test_retry_after_is_respected(local_model, folder, way):
     ],
 )
 def test_a_server_with_other_log_probabilities_is_refused(local_model, folder, form, reason):
-    with serve(local_model, forms=(form,)) as served, pytest.raises(ExegeteError, match=reason) as caught:
+    with serve(local_model, forms=(form,)) as served, pytest.raises(ExpoundError, match=reason) as caught:
         explain(load_remote(served, folder))
     assert "does not return the log-probabilities of the tokens that it is sent" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -171,7 +171,7 @@ def test_vllms_log_probabilities_of_other_tokens_are_refused(local_model, folder
     with serve(local_model, forms=("prompt_logprobs",)) as served:
         entries = served.vllm_entries
         served.vllm_entries = lambda ids: entries([(token + 1) % 200 for token in ids])
-        with pytest.raises(ExegeteError, match=r"token 1 is \d+ or \d+, and \d+ was sent"):
+        with pytest.raises(ExpoundError, match=r"token 1 is \d+ or \d+, and \d+ was sent"):
             explain(load_remote(served, folder))
 
 
@@ -211,7 +211,7 @@ def test_other_methods_are_refused_before_a_request(local_model, folder, method)
     # Two of the learned methods need a training; their class alone decides.
     chosen = object.__new__(EXPLAINERS[method])
     with serve(local_model) as served:
-        with pytest.raises(ExegeteError, match=r"is refused: the model is behind .* \(occlusion, lime") as caught:
+        with pytest.raises(ExpoundError, match=r"is refused: the model is behind .* \(occlusion, lime") as caught:
             require_removal(chosen, load_remote(served, folder))
         assert "\n" not in str(caught.value)
         assert not served.requests
@@ -221,14 +221,14 @@ def test_what_needs_weights_is_refused_in_a_sentence(local_model, folder):
     with serve(local_model) as served:
         model = load_remote(served, folder)
         batch = model.encode([chats.CHAT])
-        with pytest.raises(ExegeteError, match="neither gradients nor hidden states"):
+        with pytest.raises(ExpoundError, match="neither gradients nor hidden states"):
             model.embed(batch)
-        with pytest.raises(ExegeteError, match="neither gradients nor hidden states"):
-            model(batch, capture=exegete.models.Capture(attentions=True))
+        with pytest.raises(ExpoundError, match="neither gradients nor hidden states"):
+            model(batch, capture=expound.models.Capture(attentions=True))
         for way in ("zero", "attend"):
-            with pytest.raises(ExegeteError, match=r"'remove'.*'mask'"):
+            with pytest.raises(ExpoundError, match=r"'remove'.*'mask'"):
                 explain(model, perturbation=way)
-        with pytest.raises(ExegeteError, match="no logits"):
+        with pytest.raises(ExpoundError, match="no logits"):
             explain(model, output="logit")
 
 
@@ -243,7 +243,7 @@ def test_the_cost_is_told_without_a_request(local_model, folder, capsys, caplog,
         assert "occlusion: " in output
         assert "in all, with the response: at most" in output
         model = load_remote(served, folder)
-        with caplog.at_level("INFO", "exegete"):
+        with caplog.at_level("INFO", "expound"):
             explain(model)
         # The full prompt is counted twice, for the prediction and for the method.
         expected = len(served.requests) + 1
@@ -251,9 +251,9 @@ def test_the_cost_is_told_without_a_request(local_model, folder, capsys, caplog,
 
 
 def test_the_key_is_sent_and_not_stored(local_model, folder, monkeypatch):
-    monkeypatch.setenv("EXEGETE_API_KEY", "key 7")
+    monkeypatch.setenv("EXPOUND_API_KEY", "key 7")
     with serve(local_model) as served:
-        result = exegete.attribute(load_remote(served, folder), [chats.CHAT], "occlusion", unit="source")
+        result = expound.attribute(load_remote(served, folder), [chats.CHAT], "occlusion", unit="source")
         assert {request["key"] for request in served.requests} == {"Bearer key 7"}
         assert "key 7" not in f"{result.config} {result[0]}"
         assert result.config["model"] == f"{served.address}?model=tiny"
@@ -267,26 +267,26 @@ def test_the_key_is_sent_and_not_stored(local_model, folder, monkeypatch):
         ("http://127.0.0.1:1/v1?model=a&tokenizer=/no/folder", "there is no tokenizer at /no/folder"),
         ("http://127.0.0.1:1/v1?model=a&tokenizer=FOLDER&concurency=3", "Did you mean 'concurrency'"),
         ("http://127.0.0.1:1/v1?model=a&tokenizer=FOLDER&concurrency=0", "concurrency: expected a whole number from 1"),
-        ("http://me:secret@127.0.0.1:1/v1?model=a&tokenizer=FOLDER", "EXEGETE_API_KEY"),
+        ("http://me:secret@127.0.0.1:1/v1?model=a&tokenizer=FOLDER", "EXPOUND_API_KEY"),
     ],
 )
 def test_addresses_are_checked(folder, address, message):
-    with pytest.raises(ExegeteError, match=message) as caught:
-        exegete.load(address.replace("FOLDER", str(folder)), task="generation")
+    with pytest.raises(ExpoundError, match=message) as caught:
+        expound.load(address.replace("FOLDER", str(folder)), task="generation")
     assert "secret" not in str(caught.value)
 
 
 def test_a_server_is_no_classifier_and_takes_no_device(folder, monkeypatch):
     address = f"http://127.0.0.1:1/v1?model=a&tokenizer={folder}"
-    with pytest.raises(ExegeteError, match="task='generation'"):
-        exegete.load(address)
-    with pytest.raises(ExegeteError, match="device="):
-        exegete.load(address, task="generation", device="cpu")
-    with pytest.raises(ExegeteError, match="is the server running"):
-        explain(exegete.load(address, task="generation"))
+    with pytest.raises(ExpoundError, match="task='generation'"):
+        expound.load(address)
+    with pytest.raises(ExpoundError, match="device="):
+        expound.load(address, task="generation", device="cpu")
+    with pytest.raises(ExpoundError, match="is the server running"):
+        explain(expound.load(address, task="generation"))
     monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(ExegeteError, match=r"pip install 'exegete\[remote\]'"):
-        exegete.load(address, task="generation")
+    with pytest.raises(ExpoundError, match=r"pip install 'expound\[remote\]'"):
+        expound.load(address, task="generation")
 
 
 def test_pages_refuse_it_in_a_sentence(folder, capsys):
@@ -299,7 +299,7 @@ def test_comparisons_and_their_metrics_work(local_model, folder):
     with serve(local_model) as served:
         options = {"methods": ["occlusion", "lime?n_samples=16"], "metrics": ["comprehensiveness"]}
         tables = [
-            exegete.compare(model, [chats.CHAT], **options) for model in (load_remote(served, folder), local_model)
+            expound.compare(model, [chats.CHAT], **options) for model in (load_remote(served, folder), local_model)
         ]
     mine, its = (table.results["comprehensiveness"].to_numpy() for table in tables)
     np.testing.assert_allclose(mine, its, atol=1e-5)

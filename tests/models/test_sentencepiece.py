@@ -12,12 +12,12 @@ import torch
 import transformers as hf
 from transformers import MarianTokenizer
 
-import exegete
-from exegete.cli import main
-from exegete.errors import ExegeteError
-from exegete.models.encoding.template import tokenize_text
-from exegete.models.families import FAMILIES
-from exegete.reports.highlighted.pieces import find_prompt_extents
+import expound
+from expound.cli import main
+from expound.errors import ExpoundError
+from expound.models.encoding.template import tokenize_text
+from expound.models.families import FAMILIES
+from expound.reports.highlighted.pieces import find_prompt_extents
 
 TEXT = "the shop opens at nine .\nthe lake is cold .\na small film about the town .\nwomen laugh at it , né ?\n" * 20
 CHAT = {
@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return exegete.load(folder, task="generation", device="cpu")
+    return expound.load(folder, task="generation", device="cpu")
 
 
 @pytest.mark.parametrize("text", ["the shop opens", "  two   spaces ", "né ﬁne – the café", "the 日本 lake", "x"])
@@ -83,7 +83,7 @@ def test_a_code_of_the_language_is_a_token(model):
 
 @pytest.mark.parametrize("unit", ["source", "word"])
 def test_removing_a_unit_is_removing_its_tokens(model, unit):
-    (found,) = exegete.attribute(model, [CHAT], "occlusion", "response", unit=unit)
+    (found,) = expound.attribute(model, [CHAT], "occlusion", "response", unit=unit)
     batch = model.encode([CHAT])
     whole = "the shop opens  at nine . the lake is cold . when does the shop open ?".replace(" . the", " .\n\nthe", 1)
     assert found.exchange.prompt == whole
@@ -116,5 +116,5 @@ def test_the_command_explains_and_what_it_generates_is_text(folder, capsys):
 
 
 def test_special_tokens_in_a_text_are_refused(model):
-    with pytest.raises(ExegeteError, match="special tokens stand in the text"):
+    with pytest.raises(ExpoundError, match="special tokens stand in the text"):
         model.encode([{"prompt": "the lake </s> is", "response": "it"}])

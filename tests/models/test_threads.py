@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from exegete.explainers import EXPLAINERS
-from exegete.models import Capture, ExplainedModel
-from exegete.models.state import get_lock
-from exegete.testing.no_side_effects import simulate_use, snapshot
+from expound.explainers import EXPLAINERS
+from expound.models import Capture, ExplainedModel
+from expound.models.state import get_lock
+from expound.testing.no_side_effects import simulate_use, snapshot
 from small import PAIRS, make_explainer, small, uneven
 
 PAIRINGS = [
@@ -200,7 +200,7 @@ def test_a_lock_goes_with_its_object():
     assert get_lock(first) is lock
     number = id(first)
     del first
-    from exegete.models import state
+    from expound.models import state
 
     assert number not in state._locks
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from captum.attr import InputXGradient, IntegratedGradients
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.models.token_heads import MaskedModel, TaggingModel
+from expound import ExpoundError
+from expound.cli import main
+from expound.models.token_heads import MaskedModel, TaggingModel
 from small import make_explainer
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -28,7 +28,7 @@ MASKED = {"bert": ["a moving [MASK] about a small town", {"text": "the [MASK] is
 def loaded(family, head):
     changes = {"num_labels": len(TAGS), "id2label": dict(enumerate(TAGS))} if head == "TokenClassification" else {}
     model = families.tiny(family, head, dtype=torch.float64, **changes)
-    return exegete.load((model, families.processor(family)))
+    return expound.load((model, families.processor(family)))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_a_stretchs_logit_and_probability_are_those_of_its_words_tags(tagger):
 
 
 def test_occlusion_is_what_replacing_words_by_hand_gives(tagger):
-    found = exegete.attribute(tagger, ROWS[0], "occlusion", "PER")[0]
+    found = expound.attribute(tagger, ROWS[0], "occlusion", "PER")[0]
 
     def chance(ids):
         with torch.no_grad():
@@ -108,7 +108,7 @@ def test_gradients_are_captums(head):
         out = model(several, embeddings=given).logits
         return model.task.score(out, target[rows])
 
-    ours = exegete.explainer("input_x_gradient").attribute(model, batch, target)
+    ours = expound.explainer("input_x_gradient").attribute(model, batch, target)
     theirs = InputXGradient(score).attribute(embeddings).sum(-1) * batch.content
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
     for row in range(len(batch)):
@@ -118,7 +118,7 @@ def test_gradients_are_captums(head):
                 model(one.select([0] * len(given)), embeddings=given).logits, target[row : row + 1].expand(len(given))
             )
         )
-        method = exegete.explainer("integrated_gradients", n_steps=5)
+        method = expound.explainer("integrated_gradients", n_steps=5)
         reference = model.embed_reference(one, "mask") if method.params["baselines"] == "mask" else None
         assert reference is not None
         mine = method.attribute(model, one, target[row : row + 1])
@@ -132,9 +132,9 @@ def test_decompositions_sum_to_the_logit_through_every_head(family, head):
     model = loaded(family, head)
     batch = model.encode(ROWS if head == "TokenClassification" else MASKED.get(family, MASKED["bert"]))
     logit = model.task.score(model(batch).logits, model.resolve_target(batch)).detach()
-    linear = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
+    linear = expound.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(linear.scores.sum(1) + linear.bias, logit)
-    whole = exegete.explainer("decompx_classifier").explain(model, batch, special_tokens=True)
+    whole = expound.explainer("decompx_classifier").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(whole.scores.sum(1), logit, rtol=1e-6, atol=1e-8)
 
 
@@ -150,7 +150,7 @@ def test_methods_of_every_kind_give_finite_scores(tagger, filler, method):
 def test_a_text_alone_is_explained_in_all_that_is_tagged_in_it(tagger):
     text = "the plot is dull, but nobody laughs at (the café's) naïve jokes"
     tagger = TaggingModel(tagger.model, tagger.processing_class)
-    found = exegete.attribute(tagger, text, "saliency")
+    found = expound.attribute(tagger, text, "saliency")
     encoded = tagger.tokenizer(text, return_offsets_mapping=True)
     tags = dict(zip((start for start, _ in encoded["offset_mapping"][1:-1]),
                     logits_by_hand(tagger, text)[1:-1].argmax(-1).tolist(), strict=True))  # fmt: skip
@@ -168,7 +168,7 @@ def test_a_text_alone_is_explained_in_all_that_is_tagged_in_it(tagger):
 
 def test_the_word_for_a_mask(filler):
     assert isinstance(filler, MaskedModel)
-    found = exegete.attribute(filler, MASKED["bert"], "occlusion")
+    found = expound.attribute(filler, MASKED["bert"], "occlusion")
     hand = logits_by_hand(filler, MASKED["bert"][0]).softmax(-1)[3]
     assert found[0].target[1:3] == (int(hand.argmax()), pytest.approx(float(hand.max())))
     ids = filler.tokenizer(MASKED["bert"][0], return_tensors="pt")["input_ids"]
@@ -179,7 +179,7 @@ def test_the_word_for_a_mask(filler):
         without = filler.model(input_ids=hidden).logits[0, 3].softmax(-1)[found[0].target.value]
     assert found[0].scores[0][word] == pytest.approx(float(hand.max() - without), rel=1e-5)
     named = filler.tokenizer.convert_ids_to_tokens(found[0].target.value)
-    target = exegete.attribute(filler, MASKED["bert"][0], "saliency", named)[0].target
+    target = expound.attribute(filler, MASKED["bert"][0], "saliency", named)[0].target
     # Occlusion runs this text beside its perturbed copies; the size of a batch changes the last bits of a probability.
     assert target._replace(probability=found[0].target.probability) == found[0].target
     assert target.probability == pytest.approx(found[0].target.probability)
@@ -197,12 +197,12 @@ def test_the_word_for_a_mask(filler):
     ],
 )
 def test_bad_rows_are_told(head, row, message):
-    with pytest.raises(ExegeteError, match=message):
-        exegete.attribute(loaded("bert", head), [row], "saliency")
+    with pytest.raises(ExpoundError, match=message):
+        expound.attribute(loaded("bert", head), [row], "saliency")
 
 
 def test_a_word_that_is_no_single_token_is_told(filler):
-    with pytest.raises(ExegeteError, match="no single token"):
+    with pytest.raises(ExpoundError, match="no single token"):
         filler.label_id("incomprehensibilities")
 
 
@@ -211,8 +211,8 @@ def test_heads_that_are_not_explained_say_what_to_take(head, tmp_path):
     families.tiny("bert", head).save_pretrained(tmp_path) if head != "PreTraining" else _save_pretraining_model(
         tmp_path
     )
-    with pytest.raises(ExegeteError, match="whose head is not explained: "):
-        exegete.load(tmp_path)
+    with pytest.raises(ExpoundError, match="whose head is not explained: "):
+        expound.load(tmp_path)
 
 
 def _save_pretraining_model(folder):
@@ -229,7 +229,7 @@ def test_conll_goes_through_explain_and_compare(tmp_path, capsys):
     model = loaded("bert", "TokenClassification")
     model.model.float().save_pretrained(tmp_path / "model")
     model.processing_class.save_pretrained(tmp_path / "model")
-    data = exegete.load_data(f"conll:{tmp_path / 'data'}", "dev")
+    data = expound.load_data(f"conll:{tmp_path / 'data'}", "dev")
     assert [(row["text"][slice(*row["span"])], data.features["label"].names[row["label"]]) for row in data] == [
         ("John Smith", "PER"), ("Rome", "LOC"), ("Mary", "PER"), ("John", "PER"),
     ]  # fmt: skip
@@ -240,11 +240,11 @@ def test_conll_goes_through_explain_and_compare(tmp_path, capsys):
     (tmp_path / "texts.jsonl").write_text('{"text": "John Smith sees Rome"}\n{"text": "Mary"}\n')
     texts = ["--data", f"jsonl:{tmp_path / 'texts.jsonl'}"]
     assert main(["explain", *given, *texts, "-o", str(tmp_path / "tagged")]) == 0
-    found = exegete.attribute(exegete.load(tmp_path / "model", device="cpu"), ["John Smith sees Rome", "Mary"])
+    found = expound.attribute(expound.load(tmp_path / "model", device="cpu"), ["John Smith sees Rome", "Mary"])
     rows = pq.read_table(tmp_path / "tagged" / "part-000000.parquet").to_pylist()
     assert [row["targets"][0]["place"] for row in rows] == [list(item.target.place) for item in found]
     assert {row["index"] for row in rows} <= {0, 1}
-    stored = exegete.Explanations.load(tmp_path / "out" / "attributions")
+    stored = expound.Explanations.load(tmp_path / "out" / "attributions")
     assert stored[0].texts[0][slice(*stored[0].target.place[1:])] == "John Smith"
     assert dataclasses.replace(stored[0]) == stored[0]
     capsys.readouterr()
@@ -253,7 +253,7 @@ def test_conll_goes_through_explain_and_compare(tmp_path, capsys):
 
 
 def test_tags_of_iob1_bioes_and_without_prefixes():
-    from exegete.data.readers.conll import find_stretches
+    from expound.data.readers.conll import find_stretches
 
     assert find_stretches(["I-A", "I-A", "B-A", "O", "I-B"]) == [("A", 0, 2), ("A", 2, 3), ("B", 4, 5)]
     assert find_stretches(["B-A", "I-A", "E-A", "S-A", "I-A"]) == [("A", 0, 3), ("A", 3, 4), ("A", 4, 5)]

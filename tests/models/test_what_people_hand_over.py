@@ -6,10 +6,10 @@ import torch
 import transformers as hf
 from PIL import Image
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.training.loop.options import RunOptions, make_training_arguments
+from expound import ExpoundError
+from expound.training.loop.options import RunOptions, make_training_arguments
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +19,14 @@ def pair():
 
 @pytest.fixture(scope="module")
 def scores(pair):
-    return exegete.attribute(exegete.load(*pair), "a film", "saliency")[0].scores
+    return expound.attribute(expound.load(*pair), "a film", "saliency")[0].scores
 
 
 def test_a_pipeline_a_pair_and_a_named_tokenizer_are_taken(pair, scores):
     model, tokenizer = pair
     pipeline = hf.TextClassificationPipeline(model=model, tokenizer=tokenizer, device="cpu")
-    for given in (exegete.load(pipeline), exegete.load(pair), exegete.load(model, tokenizer=tokenizer)):
-        np.testing.assert_array_equal(exegete.attribute(given, "a film", "saliency")[0].scores, scores)
+    for given in (expound.load(pipeline), expound.load(pair), expound.load(model, tokenizer=tokenizer)):
+        np.testing.assert_array_equal(expound.attribute(given, "a film", "saliency")[0].scores, scores)
 
 
 def test_explaining_and_comparing_take_what_load_takes(pair, scores, tmp_path):
@@ -35,43 +35,43 @@ def test_explaining_and_comparing_take_what_load_takes(pair, scores, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     pipeline = hf.TextClassificationPipeline(model=model, tokenizer=tokenizer, device="cpu")
     for given in (pair, pipeline, tmp_path, str(tmp_path)):
-        np.testing.assert_array_equal(exegete.attribute(given, "a film", "saliency")[0].scores, scores)
-        compared = exegete.compare(given, ["a film"], ["saliency"], ["important_tokens"])
+        np.testing.assert_array_equal(expound.attribute(given, "a film", "saliency")[0].scores, scores)
+        compared = expound.compare(given, ["a film"], ["saliency"], ["important_tokens"])
         np.testing.assert_array_equal(compared.attributions[0].scores, scores)
-    with pytest.raises(ExegeteError, match="expected a folder, a hub name, a Hugging Face model, a pipeline"):
-        exegete.attribute(3, "a film")
+    with pytest.raises(ExpoundError, match="expected a folder, a hub name, a Hugging Face model, a pipeline"):
+        expound.attribute(3, "a film")
 
 
 def test_two_names_for_one_thing_are_refused(pair):
     model, tokenizer = pair
-    with pytest.raises(ExegeteError, match="give it once"):
-        exegete.load(model, tokenizer, tokenizer=tokenizer)
+    with pytest.raises(ExpoundError, match="give it once"):
+        expound.load(model, tokenizer, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("given", [torch.nn.Linear(2, 2), 3, None, (1, 2)])
 def test_what_is_no_model_is_named(given):
-    with pytest.raises(ExegeteError, match="expected a folder, a hub name, a Hugging Face model, a pipeline"):
-        exegete.load(given)
+    with pytest.raises(ExpoundError, match="expected a folder, a hub name, a Hugging Face model, a pipeline"):
+        expound.load(given)
 
 
 def test_an_image_as_an_array_is_the_image():
-    model = exegete.load(families.tiny("vit", "ImageClassification"), families.processor("vit"))
+    model = expound.load(families.tiny("vit", "ImageClassification"), families.processor("vit"))
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    expected = exegete.attribute(model, Image.fromarray(pixels), "saliency")[0].scores
+    expected = expound.attribute(model, Image.fromarray(pixels), "saliency")[0].scores
     for given in (pixels, [pixels], pixels[None]):
-        (found,) = exegete.attribute(model, given, "saliency")
+        (found,) = expound.attribute(model, given, "saliency")
         np.testing.assert_array_equal(found.scores, expected)
 
 
 def test_an_array_that_is_no_image_is_not_printed(pair):
-    with pytest.raises(ExegeteError, match=r"array of float64, \(4, 4, 3\)") as error:
-        exegete.attribute(exegete.load(*pair), np.zeros((4, 4, 3)), "saliency")
+    with pytest.raises(ExpoundError, match=r"array of float64, \(4, 4, 3\)") as error:
+        expound.attribute(expound.load(*pair), np.zeros((4, 4, 3)), "saliency")
     assert "0." not in str(error.value)
 
 
 def test_a_list_of_methods_gives_a_result_for_each(pair, scores):
-    model = exegete.load(*pair)
-    found = exegete.attribute(model, ["a film", "dull"], ["saliency", exegete.explainer("random", seed=3)])
+    model = expound.load(*pair)
+    found = expound.attribute(model, ["a film", "dull"], ["saliency", expound.explainer("random", seed=3)])
     assert {name: [item.method for item in items] for name, items in found.items()} == {
         "saliency": ["saliency"] * 2,
         "random": ["random"] * 2,
@@ -79,26 +79,26 @@ def test_a_list_of_methods_gives_a_result_for_each(pair, scores):
     np.testing.assert_allclose(found["saliency"][0].scores, scores, rtol=1e-4)
     assert found["random"][0].params == {"seed": 3}
     for given, message in (([], "no method was given"), (["random", "random"], "two methods have one name")):
-        with pytest.raises(ExegeteError, match=message):
-            exegete.attribute(model, "a film", given)
+        with pytest.raises(ExpoundError, match=message):
+            expound.attribute(model, "a film", given)
 
 
 def test_a_tuple_is_no_method(pair):
-    with pytest.raises(ExegeteError, match=r"one id.*not a tuple"):
-        exegete.attribute(exegete.load(*pair), "a film", ("saliency", "random"))
+    with pytest.raises(ExpoundError, match=r"one id.*not a tuple"):
+        expound.attribute(expound.load(*pair), "a film", ("saliency", "random"))
 
 
 def test_the_best_explains_where_no_method_is_named(pair):
-    assert exegete.attribute(exegete.load(*pair), "a film")[0].method == "decompx_linear"
+    assert expound.attribute(expound.load(*pair), "a film")[0].method == "decompx_linear"
     config = hf.MPNetConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_labels=2)
-    other = exegete.load(hf.MPNetForSequenceClassification(config).eval(), families.tokenizer("bert"))
-    assert exegete.attribute(other, "a film")[0].method == "integrated_gradients"
+    other = expound.load(hf.MPNetForSequenceClassification(config).eval(), families.tokenizer("bert"))
+    assert expound.attribute(other, "a film")[0].method == "integrated_gradients"
 
 
 def test_costs_may_be_asked_for_by_name(pair):
-    found = exegete.compare(exegete.load(*pair), ["a film"], ["random"], ["sufficiency", "seconds", "peak_memory"])
+    found = expound.compare(expound.load(*pair), ["a film"], ["random"], ["sufficiency", "seconds", "peak_memory"])
     assert [card.name for card in found.cards] == ["sufficiency", "seconds", "peak_memory"]
-    assert [card.name for card in exegete.compare(exegete.load(*pair), ["a film"], ["random"], ["seconds"]).cards] == [
+    assert [card.name for card in expound.compare(expound.load(*pair), ["a film"], ["random"], ["seconds"]).cards] == [
         "seconds",
         "peak_memory",
     ]
@@ -107,5 +107,5 @@ def test_costs_may_be_asked_for_by_name(pair):
 def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.integrations.get_available_reporting_integrations", lambda: ["clearml"])
     options = RunOptions(arguments={"report_to": "wandb"})
-    with pytest.raises(ExegeteError, match="report_to=wandb: expected one of none, all, clearml"):
+    with pytest.raises(ExpoundError, match="report_to=wandb: expected one of none, all, clearml"):
         make_training_arguments(options, {"metric_for_best_model": "loss"}, tmp_path, {"loss": False})

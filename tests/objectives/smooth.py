@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from exegete.objectives import StepContext
+from expound.objectives import StepContext
 
 
 def along_directions(module, batch, layers=2, value="value"):

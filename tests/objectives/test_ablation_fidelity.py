@@ -10,16 +10,16 @@ import decomposable
 import families
 from causal import causal
 from chats import CHAT, chatting
-from exegete import ExegeteError, explainer
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.perturbation.context_cite import ContextCite
-from exegete.explainers.units import number_units
-from exegete.models.generation.model import GeneratingModel
-from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, StepContext, objective, task_losses
-from exegete.objectives.teacher_memory import hash_examples
-from exegete.testing.models import make_examples, random_model, replace_layer_norms
-from exegete.training.loop.lora import add_lora
-from exegete.training.loop.training_module import TrainingModule
+from expound import ExpoundError, explainer
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.explainers.perturbation.context_cite import ContextCite
+from expound.explainers.units import number_units
+from expound.models.generation.model import GeneratingModel
+from expound.objectives import AblationFidelity, CrossEntropy, KlToOriginal, StepContext, objective, task_losses
+from expound.objectives.teacher_memory import hash_examples
+from expound.testing.models import make_examples, random_model, replace_layer_norms
+from expound.training.loop.lora import add_lora
+from expound.training.loop.training_module import TrainingModule
 
 SOURCES = [[-1] + [0] * 3 + [1] * 2 + [2] * 4, [-1] + [0] * 2 + [1] * 5 + [2]]
 
@@ -144,7 +144,7 @@ def test_what_cannot_be_trained_is_refused():
         ("ablation_fidelity?interval=0", "interval ≥ 1"),
         ("ablation_fidelity?weight=-1", "weight of ablation_fidelity is at least 0"),
     ):
-        with pytest.raises(ExegeteError, match=said):
+        with pytest.raises(ExpoundError, match=said):
             objective(spec)
 
 

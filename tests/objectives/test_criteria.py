@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import families
-from exegete import ExegeteError, explainer
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.models import Capture
-from exegete.objectives import (
+from expound import ExpoundError, explainer
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.models import Capture
+from expound.objectives import (
     ClusteringConsistencyLoss,
     ComprehensivenessLoss,
     ConsistencyLoss,
@@ -25,9 +25,9 @@ from exegete.objectives import (
     SufficiencyLoss,
     TrainingStep,
 )
-from exegete.objectives.consistency import align_left, pairwise_kl, pool_hidden_states
-from exegete.objectives.criterion import select_top
-from exegete.training.loop.training_module import TrainingModule
+from expound.objectives.consistency import align_left, pairwise_kl, pool_hidden_states
+from expound.objectives.criterion import select_top
+from expound.training.loop.training_module import TrainingModule
 from small import PAIRS, shared, small
 
 CRITERIA = [ComprehensivenessLoss, SufficiencyLoss, ConsistencyLoss, ClusteringConsistencyLoss]
@@ -413,16 +413,16 @@ def test_what_cannot_be_trained_says_why():
         (lambda: ConsistencyLoss(single, weight=-1.0), "at least 0"),
         (lambda: ConsistencyLoss(single, distance="l3"), "unknown distance 'l3'"),
     ):
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             make()
     model = small("bert", num_labels=1)
     batch = model.encode([{"text": "a film", "label": 0.5}])
     for kind, message in ((ComprehensivenessLoss, "no probability"), (ClusteringConsistencyLoss, "labels of classes")):
         objective = kind(InterpretableAttention.for_model(model))
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             objective(step_of(model, batch, objective))
     pictures = shared("vit")
     objective = ComprehensivenessLoss(InterpretableAttention.for_model(pictures))
     batch = replace(pictures.encode(families.examples("vit", 2)), labels=torch.tensor([0, 1]))
-    with pytest.raises(ExegeteError, match="does not apply to images"):
+    with pytest.raises(ExpoundError, match="does not apply to images"):
         objective(step_of(pictures, batch, objective))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from exegete.objectives import ComprehensivenessLoss, SufficiencyLoss
-from exegete.objectives.criterion import select_top
+from expound.objectives import ComprehensivenessLoss, SufficiencyLoss
+from expound.objectives.criterion import select_top
 from small import shared
 from test_criteria import ERASING, make_explainer, make_labelled_batch, step_of
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.objectives import ExplanationLoss, StepContext, TrainingStep
-from exegete.testing.models import replace_layer_norms
-from exegete.training.loop.training_module import TrainingModule
+from expound import ExpoundError
+from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.objectives import ExplanationLoss, StepContext, TrainingStep
+from expound.testing.models import replace_layer_norms
+from expound.training.loop.training_module import TrainingModule
 from smooth import along_directions
 
 # torch gives the padding token, which gim is measured from otherwise, no gradient.
@@ -43,7 +43,7 @@ def model(**changes):
 def loss(guide, outputs, batch=None, **params):
     batch = two_tokens() if batch is None else batch
     step = TrainingStep(model(), batch, outputs)
-    return float(ExplanationLoss(exegete.explainer(guide), **params)(step).detach())
+    return float(ExplanationLoss(expound.explainer(guide), **params)(step).detach())
 
 
 def last_layer(*heads) -> Outputs:
@@ -96,10 +96,10 @@ def concatenate_batches(*batches: Batch) -> Batch:
 def test_who_counts_where_nothing_is_marked_or_nobody_looked():
     """Shared goals: only who has a mark. Plain goals: everybody who was looked at, with a goal of zeros."""
     batch = concatenate_batches(two_tokens(), two_tokens((False, False)), two_tokens((False, False), looked=False))
-    attention = ExplanationLoss(exegete.explainer("attention_last"))
+    attention = ExplanationLoss(expound.explainer("attention_last"))
     assert attention.select_examples(batch).tolist() == [True, False, False]
     assert float(attention.size(batch)) == 4
-    gradient = ExplanationLoss(exegete.explainer("input_x_gradient"))
+    gradient = ExplanationLoss(expound.explainer("input_x_gradient"))
     assert gradient.select_examples(batch).tolist() == [True, True, False]
     marked, unmarked = (1 / sqrt(33) + 1), 9 / sqrt(33)
     assert loss("input_x_gradient", gradient_outputs(3), batch) == pytest.approx((marked + unmarked) / 8)
@@ -109,7 +109,7 @@ def test_without_any_rationale_the_loss_is_zero_and_so_is_its_gradient():
     explained = model()
     for guide in GUIDES:
         batch = replace(explained.encode(families.examples("bert")), labels=torch.tensor([0, 1, 2, 0, 1]))
-        module = TrainingModule(explained, [ExplanationLoss(exegete.explainer(guide))]).train()
+        module = TrainingModule(explained, [ExplanationLoss(expound.explainer(guide))]).train()
         terms = module(batch, StepContext())["terms"]
         assert terms.tolist() == [0.0]
         terms.sum().backward()
@@ -132,7 +132,7 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
     """Also: neither padding nor neighbours change an example's part."""
     explained = model()
     batch = make_marked_batch(explained)
-    objective = ExplanationLoss(exegete.explainer(guide), score=score)
+    objective = ExplanationLoss(expound.explainer(guide), score=score)
     found = TrainingModule(explained, [objective]).eval()(batch, StepContext(training=False))["terms"][0]
     total, size = 0.0, 0
     for row in (0, 2):
@@ -175,7 +175,7 @@ def test_derivatives_of_first_and_second_order(guide):
     batch = make_marked_batch(explained).select([0]).trim_padding()[0]
     if guide not in ("alti", *RULES):
         replace_layer_norms(explained)
-    module = TrainingModule(explained, [Twice(exegete.explainer(guide), score="mse")]).train()
+    module = TrainingModule(explained, [Twice(expound.explainer(guide), score="mse")]).train()
     at = along_directions(module, batch)
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(at(point).sum(), point)
@@ -188,9 +188,9 @@ def test_the_step_s_own_pass_serves_what_needs_one_pass():
     for guide, expected in (("attention_last", 1), ("attention_rollout", 1), ("input_x_gradient", 1), ("alti", 2)):
         explained, calls = model(), []
         # The first explanation also checks the model.
-        exegete.explainer(guide).attribute(explained, make_marked_batch(explained))
+        expound.explainer(guide).attribute(explained, make_marked_batch(explained))
         explained.model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        module = TrainingModule(explained, [ExplanationLoss(exegete.explainer(guide))]).train()
+        module = TrainingModule(explained, [ExplanationLoss(expound.explainer(guide))]).train()
         module(make_marked_batch(explained), StepContext())["terms"].sum().backward()
         assert len(calls) == expected, guide
 
@@ -201,7 +201,7 @@ def test_a_zero_attribution_has_a_finite_gradient():
     outputs = Outputs(torch.stack([gold, gold, gold], 1), embeddings)
     batch = two_tokens()
     step = TrainingStep(model(), batch, outputs)
-    value = ExplanationLoss(exegete.explainer("input_x_gradient"))(step)
+    value = ExplanationLoss(expound.explainer("input_x_gradient"))(step)
     assert float(value.detach()) == pytest.approx(1 / 4)
     (slope,) = torch.autograd.grad(value, embeddings)
     assert torch.isfinite(slope).all()
@@ -216,8 +216,8 @@ def test_a_rationale_that_truncation_cut_off_is_none():
     finally:
         explained.processing_class.model_max_length = before
     assert batch.has_rationale.tolist() == [True]
-    assert not ExplanationLoss(exegete.explainer("attention_rollout")).select_examples(batch).any()
-    assert ExplanationLoss(exegete.explainer("input_x_gradient")).select_examples(batch).all()
+    assert not ExplanationLoss(expound.explainer("attention_rollout")).select_examples(batch).any()
+    assert ExplanationLoss(expound.explainer("input_x_gradient")).select_examples(batch).all()
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_a_rationale_that_truncation_cut_off_is_none():
 )
 def test_bad_choices_are_named(arguments, message):
     arguments = {"explainer": "attention_last"} | arguments
-    with pytest.raises(ExegeteError, match=message):
-        ExplanationLoss(exegete.explainer(arguments.pop("explainer")), **arguments)
+    with pytest.raises(ExpoundError, match=message):
+        ExplanationLoss(expound.explainer(arguments.pop("explainer")), **arguments)
 
 
 def test_kl_is_zero_at_the_goal_and_known_elsewhere():

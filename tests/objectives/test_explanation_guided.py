@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models import ExplainedModel
-from exegete.objectives import ExplanationGuidedLoss, StepContext
-from exegete.objectives.teacher import compute_importance, select_least_important, to_distribution
-from exegete.testing.models import replace_layer_norms
-from exegete.training.loop.training_module import TrainingModule
+from expound import ExpoundError
+from expound.models import ExplainedModel
+from expound.objectives import ExplanationGuidedLoss, StepContext
+from expound.objectives.teacher import compute_importance, select_least_important, to_distribution
+from expound.testing.models import replace_layer_norms
+from expound.training.loop.training_module import TrainingModule
 from smooth import along_directions
 
 SIZE = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "dtype": torch.float64}
@@ -74,7 +74,7 @@ def reference(explained, one, aggregation, direction, ratio):
 def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregation, direction):
     explained = model()
     batch = make_labelled_batch(explained)
-    objective = ExplanationGuidedLoss(exegete.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
+    objective = ExplanationGuidedLoss(expound.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
     found = term(explained, batch, objective)
     ones = [batch.select([row]).trim_padding()[0] for row in range(len(batch))]
     expected = torch.stack([reference(explained, one, aggregation, direction, 0.3) for one in ones]).mean()
@@ -90,7 +90,7 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
 def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
     explained = model()
     one = make_labelled_batch(explained, 1)
-    teacher = exegete.explainer("deep_lift?baselines=zero&rule=captum")
+    teacher = expound.explainer("deep_lift?baselines=zero&rule=captum")
     found = compute_importance(teacher, explained, one, one.labels, aggregation)
     explained.eval()
 
@@ -151,7 +151,7 @@ def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
 def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
     explained = model(hidden_dropout_prob=0.1).train()
     batch = make_labelled_batch(explained)
-    objective = ExplanationGuidedLoss(exegete.explainer(teacher))
+    objective = ExplanationGuidedLoss(expound.explainer(teacher))
     found = [
         compute_importance(objective.explainer, explained, batch, batch.labels, objective.aggregation_in_use)
         for _ in range(2)
@@ -171,7 +171,7 @@ def test_derivatives_of_first_and_second_order(direction):
     """A random teacher ignores the model, so it stays the same when the weights move."""
     explained = model(num_hidden_layers=1)
     replace_layer_norms(explained)
-    objective = ExplanationGuidedLoss(exegete.explainer("random"), direction=direction)
+    objective = ExplanationGuidedLoss(expound.explainer("random"), direction=direction)
     module = TrainingModule(explained, [objective]).train()
     at = along_directions(module, make_labelled_batch(explained, 1), layers=1, value="key")
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
@@ -182,14 +182,14 @@ def test_derivatives_of_first_and_second_order(direction):
 def test_a_regression_has_one_output_to_explain():
     explained = model(num_labels=1, problem_type="regression")
     batch = replace(explained.encode(families.examples("bert", 2)), labels=torch.tensor([0.5, -1.0]))
-    assert torch.isfinite(term(explained, batch, ExplanationGuidedLoss(exegete.explainer(INTEGRATED))))
+    assert torch.isfinite(term(explained, batch, ExplanationGuidedLoss(expound.explainer(INTEGRATED))))
 
 
 def test_pictures_have_no_words():
-    explained = exegete.load(families.tiny("vit"), families.processor("vit"))
+    explained = expound.load(families.tiny("vit"), families.processor("vit"))
     batch = replace(explained.encode(families.examples("vit", 2)), labels=torch.tensor([0, 1]))
-    with pytest.raises(ExegeteError, match="images"):
-        term(explained, batch, ExplanationGuidedLoss(exegete.explainer("saliency")))
+    with pytest.raises(ExpoundError, match="images"):
+        term(explained, batch, ExplanationGuidedLoss(expound.explainer("saliency")))
 
 
 @pytest.mark.parametrize(
@@ -203,5 +203,5 @@ def test_pictures_have_no_words():
 )
 def test_bad_choices_are_named(arguments, message):
     arguments = {"explainer": INTEGRATED} | arguments
-    with pytest.raises(ExegeteError, match=message):
-        ExplanationGuidedLoss(exegete.explainer(arguments.pop("explainer")), **arguments)
+    with pytest.raises(ExpoundError, match=message):
+        ExplanationGuidedLoss(expound.explainer(arguments.pop("explainer")), **arguments)

@@ -7,12 +7,12 @@ import json
 import pytest
 import torch
 
-import exegete
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.objectives import StepContext, TrainingStep, objective, parse_objectives
-from exegete.recipes import RECIPES
-from exegete.testing.models import make_examples, random_model
+import expound
+from expound import ExpoundError
+from expound.cli import main
+from expound.objectives import StepContext, TrainingStep, objective, parse_objectives
+from expound.recipes import RECIPES
+from expound.testing.models import make_examples, random_model
 
 
 def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
@@ -38,7 +38,7 @@ def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
     ],
 )
 def test_what_is_wrong_is_named(spec, message):
-    with pytest.raises(ExegeteError, match=message.replace("?", r"\?")):
+    with pytest.raises(ExpoundError, match=message.replace("?", r"\?")):
         parse_objectives(spec)
 
 
@@ -62,7 +62,7 @@ def test_the_command_trains_on_the_objectives_and_says_so(tmp_path):
     small = ["--data", "generated?size=48", "--device", "cpu", "--epochs", "1", "--batch-size", "16", "--quiet"]
     assert main(["train", "custom", "--objectives", spec, *small, "--config", "tiny", "--output-dir", str(folder)]) == 0
     assert "attribution_entropy" in json.loads((folder / "metrics.json").read_text())
-    recorded = json.loads((folder / "exegete_run.json").read_text())["config"]["objectives"]
+    recorded = json.loads((folder / "expound_run.json").read_text())["config"]["objectives"]
     assert recorded["attribution_entropy"]["weight"] == 5.0
 
 
@@ -71,7 +71,7 @@ def test_a_weight_on_the_entropy_makes_explanations_narrower(tmp_path):
     for weight in (0, 3):
         recipe = RECIPES["custom"](f"cross_entropy,attribution_entropy?weight={weight}")
         settings = {"num_train_epochs": 6, "learning_rate": 3e-3, "load_best_model_at_end": False, "disable_tqdm": True}
-        data = [exegete.load_data("generated?size=96", split) for split in ("train", "dev")]
+        data = [expound.load_data("generated?size=96", split) for split in ("train", "dev")]
         result = recipe.train("tiny", *data, tmp_path / str(weight), arguments=settings, device="cpu")
         found[weight] = result.metrics["attribution_entropy"]
     assert found[3] < found[0] - 0.05

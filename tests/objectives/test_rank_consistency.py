@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import families
-from exegete import ExegeteError, metric
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.models.rank_correlation import compute_mean_ranks, compute_spearman
-from exegete.objectives import RankConsistencyLoss, StepContext, TrainingStep
-from exegete.objectives.rank_consistency import compute_soft_ranks, soft_spearman_loss
+from expound import ExpoundError, metric
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.models.rank_correlation import compute_mean_ranks, compute_spearman
+from expound.objectives import RankConsistencyLoss, StepContext, TrainingStep
+from expound.objectives.rank_consistency import compute_soft_ranks, soft_spearman_loss
 from small import small
 
 
@@ -93,5 +93,5 @@ def test_pairs_are_drawn_in_training_and_a_batch_of_one_has_none():
     assert some(step_of(model, some)).item() == every(step_of(model, every)).item()
     assert some(step_of(model, some, training=True)).item() != every(step_of(model, every)).item()
     assert every(step_of(model, every, texts=1)).item() == 0
-    with pytest.raises(ExegeteError, match="temperature"):
+    with pytest.raises(ExpoundError, match="temperature"):
         RankConsistencyLoss(make_explainer(model), temperature=0)

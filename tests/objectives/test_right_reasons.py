@@ -7,12 +7,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import families
-from exegete import ExegeteError
-from exegete.models import ExplainedModel
-from exegete.objectives import CrossEntropy, GradientPenalty, RightReasonsLoss, StepContext
-from exegete.objectives.right_reasons import select_irrelevant
-from exegete.testing.models import replace_layer_norms
-from exegete.training.loop.training_module import TrainingModule
+from expound import ExpoundError
+from expound.models import ExplainedModel
+from expound.objectives import CrossEntropy, GradientPenalty, RightReasonsLoss, StepContext
+from expound.objectives.right_reasons import select_irrelevant
+from expound.testing.models import replace_layer_norms
+from expound.training.loop.training_module import TrainingModule
 from smooth import along_directions
 
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "dtype": torch.float64}
@@ -88,7 +88,7 @@ def test_nothing_is_irrelevant_without_an_annotation():
 def test_other_tasks_and_weights_are_refused():
     explained = model(num_labels=1)
     batch = explained.encode([{"text": "fine", "label": 0.5, "rationale": [[0, 4]]}])
-    with pytest.raises(ExegeteError, match="does not apply to regression"):
+    with pytest.raises(ExpoundError, match="does not apply to regression"):
         TrainingModule(explained, [RightReasonsLoss()])(batch, StepContext())
-    with pytest.raises(ExegeteError, match="weight of right_reasons is at least 0"):
+    with pytest.raises(ExpoundError, match="weight of right_reasons is at least 0"):
         RightReasonsLoss(-1.0)

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch.distributions import Bernoulli, kl_divergence
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models import ExplainedModel
-from exegete.objectives import (
+from expound import ExpoundError
+from expound.models import ExplainedModel
+from expound.objectives import (
     CrossEntropy,
     ExplanationLoss,
     GradientPenalty,
@@ -22,9 +22,9 @@ from exegete.objectives import (
     VirtualAdversarialLoss,
     task_losses,
 )
-from exegete.objectives.virtual_adversarial import answer_divergence
-from exegete.testing.models import replace_layer_norms
-from exegete.training.loop.training_module import TrainingModule
+from expound.objectives.virtual_adversarial import answer_divergence
+from expound.testing.models import replace_layer_norms
+from expound.training.loop.training_module import TrainingModule
 from smooth import along_directions
 
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
@@ -86,7 +86,7 @@ def test_the_terms_share_a_pass_with_other_terms_in_any_order(guide, turned):
     batch = explained.encode([{"text": families.SENTENCES[0], "label": 1, "rationale": [[2, 8]]}])
     objectives = [
         CrossEntropy(),
-        ExplanationLoss(exegete.explainer(guide)),
+        ExplanationLoss(expound.explainer(guide)),
         GradientPenalty(),
         VirtualAdversarialLoss(),
     ]
@@ -221,5 +221,5 @@ def test_the_gradient_of_the_adversarial_term_goes_through_both_answers():
     [({"form": "vat"}, "unknown form"), ({"steps": -1}, "steps is at least 0"), ({"radius": -1.0}, "radius")],
 )
 def test_bad_choices_are_named(arguments, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         VirtualAdversarialLoss(**arguments)

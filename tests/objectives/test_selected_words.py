@@ -12,16 +12,16 @@ from datasets import ClassLabel, Dataset
 from scipy.integrate import quad
 from torch.nn.functional import cross_entropy
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError, explainer
-from exegete.cli import main
-from exegete.explainers.learned.gates import BernoulliGates, HardKumaGates, expect_changes
-from exegete.explainers.learned.rationale_extractor import RationaleExtractor
-from exegete.models import ExplainedModel
-from exegete.objectives import CrossEntropy, SelectedWordsLoss, StepContext
-from exegete.recipes import RECIPES
-from exegete.training.loop.training_module import TrainingModule
+from expound import ExpoundError, explainer
+from expound.cli import main
+from expound.explainers.learned.gates import BernoulliGates, HardKumaGates, expect_changes
+from expound.explainers.learned.rationale_extractor import RationaleExtractor
+from expound.models import ExplainedModel
+from expound.objectives import CrossEntropy, SelectedWordsLoss, StepContext
+from expound.recipes import RECIPES
+from expound.training.loop.training_module import TrainingModule
 
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "dtype": torch.float64}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -177,33 +177,33 @@ def test_a_word_that_decides_the_class_is_selected(gate, epochs, rows, tmp_path)
     judged = list(make_planted_rows(40, 2))
     method = explainer(f"rationale_extractor:{tmp_path / 'run'}")
     found = [row["text"][span[0] : span[1]] for row in judged for span in row["rationale"]]
-    explanations = exegete.attribute(result.model, [row["text"] for row in judged], method)
+    explanations = expound.attribute(result.model, [row["text"] for row in judged], method)
     first = [explanation.unit_texts[int(explanation.scores[0].argmax())] for explanation in explanations]
     assert np.mean([word == wanted for word, wanted in zip(first, found, strict=True)]) > 0.9
-    loaded = exegete.load(tmp_path / "run", device="cpu")
-    again = exegete.attribute(loaded, [row["text"] for row in judged], f"rationale_extractor:{tmp_path / 'run'}")
+    loaded = expound.load(tmp_path / "run", device="cpu")
+    again = expound.attribute(loaded, [row["text"] for row in judged], f"rationale_extractor:{tmp_path / 'run'}")
     np.testing.assert_allclose(again[3].scores, explanations[3].scores, rtol=1e-5, atol=1e-7)
     history = json.loads((tmp_path / "run" / "history.json").read_text())["history"]
     assert any("eval_selected_words" in entry for entry in history)
 
 
 def test_other_explainers_tasks_and_numbers_are_refused(capsys):
-    with pytest.raises(ExegeteError, match="trains a rationale_extractor, not alti"):
+    with pytest.raises(ExpoundError, match="trains a rationale_extractor, not alti"):
         SelectedWordsLoss(explainer("alti"))
-    with pytest.raises(ExegeteError, match="expected a ratio above 0"):
+    with pytest.raises(ExpoundError, match="expected a ratio above 0"):
         SelectedWordsLoss(ratio=0.0)
-    with pytest.raises(ExegeteError, match="sparsity, sparsity_warmup and continuity of at least 0"):
+    with pytest.raises(ExpoundError, match="sparsity, sparsity_warmup and continuity of at least 0"):
         SelectedWordsLoss(continuity=-1.0)
-    with pytest.raises(ExegeteError, match="unknown gate 'soft'"):
+    with pytest.raises(ExpoundError, match="unknown gate 'soft'"):
         RationaleExtractor(4, "soft")
     spans = ExplainedModel(
         families.tiny("bert", "QuestionAnswering", num_labels=2, **TINY, **QUIET), families.tokenizer("bert")
     )
     batch = spans.encode([{"text": "what?", "text_pair": "a film", "answer": [[0, 1]]}])
-    with pytest.raises(ExegeteError, match="a class or a number"):
+    with pytest.raises(ExpoundError, match="a class or a number"):
         TrainingModule(spans, [CrossEntropy(), SelectedWordsLoss()])(batch, StepContext())
     learned = RationaleExtractor(4)
-    with pytest.raises(ExegeteError, match="for states of 4 dimensions, the model has 8"):
+    with pytest.raises(ExpoundError, match="for states of 4 dimensions, the model has 8"):
         learned.attribute(model(), model().encode([{"text": "fine"}]))
     assert main(["train", "extractor", "--help"]) == 0
     assert "--ratio" in capsys.readouterr().out

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models import ExplainedModel
-from exegete.objectives import ExplanationGuidedLoss, StepContext
-from exegete.objectives.teacher_memory import TeacherMemory
-from exegete.training.loop.training_module import TrainingModule
+from expound import ExpoundError
+from expound.models import ExplainedModel
+from expound.objectives import ExplanationGuidedLoss, StepContext
+from expound.objectives.teacher_memory import TeacherMemory
+from expound.training.loop.training_module import TrainingModule
 
 TEXTS = families.examples("bert", 5)
 
@@ -111,7 +111,7 @@ def test_it_never_holds_more_than_its_bound_and_forgets_the_oldest(model):
 
 def test_what_was_said_guides_later_steps_and_evaluation_asks_anew(model):
     batch = make_labelled_batch(model)
-    fresh = ExplanationGuidedLoss(exegete.explainer("input_x_gradient"))
+    fresh = ExplanationGuidedLoss(expound.explainer("input_x_gradient"))
     kept = replace(fresh, lifetime=2)
     assert fresh.learned is None
     assert kept.learned is kept.memory
@@ -133,5 +133,5 @@ def test_what_was_said_guides_later_steps_and_evaluation_asks_anew(model):
 
 
 def test_a_lifetime_below_nothing_is_refused():
-    with pytest.raises(ExegeteError, match="at least 0 epochs"):
-        ExplanationGuidedLoss(exegete.explainer("saliency"), lifetime=-1)
+    with pytest.raises(ExpoundError, match="at least 0 epochs"):
+        ExplanationGuidedLoss(expound.explainer("saliency"), lifetime=-1)

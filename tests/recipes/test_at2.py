@@ -11,17 +11,17 @@ import pytest
 import torch
 from datasets import Dataset
 
-import exegete
+import expound
 from chats import CHAT, chatting
-from exegete import ExegeteError, explainer
-from exegete.cli import main
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
-from exegete.models.loading.digest import digest_weights
-from exegete.recipes import RECIPES
-from exegete.training import ablation_effects
-from exegete.training.citations import choose_threshold
-from exegete.training.loop.run import METRICS, RECORD
+from expound import ExpoundError, explainer
+from expound.cli import main
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
+from expound.models.loading.digest import digest_weights
+from expound.recipes import RECIPES
+from expound.training import ablation_effects
+from expound.training.citations import choose_threshold
+from expound.training.loop.run import METRICS, RECORD
 from small import small, uneven
 
 QUICK = {"max_steps": 40, "learning_rate": 1e-2, "disable_tqdm": True}
@@ -84,7 +84,7 @@ def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
     rows = Dataset.from_list([CHAT | {"sources": [{"name": n, "text": t} for n, t in CHAT["sources"].items()]}])
     result = train_explainer(model, tmp_path / "chat", rows, granularity="source", task="generation")
     assert result.finished
-    found = exegete.attribute(model, [CHAT], method=f"attention_to_source:{tmp_path / 'chat'}", unit="source")
+    found = expound.attribute(model, [CHAT], method=f"attention_to_source:{tmp_path / 'chat'}", unit="source")
     assert found[0].scores.shape == (1, 2)
     made = explainer(f"attention_to_source:{tmp_path / 'chat'}")
     assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6
@@ -94,7 +94,7 @@ def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
         choose_threshold(model, made, list(rows), "source", "remove"),
     )
     # one of two sources is far smaller at any share near 1
-    sparse = exegete.attribute(model, [CHAT], method=replace(citation, threshold=0.999), unit="source")[0].scores
+    sparse = expound.attribute(model, [CHAT], method=replace(citation, threshold=0.999), unit="source")[0].scores
     np.testing.assert_allclose(sparse, np.where(found[0].scores < found[0].scores.max(), 0, found[0].scores))
 
 
@@ -112,19 +112,19 @@ def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     records = [json.loads((result.output_dir / RECORD).read_text()) for result in (attention, probe)]
     assert [record["config"]["trainer"] for record in records] == ["attention_to_source", "hidden_state_probe"]
     assert "Products of hidden states take the place of attention." in records[1]["departures"]
-    with pytest.raises(ExegeteError, match="holds a run with another configuration"):
+    with pytest.raises(ExpoundError, match="holds a run with another configuration"):
         train_explainer(model, tmp_path / "attention_to_source", rows, learner="hidden_state_probe")
-    with pytest.raises(ExegeteError, match=r"unknown learner 'probe'.*hidden_state_probe"):
+    with pytest.raises(ExpoundError, match=r"unknown learner 'probe'.*hidden_state_probe"):
         RECIPES["at2"](learner="probe")
 
 
 def test_what_would_change_the_model_is_refused(tmp_path):
     rows = texts("bert", 2)
-    with pytest.raises(ExegeteError, match="at2 explains a model that is fine-tuned already"):
+    with pytest.raises(ExpoundError, match="at2 explains a model that is fine-tuned already"):
         RECIPES["at2"]().train("tiny", rows, rows, tmp_path)
-    with pytest.raises(ExegeteError, match="masked_share"):
+    with pytest.raises(ExpoundError, match="masked_share"):
         RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, masked_share=0.5)
-    with pytest.raises(ExegeteError, match="head_dropout"):
+    with pytest.raises(ExpoundError, match="head_dropout"):
         RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, head_dropout=0.1)
-    with pytest.raises(ExegeteError, match="max_steps"):
+    with pytest.raises(ExpoundError, match="max_steps"):
         RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, arguments={"num_train_epochs": 2})

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-import exegete
-from exegete import ExegeteError
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.models import ExplainedModel
-from exegete.objectives import ComprehensivenessLoss, ConsistencyLoss, CrossEntropy, SufficiencyLoss
-from exegete.recipes import RECIPES
-from exegete.studies.tables.coefficients import COEFFICIENTS
-from exegete.training import CriterionTrainer
+import expound
+from expound import ExpoundError
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.models import ExplainedModel
+from expound.objectives import ComprehensivenessLoss, ConsistencyLoss, CrossEntropy, SufficiencyLoss
+from expound.recipes import RECIPES
+from expound.studies.tables.coefficients import COEFFICIENTS
+from expound.training import CriterionTrainer
 from families import processor, tiny, tokenizer
 
 
 def load_generated():
-    return exegete.load_data("generated?size=32", "train")
+    return expound.load_data("generated?size=32", "train")
 
 
 def make_model():
@@ -34,7 +34,7 @@ def make_model():
     ],
 )
 def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
-    recipe = exegete.recipe("ivra", preset="paper", criteria=criterion, student="a-model")
+    recipe = expound.recipe("ivra", preset="paper", criteria=criterion, student="a-model")
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["lr_scheduler_kwargs"]) == (rate, {"gamma": gamma, "epochs": 2})
     assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (20, 64)
@@ -43,7 +43,7 @@ def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
 
 
 def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
-    recipe = exegete.recipe(
+    recipe = expound.recipe(
         "ivra",
         preset="paper",
         criteria="consistency, sufficiency,comprehensiveness",
@@ -88,18 +88,18 @@ def test_softmax_as_printed_is_calibrated_on_training_data():
 
 
 def test_what_cannot_be_trained_says_why(tmp_path):
-    with pytest.raises(ExegeteError, match="adapters train the model"):
+    with pytest.raises(ExpoundError, match="adapters train the model"):
         RECIPES["ivra"](lora=True, train_model=False)
     for make, message in (
         (lambda: RECIPES["ivra"]("comprehensive"), "unknown criterion 'comprehensive'"),
         (lambda: RECIPES["ivra"](" , "), "at least one criterion"),
         (lambda: RECIPES["ivra"]("simulatability"), "needs a student"),
     ):
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             make()
     tiny("bert", vocab_size=200).save_pretrained(tmp_path)
     tokenizer("bert").save_pretrained(tmp_path)
-    with pytest.raises(ExegeteError, match="the student has 200 tokens"):
+    with pytest.raises(ExpoundError, match="the student has 200 tokens"):
         RECIPES["ivra"]("simulatability", student=str(tmp_path)).build_objectives(
             make_model(), load_generated(), seed=0
         )

@@ -6,14 +6,14 @@ import json
 from itertools import groupby
 from pathlib import Path
 
-from exegete.cli import main
-from exegete.recipes import RECIPES
+from expound.cli import main
+from expound.recipes import RECIPES
 
 FILE = Path(__file__).parents[2] / "docs" / "papers.md"
 HEAD = """# Papers
 
-The training methods of `exegete train`, by paper, and their differences to the paper. The same sentences are in
-`exegete train METHOD --help` and in the record of each run (`exegete_run.json`). Default values are for short runs on
+The training methods of `expound train`, by paper, and their differences to the paper. The same sentences are in
+`expound train METHOD --help` and in the record of each run (`expound_run.json`). Default values are for short runs on
 small data; `--preset paper` gives the paper's. The study files for the papers' tables
 are in [studies/](../studies/README.md), the results in [results/](results/index.md).
 """
@@ -27,7 +27,7 @@ def index():
         parts.append(f"## {paper}\n")
         for recipe in recipes:
             lines = "".join(f"- {departure}\n" for departure in recipe.departures or ["No departure is known."])
-            parts.append(f"`exegete train {recipe.name}`\n\n{lines}")
+            parts.append(f"`expound train {recipe.name}`\n\n{lines}")
     return "\n".join(parts)
 
 
@@ -41,7 +41,7 @@ def test_help_and_the_record_of_a_run_say_it_too(tmp_path, capsys):
     assert departure in " ".join(capsys.readouterr().out.split())
     small = ["--data", "generated?size=24", "--device", "cpu", "--epochs", "1", "--quiet", "--config", "tiny"]
     assert main(["train", "fresh", *small, "--output-dir", str(tmp_path / "run")]) == 0
-    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    record = json.loads((tmp_path / "run" / "expound_run.json").read_text())
     assert (record["recipe"], record["paper"]) == ("fresh", "Jain et al. 2020")
     assert departure in record["departures"]
     assert main(["train", "fresh", *small, "--output-dir", str(tmp_path / "run")]) == 0

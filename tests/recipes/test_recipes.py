@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.data import split_words
-from exegete.models.loading.digest import digest_weights
-from exegete.objectives import (
+from expound import ExpoundError
+from expound.cli import main
+from expound.data import split_words
+from expound.models.loading.digest import digest_weights
+from expound.objectives import (
     Constraint,
     CrossEntropy,
     ExplanationGuidedLoss,
@@ -26,16 +26,16 @@ from exegete.objectives import (
     GradientPenalty,
     VirtualAdversarialLoss,
 )
-from exegete.recipes import RECIPES, Recipe, extract_rationales
-from exegete.recipes.fresh import select_words
-from exegete.recipes.registry import paper_parameters
-from exegete.training import ConstrainedTrainer, RunOptions
+from expound.recipes import RECIPES, Recipe, extract_rationales
+from expound.recipes.fresh import select_words
+from expound.recipes.registry import paper_parameters
+from expound.training import ConstrainedTrainer, RunOptions
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
 
 def data(size=48):
-    return exegete.load_data(f"generated?size={size}", "train"), exegete.load_data(f"generated?size={size}", "dev")
+    return expound.load_data(f"generated?size={size}", "train"), expound.load_data(f"generated?size={size}", "dev")
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("aml", "at2", "lora")])  # need a model
@@ -46,9 +46,9 @@ def test_every_recipe_is_a_command_that_trains_a_model(name, tmp_path, capsys):
     assert f"accuracy: {metrics['accuracy']:.4f}" in capsys.readouterr().out
     # dev data has no explanations of a teacher, so this term is not measured on it
     assert "scaffolding" not in metrics
-    assert len(exegete.load(tmp_path / "run", device="cpu").labels) == 2
+    assert len(expound.load(tmp_path / "run", device="cpu").labels) == 2
     assert main(["train", name, "--help"]) == 0
-    assert f"exegete train {name} " in " ".join(capsys.readouterr().out.split())
+    assert f"expound train {name} " in " ".join(capsys.readouterr().out.split())
 
 
 def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_path):
@@ -58,13 +58,13 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
     arguments = QUICK | {"learning_rate": 1e-2}
     RECIPES["lora"](rank=2).train(tmp_path / "start", *data(), tmp_path / "run", arguments=arguments)
     assert (tmp_path / "run" / "adapter_config.json").is_file()
-    loaded = exegete.load(tmp_path / "run", device="cpu")
+    loaded = expound.load(tmp_path / "run", device="cpu")
     layers = {name.replace("base_layer.", ""): value for name, value in loaded.model.state_dict().items()}
     held = [name for name in start.state_dict() if "score" not in name]
     found = {name: next(value for key, value in layers.items() if key.endswith(name)) for name in held}
     assert all(torch.equal(found[name], start.state_dict()[name]) for name in held)
     assert any("lora_B" in name and value.any() for name, value in layers.items())
-    with pytest.raises(ExegeteError, match="give lora a model"):
+    with pytest.raises(ExpoundError, match="give lora a model"):
         RECIPES["lora"]().train("tiny", *data(), tmp_path / "new", arguments=arguments)
 
 
@@ -85,7 +85,7 @@ def test_adapters_of_a_handed_over_model_are_in_the_result_and_not_in_the_model(
     config = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = str(tmp_path / "start")
     (tmp_path / "run" / "adapter_config.json").write_text(json.dumps(config))
-    torch.testing.assert_close(exegete.load(tmp_path / "run", device="cpu")(batch).logits, result.model(batch).logits)
+    torch.testing.assert_close(expound.load(tmp_path / "run", device="cpu")(batch).logits, result.model(batch).logits)
 
 
 def test_an_adapters_folder_knows_its_labels_and_loads_from_elsewhere(tmp_path, monkeypatch):
@@ -99,10 +99,10 @@ def test_an_adapters_folder_knows_its_labels_and_loads_from_elsewhere(tmp_path, 
     for name, examples in (("classes", rows), ("regression", scores)):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("\n".join(json.dumps(row) for row in examples))
-        both = [exegete.load_data(str(path), "all")] * 2
+        both = [expound.load_data(str(path), "all")] * 2
         result = RECIPES["lora"](rank=2).train("start", *both, tmp_path / name, arguments=arguments)
         monkeypatch.chdir("/")
-        loaded = exegete.load(tmp_path / name, device="cpu")
+        loaded = expound.load(tmp_path / name, device="cpu")
         assert (loaded.task.name, loaded.labels) == (result.model.task.name, result.model.labels)
         batch = result.model.encode(["good film"])
         torch.testing.assert_close(loaded(batch).logits, result.model(batch).logits)
@@ -123,9 +123,9 @@ def test_a_student_does_not_start_from_its_teacher(tmp_path):
     start = families.tiny("bert", num_labels=2)
     start.save_pretrained(tmp_path / "teacher")
     families.tokenizer("bert").save_pretrained(tmp_path / "teacher")
-    recipe = exegete.recipe("smat", teacher=str(tmp_path / "teacher"))
+    recipe = expound.recipe("smat", teacher=str(tmp_path / "teacher"))
     for student in (tmp_path / "teacher", recipe.teacher.model):
-        with pytest.raises(ExegeteError, match="the student starts from the teacher itself"):
+        with pytest.raises(ExpoundError, match="the student starts from the teacher itself"):
             recipe.train(student, *data(), tmp_path / "run")
 
 
@@ -139,7 +139,7 @@ def test_tagged_words_are_refused_in_a_sentence(tmp_path, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="bf16 needs no choice of a device on a GPU")
 def test_bf16_on_a_cpu_names_the_remedy(tmp_path):
-    with pytest.raises(ExegeteError, match="--device cpu"):
+    with pytest.raises(ExpoundError, match="--device cpu"):
         RECIPES["baseline"]().train("tiny", *data(), tmp_path, arguments={"bf16": True})
 
 
@@ -160,7 +160,7 @@ def test_the_group_lists_the_registry(capsys):
     ],
 )
 def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
-    recipe = exegete.recipe("er_joint", preset="paper", guide=guide)
+    recipe = expound.recipe("er_joint", preset="paper", guide=guide)
     cross_entropy, guided = recipe.objectives
     assert isinstance(cross_entropy, CrossEntropy)
     assert isinstance(guided, ExplanationLoss)
@@ -182,7 +182,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     [("attention", 2e-5, 0.05, 0.035, 0.031), ("rollout", 3e-5, 0.1, 0.03, 0.031), ("ixg", 2e-5, 0.1, 0.35, 0.35)],
 )
 def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, dev_bound):
-    recipe = exegete.recipe("er_constrained", preset="paper", guide=guide)
+    recipe = expound.recipe("er_constrained", preset="paper", guide=guide)
     constrained = recipe.objectives[1]
     assert isinstance(constrained, Constraint)
     assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
@@ -194,16 +194,16 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
 
 
 def test_a_guide_without_a_bound_in_the_paper_needs_one():
-    with pytest.raises(ExegeteError, match="no bound for alti"):
-        exegete.recipe("er_constrained", preset="paper", guide="alti")
+    with pytest.raises(ExpoundError, match="no bound for alti"):
+        expound.recipe("er_constrained", preset="paper", guide="alti")
     assert RECIPES["er_constrained"]("alti", bound=0.05).objectives[1].bound == 0.05
 
 
 def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
     for given in ({"bound": 0.0}, {"dev_bound": 0.0}, {"multiplier_rate": 0.0}, {"multiplier_rate": -1.0}):
-        with pytest.raises(ExegeteError, match="above 0, got"):
+        with pytest.raises(ExpoundError, match="above 0, got"):
             RECIPES["er_constrained"](**given)
-    with pytest.raises(ExegeteError, match="weight of explanation is at least 0, got -1"):
+    with pytest.raises(ExpoundError, match="weight of explanation is at least 0, got -1"):
         RECIPES["er_joint"](weight=-1.0)
     assert RECIPES["er_constrained"](bound=0.5).objectives[1].dev_bound is None
 
@@ -226,12 +226,12 @@ def test_runs_that_start_from_one_model_object_start_from_the_same_weights(train
     start = families.tiny("bert", num_labels=2)
     train(start, *data(), tmp_path / "run", processing_class=families.tokenizer("bert"), arguments=QUICK)
     folders = [tmp_path / f"run{run}" for run in runs]
-    configs = [json.loads((folder / "exegete_run.json").read_text())["config"] for folder in folders]
+    configs = [json.loads((folder / "expound_run.json").read_text())["config"] for folder in folders]
     assert {config["model"]["weights"] for config in configs} == {digest_weights(families.tiny("bert", num_labels=2))}
 
 
 def test_robust_and_guided_training_has_the_papers_values():
-    recipe = exegete.recipe("regex", preset="paper")
+    recipe = expound.recipe("regex", preset="paper")
     kinds = [CrossEntropy, GradientPenalty, VirtualAdversarialLoss, ExplanationGuidedLoss]
     assert [type(objective) for objective in recipe.objectives] == kinds
     assert [objective.weight for objective in recipe.objectives] == [1.0, 0.01, 0.5, 0.01]
@@ -256,8 +256,8 @@ def test_the_papers_values_are_other_values_of_existing_parameters(name):
     values = paper_parameters(name)
     assert set(values) <= set(defaults)
     assert all(value != defaults[key] for key, value in values.items())
-    with pytest.raises(ExegeteError, match="Valid choices: paper"):
-        exegete.recipe(name, preset="none")
+    with pytest.raises(ExpoundError, match="Valid choices: paper"):
+        expound.recipe(name, preset="none")
 
 
 def test_an_option_that_is_given_is_stronger_than_the_preset(tmp_path):
@@ -265,7 +265,7 @@ def test_an_option_that_is_given_is_stronger_than_the_preset(tmp_path):
     for given, weight in (([], 1.0), (["--weight", "10"], 10.0)):
         folder = tmp_path / str(weight)
         assert main(["train", "er_joint", *settings, "--preset", "paper", *given, "--output-dir", str(folder)]) == 0
-        config = json.loads((folder / "exegete_run.json").read_text())["config"]
+        config = json.loads((folder / "expound_run.json").read_text())["config"]
         assert config["objectives"]["explanation"]["weight"] == weight
         assert config["arguments"]["per_device_train_batch_size"] == 32
 
@@ -283,7 +283,7 @@ def test_a_control_trains_without_the_terms_and_the_difference_has_an_interval(t
     assert low > 0
     assert "better" in shown
     configs = [
-        json.loads((tmp_path / name / "exegete_run.json").read_text())["config"] for name in ("run", "run-control")
+        json.loads((tmp_path / name / "expound_run.json").read_text())["config"] for name in ("run", "run-control")
     ]
     assert [list(config["objectives"]) for config in configs] == [["cross_entropy", "explanation"], ["cross_entropy"]]
     assert configs[0]["arguments"] == configs[1]["arguments"]
@@ -300,7 +300,7 @@ def test_several_seeds_train_one_model_each_and_the_difference_is_over_seeds(tmp
     for seed in (0, 3):
         folder = tmp_path / "run" / f"seed-{seed}"
         accuracies.append(json.loads((folder / "metrics.json").read_text())["cross_entropy"])
-        configs.append(json.loads((folder / "exegete_run.json").read_text())["config"])
+        configs.append(json.loads((folder / "expound_run.json").read_text())["config"])
         assert (tmp_path / "run" / f"seed-{seed}-control" / "metrics.json").exists()
     assert [config["seed"] for config in configs] == [0, 3]
     assert configs[0]["data"] == configs[1]["data"]
@@ -332,7 +332,7 @@ def test_terms_of_weight_zero_are_left_out_and_an_id_s_own_points_count():
         "virtual_adversarial",
     ]
     assert RECIPES["regex"]("integrated_gradients?n_steps=5").objectives[3].explainer.n_steps == 5
-    with pytest.raises(ExegeteError, match="virtual_adversarial is at least 0"):
+    with pytest.raises(ExpoundError, match="virtual_adversarial is at least 0"):
         RECIPES["regex"](adversarial_weight=-1)
 
 
@@ -371,20 +371,20 @@ def test_two_robust_and_guided_steps_log_every_term_and_are_repeatable(teacher, 
 def test_the_figure_that_chooses_is_better_in_its_own_direction(name, best, higher, tmp_path):
     arguments = QUICK | {"max_steps": 1} | ({} if best is None else {"metric_for_best_model": best})
     RECIPES[name]().train("tiny", *data(8), tmp_path / "run", arguments=arguments)
-    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    record = json.loads((tmp_path / "run" / "expound_run.json").read_text())
     assert record["config"]["arguments"]["greater_is_better"] is higher
 
 
 def test_a_figure_that_there_is_none_of_is_an_error_before_training(tmp_path):
     arguments = QUICK | {"metric_for_best_model": "pearson"}
-    with pytest.raises(ExegeteError, match=r"best model by 'pearson'.* choices: accuracy, comprehensiveness, crit"):
+    with pytest.raises(ExpoundError, match=r"best model by 'pearson'.* choices: accuracy, comprehensiveness, crit"):
         RECIPES["ivra"]().train("tiny", *data(32), tmp_path / "run", arguments=arguments)
     assert not (tmp_path / "run").exists()
 
 
 def test_data_without_any_rationale_is_refused(tmp_path):
     train, dev = data()
-    with pytest.raises(ExegeteError, match="no row of the dev data has a rationale"):
+    with pytest.raises(ExpoundError, match="no row of the dev data has a rationale"):
         RECIPES["er_joint"]().train("tiny", train, dev.remove_columns("rationale"), tmp_path)
 
 
@@ -431,7 +431,7 @@ def test_rationales_are_words_of_the_text_in_its_order(support, contiguous):
     assert cut.column_names == ["label", "text"] or set(cut.column_names) == {"text", "label"}
     assert cut["label"][:] == dev["label"][:]
     assert cut.features["label"] == dev.features["label"]
-    attributed = exegete.attribute(support, list(dev), "random?seed=3")
+    attributed = expound.attribute(support, list(dev), "random?seed=3")
     for short, row, item in zip(cut["text"][:], dev, attributed, strict=True):
         words = [word.text for word in split_words(row["text"])]
         best = np.argsort(-item.scores[0], kind="stable")[: math.ceil(len(words) / 5)]
@@ -462,7 +462,7 @@ def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support,
 
 @pytest.mark.parametrize("ratio", [0.0, 1.5, -0.1])
 def test_a_ratio_out_of_range_is_refused(support, ratio):
-    with pytest.raises(ExegeteError, match="ratio above 0 and up to 1"):
+    with pytest.raises(ExpoundError, match="ratio above 0 and up to 1"):
         extract_rationales(support, data()[1], "random", ratio)
 
 
@@ -471,7 +471,7 @@ def test_what_is_left_of_a_text_is_all_that_its_rationale_is_not(support):
     kept, left = (extract_rationales(support, dev, "saliency", 0.3, rest=rest)["text"][:] for rest in (False, True))
     for one, other, text in zip(kept, left, dev["text"][:], strict=True):
         assert sorted(one.split() + other.split()) == sorted(text.split())
-    item = exegete.attribute(support, dev[0]["text"], "random")[0]
+    item = expound.attribute(support, dev[0]["text"], "random")[0]
     (lowest,) = extract_rationales(support, dev.select([0]), "random", 1.0, rest=True)["text"][:]
     assert lowest == item.units[int(np.abs(item.scores[0]).argmin())].text
 
@@ -481,7 +481,7 @@ def test_words_against_the_prediction_do_not_stay_and_tell_it(support):
     _, dev = data()
     left = extract_rationales(support, dev, "input_x_gradient", 0.5, rest=True)["text"][:]
     negative = 0
-    for text, item in zip(left, exegete.attribute(support, dev["text"][:], "input_x_gradient"), strict=True):
+    for text, item in zip(left, expound.attribute(support, dev["text"][:], "input_x_gradient"), strict=True):
         size = np.ceil(round(0.5 * len(item.units), 9))
         removed = np.argsort(-np.abs(item.scores[0]), kind="stable")[: int(size)].tolist()
         negative += sum(item.scores[0][index] < 0 for index in removed)

@@ -9,23 +9,23 @@ import signal
 import pytest
 from transformers import TrainerCallback
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.models.loading.digest import digest_weights
-from exegete.recipes.search import choose_run
+from expound import ExpoundError
+from expound.cli import main
+from expound.models.loading.digest import digest_weights
+from expound.recipes.search import choose_run
 
 DATA = "generated?size=96"
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "device": "cpu"}
 
 
 def read_record(folder):
-    return json.loads((folder / "exegete_run.json").read_text())
+    return json.loads((folder / "expound_run.json").read_text())
 
 
 def digest(folder):
-    return digest_weights(exegete.load(folder, device="cpu").model)
+    return digest_weights(expound.load(folder, device="cpu").model)
 
 
 def test_a_command_keeps_the_best_run_where_a_plain_run_would_be(tmp_path, capsys, caplog):
@@ -37,14 +37,14 @@ def test_a_command_keeps_the_best_run_where_a_plain_run_would_be(tmp_path, capsy
     shown = capsys.readouterr().out
 
     # the figures again, by `compare` on the dev split
-    dev = exegete.load_data(DATA, "dev")
+    dev = expound.load_data(DATA, "dev")
     search = read_record(folder)["search"]
     assert (search["figure"], search["task_metric"]) == ("auc of attention_last", "accuracy")
     expected = []
     for run in search["runs"]:
         own = folder / "search" / f"weight-{run['weight']:g}"
-        model = exegete.load(own, device="cpu")
-        results = exegete.compare(model, dev, ["attention_last"], ["auc"], show_progress=False).results
+        model = expound.load(own, device="cpu")
+        results = expound.compare(model, dev, ["attention_last"], ["auc"], show_progress=False).results
         assert run["value"] == pytest.approx(results["auc"].mean(), abs=1e-6)
         assert run["task_value"] == json.loads((own / "metrics.json").read_text())["accuracy"]
         assert f"{run['value']:.4f}" in shown
@@ -83,13 +83,13 @@ def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
     before = digest_weights(start)
     call = {"data": DATA, "recipe": "rrr", "processing_class": families.tokenizer("bert"), **QUICK}
     call |= {"search": {"weight": [0.1, 100], "share": [0.5]}}
-    stopped = exegete.train(start, output_dir=tmp_path / "run", callbacks=[StopAt()], **call)
+    stopped = expound.train(start, output_dir=tmp_path / "run", callbacks=[StopAt()], **call)
     assert not stopped.finished
     assert not (tmp_path / "run" / "metrics.json").exists()
     finished = [path.parent.name for path in (tmp_path / "run" / "search").glob("*/metrics.json")]
     assert finished == ["weight-0.1,share-0.5"]
-    resumed = exegete.train(start, output_dir=tmp_path / "run", **call)
-    unbroken = exegete.train(start, output_dir=tmp_path / "whole", **call)
+    resumed = expound.train(start, output_dir=tmp_path / "run", **call)
+    unbroken = expound.train(start, output_dir=tmp_path / "whole", **call)
     assert read_record(tmp_path / "run")["search"] == read_record(tmp_path / "whole")["search"]
     assert len(read_record(tmp_path / "run")["search"]["runs"]) == 2
     assert resumed.output_dir == tmp_path / "run"
@@ -99,7 +99,7 @@ def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
 
 def test_recipes_without_a_metric_are_judged_by_the_figure_of_their_checkpoints(tmp_path):
     search = {"weight": [0.1, 5]}
-    result = exegete.train("tiny", DATA, "smat", output_dir=tmp_path, search=search, max_steps=2, device="cpu")
+    result = expound.train("tiny", DATA, "smat", output_dir=tmp_path, search=search, max_steps=2, device="cpu")
     found = read_record(tmp_path)["search"]
     assert found["figure"] == "simulatability"
     values = [run["value"] for run in found["runs"]]
@@ -119,7 +119,7 @@ def test_recipes_without_a_metric_are_judged_by_the_figure_of_their_checkpoints(
 def test_which_run_is_chosen_by_hand(runs, higher, expected):
     named = [dict(zip(("value", "task_value", "feasible"), run, strict=True)) for run in runs]
     assert choose_run(named, higher) == expected
-    with pytest.raises(ExegeteError, match="no run of the search can be chosen"):
+    with pytest.raises(ExpoundError, match="no run of the search can be chosen"):
         choose_run([run | {"feasible": False} for run in named], higher)
 
 
@@ -143,11 +143,11 @@ def test_what_cannot_be_searched_is_refused_before_training(recipe, search, mess
 
 
 def test_another_run_in_the_folder_is_not_replaced(tmp_path):
-    exegete.train("tiny", DATA, "baseline", output_dir=tmp_path, **QUICK)
-    with pytest.raises(ExegeteError, match="holds something else"):
-        exegete.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"weight": [1, 2]}, **QUICK)
+    expound.train("tiny", DATA, "baseline", output_dir=tmp_path, **QUICK)
+    with pytest.raises(ExpoundError, match="holds something else"):
+        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"weight": [1, 2]}, **QUICK)
     for search in ({}, {"weight": []}):
-        with pytest.raises(ExegeteError, match="expected a parameter and its values"):
-            exegete.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, **QUICK)
-    with pytest.raises(ExegeteError, match="values of guide to search, got"):
-        exegete.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"guide": [object()]}, **QUICK)
+        with pytest.raises(ExpoundError, match="expected a parameter and its values"):
+            expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, **QUICK)
+    with pytest.raises(ExpoundError, match="values of guide to search, got"):
+        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"guide": [object()]}, **QUICK)

@@ -1,4 +1,4 @@
-"""`exegete.train`, `exegete.recipe` and `exegete.objective`: what users call from Python."""
+"""`expound.train`, `expound.recipe` and `expound.objective`: what users call from Python."""
 
 import json
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments
 
-import exegete
-from exegete.explainers import InputXGradient, IntegratedGradients
+import expound
+from expound.explainers import InputXGradient, IntegratedGradients
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
@@ -24,11 +24,11 @@ REVIEWS = [
 
 @pytest.fixture(scope="module")
 def splits():
-    return {split: exegete.load_data("generated?size=32", split) for split in ("train", "dev")}
+    return {split: expound.load_data("generated?size=32", split) for split in ("train", "dev")}
 
 
 def test_a_model_is_trained_with_explanations_and_attributed_in_eight_lines(tmp_path):
-    result = exegete.train(
+    result = expound.train(
         "tiny",
         "generated?size=32",
         "er_joint",
@@ -37,12 +37,12 @@ def test_a_model_is_trained_with_explanations_and_attributed_in_eight_lines(tmp_
         output_dir=tmp_path / "run",
         **QUICK,
     )
-    attribution = exegete.attribute(result.model, ["a gripping film"], "input_x_gradient")[0]
+    attribution = expound.attribute(result.model, ["a gripping film"], "input_x_gradient")[0]
     assert len(attribution.scores) > 0
     assert {"loss", "cross_entropy", "explanation"} <= result.metrics.keys()
     assert any("eval_loss" in entry for entry in result.history)
     assert result.output_dir == tmp_path / "run"
-    assert exegete.load(result.output_dir).labels == result.model.labels
+    assert expound.load(result.output_dir).labels == result.model.labels
 
 
 @pytest.mark.parametrize("form", ["spec", "mapping", "pair", "dataset and dev"])
@@ -55,11 +55,11 @@ def test_data_is_a_spec_a_mapping_a_pair_or_a_dataset_with_dev(splits, form, tmp
     }[form]
     found = []
 
-    class Recorder(exegete.Recipe):
+    class Recorder(expound.Recipe):
         def train(self, model, train, dev, output_dir, options=None, **params):
             found.append((train["text"][:], dev["text"][:], options, params))
 
-    exegete.train("tiny", data, Recorder(name="recorder", paper=""), dev=dev, output_dir=tmp_path, seed=0, max_steps=3)
+    expound.train("tiny", data, Recorder(name="recorder", paper=""), dev=dev, output_dir=tmp_path, seed=0, max_steps=3)
     (train_texts, dev_texts, _, params) = found[0]
     assert (train_texts, dev_texts) == (splits["train"]["text"][:], splits["dev"]["text"][:])
     assert params == {"seed": 0, "arguments": {"max_steps": 3}}
@@ -69,22 +69,22 @@ def test_data_is_a_spec_a_mapping_a_pair_or_a_dataset_with_dev(splits, form, tmp
 def test_rows_of_the_users_own_train_the_model_that_the_same_file_trains(form, tmp_path, caplog):
     rows = {"rows": REVIEWS, "frame": pd.DataFrame(REVIEWS), "dataset": Dataset.from_list(REVIEWS)}[form]
     columns = {"text_column": "review", "label_column": "stars", "rationale_column": "why"}
-    result = exegete.train("tiny", rows, "er_joint", output_dir=tmp_path / "run", **columns, **QUICK)
+    result = expound.train("tiny", rows, "er_joint", output_dir=tmp_path / "run", **columns, **QUICK)
     assert "of 60 rows, 48 are trained on, 11 choose the best checkpoint and 1 are left for a test" in caplog.text
     (tmp_path / "reviews.jsonl").write_text("\n".join(map(json.dumps, REVIEWS)))
     spec = f"jsonl:{tmp_path / 'reviews.jsonl'}"
-    same = exegete.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", **columns, **QUICK)
+    same = expound.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", **columns, **QUICK)
     assert same.metrics == result.metrics
     assert result.model.labels == ("bad", "good")
     assert result.metrics["explanation"] > 0
-    assert len(exegete.attribute(result.model, ["a gripping film"], "input_x_gradient")[0].scores) > 0
+    assert len(expound.attribute(result.model, ["a gripping film"], "input_x_gradient")[0].scores) > 0
 
 
 def test_splits_share_their_labels_and_pairs_have_columns(tmp_path):
     train = [{"a": f"premise {n}", "b": "what follows", "gold": ["no", "yes", "unsure"][n % 3]} for n in range(9)]
     dev = pd.DataFrame(train[:2])
     columns = {"text_column": "a", "text_pair_column": "b", "label_column": "gold"}
-    result = exegete.train("tiny", (train, dev), "baseline", output_dir=tmp_path, **columns, **QUICK)
+    result = expound.train("tiny", (train, dev), "baseline", output_dir=tmp_path, **columns, **QUICK)
     assert result.model.labels == ("no", "unsure", "yes")
 
 
@@ -104,22 +104,22 @@ def test_callbacks_arguments_and_metrics_of_the_user_are_used(splits, tmp_path):
         output_dir=tmp_path / "run", num_train_epochs=2, per_device_train_batch_size=4, use_cpu=True,
         metric_for_best_model="ones", seed=7,
     )  # fmt: skip
-    result = exegete.train(
+    result = expound.train(
         "tiny", splits, "baseline", args=args, callbacks=[counter], compute_metrics=share_of_class_one
     )
     assert counter.steps == result.steps == 16
     assert result.output_dir == tmp_path / "run"
-    record = json.loads((result.output_dir / "exegete_run.json").read_text())["config"]
+    record = json.loads((result.output_dir / "expound_run.json").read_text())["config"]
     assert (record["seed"], record["arguments"]["metric_for_best_model"]) == (7, "ones")
     ones = [entry["eval_ones"] for entry in result.history if "eval_ones" in entry]
     assert result.metrics["ones"] == max(ones)
 
 
 def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
-    start = exegete.train("tiny", splits, "baseline", output_dir=tmp_path / "first", **QUICK).model
+    start = expound.train("tiny", splits, "baseline", output_dir=tmp_path / "first", **QUICK).model
     before = start.model.get_input_embeddings().weight.detach().clone()
     for number, model in enumerate([start, (start.model, start.processing_class)]):
-        result = exegete.train(model, splits, exegete.recipe("baseline"), output_dir=tmp_path / str(number), **QUICK)
+        result = expound.train(model, splits, expound.recipe("baseline"), output_dir=tmp_path / str(number), **QUICK)
         assert result.model.model is start.model
     assert not before.equal(start.model.get_input_embeddings().weight)
 
@@ -128,7 +128,7 @@ def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
     ("arguments", "message"),
     [
         ({"recipe": "er_join"}, "Did you mean 'er_joint'"),
-        ({"wieght": 1.0}, "unknown parameter of exegete.train 'wieght'. Did you mean 'weight'"),
+        ({"wieght": 1.0}, "unknown parameter of expound.train 'wieght'. Did you mean 'weight'"),
         ({"data": {"dev": None}}, "expected the splits train and dev, got dev"),
         ({"data": [{"text": "a", "label": 0}]}, "1 rows are too few to set some aside.*: pass dev="),
         ({"data": ([], [])}, "the train data as a spec, a datasets.Dataset, a pandas DataFrame or a list of dicts"),
@@ -140,56 +140,56 @@ def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
 )
 def test_what_cannot_be_trained_is_an_error_that_says_what_to_do(arguments, message, tmp_path):
     given = {"model": "tiny", "data": "generated?size=8", "output_dir": tmp_path, **arguments}
-    with pytest.raises(exegete.ExegeteError, match=message):
-        exegete.train(**given)
+    with pytest.raises(expound.ExpoundError, match=message):
+        expound.train(**given)
 
 
 def test_recipes_and_objectives_take_explainers_as_objects():
     guide = IntegratedGradients(n_steps=4)
-    _, term = exegete.recipe("er_joint", guide=guide, weight=3.0).objectives
+    _, term = expound.recipe("er_joint", guide=guide, weight=3.0).objectives
     assert (term.explainer, term.weight) == (guide, 3.0)
-    with pytest.raises(exegete.ExegeteError, match="baseline takes no parameter"):
-        exegete.recipe("baseline", explainer=guide)
-    assert exegete.recipe("er_joint", explainer=guide).objectives[1].explainer == guide
-    assert exegete.recipe("regex", explainer=guide).objectives[-1].explainer == guide
-    assert exegete.recipe("fresh", explainer=guide).explainer == guide
-    objective = exegete.objective("explanation", explainer=guide, weight=3.0)
-    assert objective == exegete.objective("explanation?explainer=integrated_gradients?n_steps=4&weight=3")
-    assert exegete.objective(objective) is objective
-    custom = exegete.recipe("custom", objectives=[exegete.objective("cross_entropy"), objective])
+    with pytest.raises(expound.ExpoundError, match="baseline takes no parameter"):
+        expound.recipe("baseline", explainer=guide)
+    assert expound.recipe("er_joint", explainer=guide).objectives[1].explainer == guide
+    assert expound.recipe("regex", explainer=guide).objectives[-1].explainer == guide
+    assert expound.recipe("fresh", explainer=guide).explainer == guide
+    objective = expound.objective("explanation", explainer=guide, weight=3.0)
+    assert objective == expound.objective("explanation?explainer=integrated_gradients?n_steps=4&weight=3")
+    assert expound.objective(objective) is objective
+    custom = expound.recipe("custom", objectives=[expound.objective("cross_entropy"), objective])
     assert custom.objectives[1] == objective
-    with pytest.raises(exegete.ExegeteError, match="occurs twice"):
-        exegete.recipe("custom", objectives=[objective, objective])
+    with pytest.raises(expound.ExpoundError, match="occurs twice"):
+        expound.recipe("custom", objectives=[objective, objective])
 
 
 def test_a_recipe_spec_converts_its_parameters():
-    recipe = exegete.recipe("er_joint?guide=alti&weight=10")
+    recipe = expound.recipe("er_joint?guide=alti&weight=10")
     assert (recipe.objectives[1].explainer.name, recipe.objectives[1].weight) == ("alti", 10.0)
-    assert exegete.recipe(recipe) is recipe
-    with pytest.raises(exegete.ExegeteError, match="is a Recipe already: pass weight when you create it"):
-        exegete.recipe(recipe, weight=1.0)
-    with pytest.raises(exegete.ExegeteError, match="unknown parameter of er_joint 'wait'"):
-        exegete.recipe("er_joint", wait=1.0)
+    assert expound.recipe(recipe) is recipe
+    with pytest.raises(expound.ExpoundError, match="is a Recipe already: pass weight when you create it"):
+        expound.recipe(recipe, weight=1.0)
+    with pytest.raises(expound.ExpoundError, match="unknown parameter of er_joint 'wait'"):
+        expound.recipe("er_joint", wait=1.0)
 
 
 def test_lists_name_every_part():
-    recipes, objectives = exegete.list_recipes(), exegete.list_objectives()
-    assert set(recipes["name"]) == set(exegete.recipes.RECIPES)
-    assert set(objectives["name"]) == set(exegete.objectives.OBJECTIVES)
+    recipes, objectives = expound.list_recipes(), expound.list_objectives()
+    assert set(recipes["name"]) == set(expound.recipes.RECIPES)
+    assert set(objectives["name"]) == set(expound.objectives.OBJECTIVES)
     assert all(recipes["summary"])
     assert all(objectives["summary"])
-    assert all(objectives["equation"][: len(exegete.objectives.OBJECTIVES.native)])
+    assert all(objectives["equation"][: len(expound.objectives.OBJECTIVES.native)])
 
 
 def test_rooms_are_attributes_of_the_package_and_importing_it_loads_no_torch():
     rooms = "data explainers metrics models objectives recipes"
     code = f"""
-import sys, exegete
+import sys, expound
 assert "torch" not in sys.modules
-assert set(exegete.__all__) <= set(dir(exegete))
+assert set(expound.__all__) <= set(dir(expound))
 for room in {rooms.split()!r}:
-    assert getattr(exegete, room) is sys.modules[f"exegete.{{room}}"]
-for name in exegete.__all__:
-    getattr(exegete, name)
+    assert getattr(expound, room) is sys.modules[f"expound.{{room}}"]
+for name in expound.__all__:
+    getattr(expound, name)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from exegete.data.cards import MetricCard
-from exegete.reports.explanations import Explanation
-from exegete.reports.records import Target, Unit
+from expound.data.cards import MetricCard
+from expound.reports.explanations import Explanation
+from expound.reports.records import Target, Unit
 
 CARDS = [
     MetricCard(

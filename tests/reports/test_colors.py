@@ -2,7 +2,7 @@
 
 import pytest
 
-from exegete.reports.highlighted import colors
+from expound.reports.highlighted import colors
 
 PAIRS = [
     (name, shade)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from exegete.errors import ExegeteError
-from exegete.reports.explanations import Explanation, Explanations
-from exegete.reports.records import Exchange, Target, Unit
+from expound.errors import ExpoundError
+from expound.reports.explanations import Explanation, Explanations
+from expound.reports.records import Exchange, Target, Unit
 
 WORDS = (Unit("a", 0, 0, 1), Unit("warmly", 0, 2, 8), Unit("film", 0, 9, 13))
 TOKENS = tuple(Unit(text) for text in ("[CLS]", "a", "warm", "##ly", "film", "[SEP]"))
@@ -141,7 +141,7 @@ def test_saving_again_replaces_and_leaves_other_files(tmp_path):
 def test_a_save_that_fails_leaves_the_old_one(tmp_path):
     folder = tmp_path / "kept"
     Explanations([sample()]).save(folder)
-    with pytest.raises(ExegeteError, match="stored"):
+    with pytest.raises(ExpoundError, match="stored"):
         Explanations([sample(texts=("a \ud800 half pair",))]).save(folder)
     assert Explanations.load(folder) == Explanations([sample()])
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
@@ -149,7 +149,7 @@ def test_a_save_that_fails_leaves_the_old_one(tmp_path):
 
 def test_saving_onto_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ExegeteError, match="cannot write"):
+    with pytest.raises(ExpoundError, match="cannot write"):
         Explanations([sample()]).save(tmp_path / "file")
 
 
@@ -191,7 +191,7 @@ DAMAGE = {
 def test_damaged_files_are_refused(tmp_path, damage):
     Explanations([sample()]).save(tmp_path)
     damage(tmp_path)
-    with pytest.raises(ExegeteError) as caught:
+    with pytest.raises(ExpoundError) as caught:
         Explanations.load(tmp_path)
     assert str(tmp_path) in str(caught.value)
 
@@ -226,12 +226,12 @@ FOREIGN = {
 def test_foreign_tables_are_refused(tmp_path, change):
     Explanations([sample()]).save(tmp_path)
     _rewrite(tmp_path, change(pq.read_table(tmp_path / "explanations.parquet")))
-    with pytest.raises(ExegeteError):
+    with pytest.raises(ExpoundError):
         Explanations.load(tmp_path)
 
 
 def test_a_missing_directory_is_an_error(tmp_path):
-    with pytest.raises(ExegeteError, match="missing"):
+    with pytest.raises(ExpoundError, match="missing"):
         Explanations.load(tmp_path / "nowhere")
 
 
@@ -261,7 +261,7 @@ BAD = {
 
 @pytest.mark.parametrize("changes", BAD.values(), ids=BAD)
 def test_values_that_disagree_are_refused(changes):
-    with pytest.raises(ExegeteError):
+    with pytest.raises(ExpoundError):
         sample(**changes)
 
 
@@ -345,7 +345,7 @@ def test_json_has_no_number_that_json_lacks():
 
 
 def test_files_of_another_version_say_what_to_do(tmp_path):
-    (tmp_path / "config.json").write_text('{"format": "exegete-attributions", "format_version": 1, "config": {}}')
+    (tmp_path / "config.json").write_text('{"format": "expound-attributions", "format_version": 1, "config": {}}')
     (tmp_path / "attributions.parquet").write_bytes(b"")
-    with pytest.raises(ExegeteError, match="has version 1, expected 2: explain and save again"):
+    with pytest.raises(ExpoundError, match="has version 1, expected 2: explain and save again"):
         Explanations.load(tmp_path)

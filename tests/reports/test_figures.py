@@ -6,8 +6,8 @@ import sys
 import matplotlib as mpl
 import numpy as np
 
-from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import plot_curves
+from expound.reports.figures.curves import Curve
+from expound.reports.figures.figure import plot_curves
 
 HOSTILE = r"$\nosuch{x}$ $"
 
@@ -38,8 +38,8 @@ import sys, matplotlib
 def settings():
     return {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
 before = settings()
-from exegete.reports.figures.figure import plot_curves
-from exegete.reports.figures.curves import Curve
+from expound.reports.figures.figure import plot_curves
+from expound.reports.figures.curves import Curve
 plot_curves([Curve("a", "b", [0, 1], [0, 1], [0, 1], [0, 1])])
 assert "matplotlib.pyplot" not in sys.modules
 assert settings() == before

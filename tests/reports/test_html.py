@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from exegete.data.cards import MetricCard
-from exegete.reports.explanations import Explanations
-from exegete.reports.figures.curves import Curve, choose_ticks, make_charts
-from exegete.reports.highlighted.picture import encode_data_url
-from exegete.reports.pages import html
-from exegete.reports.pages.html import ExampleView, render_report
-from exegete.reports.tables.leaderboard import make_leaderboard
+from expound.data.cards import MetricCard
+from expound.reports.explanations import Explanations
+from expound.reports.figures.curves import Curve, choose_ticks, make_charts
+from expound.reports.highlighted.picture import encode_data_url
+from expound.reports.pages import html
+from expound.reports.pages.html import ExampleView, render_report
+from expound.reports.tables.leaderboard import make_leaderboard
 from reports.boards import CARDS, explanation, image, results
 
 HOSTILE = (

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from scipy.stats import bootstrap
 
-from exegete.errors import ExegeteError
-from exegete.reports.tables.board_table import choose_decimals, make_board_table
-from exegete.reports.tables.leaderboard import bootstrap_intervals, draw_resamples, make_leaderboard
-from exegete.reports.tables.significance import adjust_p_values, metric_summands, paired_test
+from expound.errors import ExpoundError
+from expound.reports.tables.board_table import choose_decimals, make_board_table
+from expound.reports.tables.leaderboard import bootstrap_intervals, draw_resamples, make_leaderboard
+from expound.reports.tables.significance import adjust_p_values, metric_summands, paired_test
 from reports.boards import CARDS, results
 
 
@@ -95,11 +95,11 @@ def test_infinite_values_are_undefined():
 
 
 def test_bad_tables_are_refused():
-    with pytest.raises(ExegeteError, match="seconds"):
+    with pytest.raises(ExpoundError, match="seconds"):
         make_leaderboard(results().drop(columns="seconds"), CARDS)
-    with pytest.raises(ExegeteError, match="more than one row"):
+    with pytest.raises(ExpoundError, match="more than one row"):
         make_leaderboard(pd.concat([results(), results()]), CARDS)
-    with pytest.raises(ExegeteError, match="n_resamples"):
+    with pytest.raises(ExpoundError, match="n_resamples"):
         make_leaderboard(results(), CARDS, n_resamples=0)
 
 

@@ -8,8 +8,8 @@ import io
 import numpy as np
 import pytest
 
-from exegete.reports.pages.html import render_study_page
-from exegete.reports.tables.paper_table import (
+from expound.reports.pages.html import render_study_page
+from expound.reports.tables.paper_table import (
     PaperTable,
     format_cells,
     render_csv,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exegete.reports.highlighted.pieces import cut_patches, cut_texts, scores_to_levels
-from exegete.reports.records import Unit
+from expound.reports.highlighted.pieces import cut_patches, cut_texts, scores_to_levels
+from expound.reports.records import Unit
 from reports.boards import explanation, image
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from exegete.reports import progress as module
-from exegete.reports.progress import progress_bar
+from expound.reports import progress as module
+from expound.reports.progress import progress_bar
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_logs_stand_above_the_bar(capsys):
         with progress_bar("explaining", 4, show=True) as done:
             time.sleep(0.1)
             done(2)
-            logging.getLogger("exegete").warning("a word between")
+            logging.getLogger("expound").warning("a word between")
             done(2)
     finally:
         root.removeHandler(handler)

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from exegete.errors import ExegeteError
-from exegete.reports.tables.significance import adjust_p_values, metric_summands, paired_test, prediction_summands
+from expound.errors import ExpoundError
+from expound.reports.tables.significance import adjust_p_values, metric_summands, paired_test, prediction_summands
 
 
 def predictions(labels, classes):
@@ -34,7 +34,7 @@ def test_figures_are_rebuilt_from_sums():
     assert written.figure(written.values.sum(0)) == pytest.approx(2 / 3)
     values = np.array([0.5, np.nan, 1.0])
     assert metric_summands(values).figure(metric_summands(values).values.sum(0)) == pytest.approx(0.75)
-    with pytest.raises(ExegeteError, match="exact_match"):
+    with pytest.raises(ExpoundError, match="exact_match"):
         prediction_summands("exact_match", frame)
 
 
@@ -69,7 +69,7 @@ def test_seeds_are_exchanged_together_and_must_fit():
     assert paired_test(same, same, "permutation", 200) == 1.0
     better = [metric_summands(run.values[:, 0] + 1) for run in same]
     assert paired_test(same, better, "permutation", 200) == pytest.approx(1 / 201)
-    with pytest.raises(ExegeteError, match="same runs and examples"):
+    with pytest.raises(ExpoundError, match="same runs and examples"):
         paired_test(same, same[:2], "permutation")
 
 

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from exegete.data.cards import MetricCard
-from exegete.reports.tables.board_table import render_board_csv, render_board_latex
-from exegete.reports.tables.leaderboard import make_leaderboard
-from exegete.reports.text import escape_latex
+from expound.data.cards import MetricCard
+from expound.reports.tables.board_table import render_board_csv, render_board_latex
+from expound.reports.tables.leaderboard import make_leaderboard
+from expound.reports.text import escape_latex
 from reports.boards import CARDS, results
 
 HOSTILE = "50 % of_{a} & b # c $d$ ~ ^ \\input{x} <y> [z]\n\\end{table}"

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 from rich.style import Style
 
-from exegete.reports.highlighted import colors
-from exegete.reports.tables.board_table import choose_decimals, make_board_table
-from exegete.reports.tables.leaderboard import make_leaderboard
-from exegete.reports.terminal import render_explanation
+from expound.reports.highlighted import colors
+from expound.reports.tables.board_table import choose_decimals, make_board_table
+from expound.reports.tables.leaderboard import make_leaderboard
+from expound.reports.terminal import render_explanation
 from reports.boards import CARDS, explanation, image, results
 
 

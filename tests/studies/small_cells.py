@@ -8,9 +8,9 @@ import signal
 import time
 from pathlib import Path
 
-from exegete.errors import ExegeteError
-from exegete.studies.runs.run_cell import try_cell
-from exegete.studies.runs.store import Cell
+from expound.errors import ExpoundError
+from expound.studies.runs.run_cell import try_cell
+from expound.studies.runs.store import Cell
 
 
 def note(folder: Path, name: str) -> None:
@@ -41,7 +41,7 @@ def raising_once(cell, space):
 
 
 def refusing(cell, space):
-    raise ExegeteError("there is no dataset")
+    raise ExpoundError("there is no dataset")
 
 
 def filling(cell, space):

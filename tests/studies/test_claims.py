@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from exegete.errors import ExegeteError
-from exegete.reports.tables.significance import metric_summands
-from exegete.studies.tables.claims import (
+from expound.errors import ExpoundError
+from expound.reports.tables.significance import metric_summands
+from expound.studies.tables.claims import (
     CONTRADICTED,
     REPRODUCED,
     UNDECIDED,
@@ -69,7 +69,7 @@ def test_the_margin_covers_seeds_and_examples():
     assert seeds_alone.margin == pytest.approx(over_seeds)
     assert (format_size([found]), format_size([seeds_alone])) == ("50 × 4", "50 × 4 ‡")
     apart = [(metric_summands(one[0], np.arange(50)), metric_summands(other[0], np.arange(50, 100)))]
-    with pytest.raises(ExegeteError, match="no example in common"):
+    with pytest.raises(ExpoundError, match="no example in common"):
         measure_effect(np.zeros(1), apart, 1)
 
 

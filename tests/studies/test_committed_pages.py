@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 from scipy.stats import norm, t
 
-from exegete.cli import main
-from exegete.cli.study.opening import load_page_parts
-from exegete.studies.tables.layout import format_entry, lay_out_table
-from exegete.studies.tables.page import fill_page
+from expound.cli import main
+from expound.cli.study.opening import load_page_parts
+from expound.studies.tables.layout import format_entry, lay_out_table
+from expound.studies.tables.page import fill_page
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.stem for path in (ROOT / "studies" / "pages").glob("*.parquet"))
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 def page(request, tmp_path_factory):
     name, folder = request.param, tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
-        for variable in ("EXEGETE_DATA", "EXEGETE_BACKBONE"):
+        for variable in ("EXPOUND_DATA", "EXPOUND_BACKBONE"):
             patch.setenv(variable, str(folder / "absent"))
         committed, store = ROOT / "studies" / "pages" / f"{name}.parquet", folder / "runs"
         assert main(["study", "import", str(committed), "--output-dir", str(store)]) == 0

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-import exegete
+import expound
 from chats import CHAT, chatting
-from exegete import ExegeteError
-from exegete.cli import main
-from exegete.explainers.registry import resolve_unit
-from exegete.metrics.faithfulness.unit_aopc import UnitComprehensiveness, UnitSufficiency
-from exegete.studies.compare.comparison import Comparison
+from expound import ExpoundError
+from expound.cli import main
+from expound.explainers.registry import resolve_unit
+from expound.metrics.faithfulness.unit_aopc import UnitComprehensiveness, UnitSufficiency
+from expound.studies.compare.comparison import Comparison
 
 OTHER = CHAT | {"sources": {"a": "the cat is here .", "b": "a film", "c": "women laugh"}, "response": " it is long"}
 ROWS = [CHAT | {"evidence": ["doc 1"], "kind": "one"}, OTHER | {"evidence": ["c", "b"], "kind": "two"}]
@@ -27,11 +27,11 @@ def model():
 @pytest.fixture(scope="module")
 def result_and_folder(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
-    return exegete.compare(model, ROWS, METHODS, output_dir=folder), folder
+    return expound.compare(model, ROWS, METHODS, output_dir=folder), folder
 
 
 def source_scores(model, row, method):
-    (found,) = exegete.attribute(model, [row], method, unit="source")
+    (found,) = expound.attribute(model, [row], method, unit="source")
     return found.scores[0]
 
 
@@ -93,7 +93,7 @@ def test_what_is_kept_comes_back(result_and_folder):
 
 
 def test_units_and_methods(model, result_and_folder):
-    with pytest.raises(ExegeteError, match="unknown source in evidence 'doc 9'"):
+    with pytest.raises(ExpoundError, match="unknown source in evidence 'doc 9'"):
         model.encode([CHAT | {"evidence": ["doc 9"]}])
     known = model.encode([*ROWS, CHAT])
     assert known.has_rationale.tolist() == [True, True, False]

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from exegete.errors import ExegeteError
-from exegete.explainers import explainer
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.metrics import metric
-from exegete.models import load
-from exegete.studies.protocols.performance import evaluate_performance
-from exegete.studies.runs.execution import sample_examples
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.noisy_control import BestOfNoisy
-from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.runs.store import Store
-from exegete.studies.spec import sources
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.results import collect_results
-from exegete.studies.tables.tables import make_study_table
-from exegete.training import RunOptions
-from exegete.training.bilevel.students import Teaching
+from expound.errors import ExpoundError
+from expound.explainers import explainer
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.metrics import metric
+from expound.models import load
+from expound.studies.protocols.performance import evaluate_performance
+from expound.studies.runs.execution import sample_examples
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.noisy_control import BestOfNoisy
+from expound.studies.runs.run_cell import run_cell
+from expound.studies.runs.store import Store
+from expound.studies.spec import sources
+from expound.studies.spec.study_file import load_study
+from expound.studies.tables.results import collect_results
+from expound.studies.tables.tables import make_study_table
+from expound.training import RunOptions
+from expound.training.bilevel.students import Teaching
 from small import shared, uneven
 
 FILE = Path(__file__).with_name("study_of_controls.yaml")
@@ -90,11 +90,11 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
         ("n_heads=3", "unknown parameter"),
         ("special_tokens=perhaps", "true or false"),
     ):
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             explainer(f"parameterised_attention?untrained&{wrong}")
-    with pytest.raises(ExegeteError, match="must be trained before it explains"):
+    with pytest.raises(ExpoundError, match="must be trained before it explains"):
         explainer("attributive_masking?untrained")
-    with pytest.raises(ExegeteError, match="is learned: give the folder"):
+    with pytest.raises(ExpoundError, match="is learned: give the folder"):
         explainer("parameterised_attention?untrained=false")
 
 

@@ -17,20 +17,20 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-import exegete
+import expound
 import families
-from exegete import CorpusJob, ExegeteError, Explanation, explain_corpus, summarise
-from exegete.cli import main
-from exegete.cli.summary import _list_tables
-from exegete.data.load import Stream
-from exegete.studies.corpus.parts import COLUMNS, CORPUS_SCHEMA, EXAMPLE_COLUMNS, CorpusParts, make_explained_row
-from exegete.studies.corpus.summary import CorpusSummary, rationale_auc
-from exegete.studies.corpus.words import WordStatistics, compute_distance, compute_drift, compute_word_shares
+from expound import CorpusJob, Explanation, ExpoundError, explain_corpus, summarise
+from expound.cli import main
+from expound.cli.summary import _list_tables
+from expound.data.load import Stream
+from expound.studies.corpus.parts import COLUMNS, CORPUS_SCHEMA, EXAMPLE_COLUMNS, CorpusParts, make_explained_row
+from expound.studies.corpus.summary import CorpusSummary, rationale_auc
+from expound.studies.corpus.words import WordStatistics, compute_distance, compute_drift, compute_word_shares
 from forks import command, forge
 
 WORDS = ["a", "moving", "film", "about", "town", "river", "the", "plot", "is", "dull", "but", "laughs"]
 COUNT = 53
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(expound.__file__).parents[1])}
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +80,11 @@ def output_folder(model, corpus, tmp_path_factory):
 
 
 def test_it_is_what_explaining_everything_at_once_gives(model, corpus, output_folder):
-    data = exegete.load_data(f"jsonl:{corpus}", "all")
-    loaded = exegete.load(model, device="cpu")
+    data = expound.load_data(f"jsonl:{corpus}", "all")
+    loaded = expound.load(model, device="cpu")
     rows = read_rows(output_folder)
     assert [row["index"] for row in rows] == list(range(COUNT))
-    for row, item, example in zip(rows, exegete.attribute(loaded, data, "decompx_linear"), data, strict=True):
+    for row, item, example in zip(rows, expound.attribute(loaded, data, "decompx_linear"), data, strict=True):
         np.testing.assert_allclose(row["scores"], item.scores, rtol=1e-5, atol=1e-7)
         assert [unit["text"] for unit in row["units"]] == list(item.unit_texts)
         assert row["prediction"]["text"] == item.prediction.text
@@ -118,7 +118,7 @@ def test_ids_and_kept_columns_come_through(model, tmp_path, suffix, capsys):
     text = [{name: str(value) for name, value in each.items()} for each in whole]
     assert [json.loads(row["metadata"]) for row in rows] == (text if suffix == "csv" else whole)
     assert Explanation.from_row(rows[0]).metadata["id"] in (70, "70")
-    found = exegete.attribute(exegete.load(model, device="cpu"), exegete.load_data(f"{suffix}:{data}", "all"), "random")
+    found = expound.attribute(expound.load(model, device="cpu"), expound.load_data(f"{suffix}:{data}", "all"), "random")
     assert [str(item.metadata["id"]) for item in found] == ["70", "71"]
     assert main([*command, str(tmp_path / "other"), "--keep-columns", "star"]) == 2
 
@@ -132,7 +132,7 @@ def test_every_stored_column_is_documented():
 def test_a_corpus_of_another_version_is_refused(output_folder, tmp_path):
     head = json.loads((output_folder / "corpus.json").read_text())
     (tmp_path / "corpus.json").write_text(json.dumps(head | {"format_version": 1}))
-    with pytest.raises(ExegeteError, match="has version 1, expected 2: explain the corpus again"):
+    with pytest.raises(ExpoundError, match="has version 1, expected 2: explain the corpus again"):
         CorpusParts(tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_a_stream_gives_what_load_data_gives(corpus, tmp_path, suffix):
     getattr(frame, write)(path, **({"orient": "records", "lines": True} if suffix == "jsonl" else {"index": False}))
     for options in ({}, {"split_column": "part"}):
         for split in ("dev", "train", "all"):
-            stream, data = Stream(str(path), split, **options), exegete.load_data(str(path), split, **options)
+            stream, data = Stream(str(path), split, **options), expound.load_data(str(path), split, **options)
             assert list(stream) == list(stream) == data.to_list()
             assert stream.features == data.features
 
@@ -163,7 +163,7 @@ def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, ou
             process.kill()
             assert process.wait() == -signal.SIGKILL
     before = {path: path.stat().st_mtime_ns for path in folder.glob("part-*")}
-    with pytest.raises(ExegeteError, match="not explained completely"):
+    with pytest.raises(ExpoundError, match="not explained completely"):
         list(CorpusParts(folder).rows(["index"]))
     assert explain_corpus(job(model, corpus, folder, rows_per_part=1)) == COUNT
     assert [path for path in before if path.stat().st_mtime_ns != before[path]] == []
@@ -192,7 +192,7 @@ def test_a_killed_node_loses_no_row(ray_nodes, model, corpus, output_folder, tmp
     folder, told = tmp_path / "out", tmp_path / "told"
     with ray_nodes() as (address, nodes), told.open("w") as said:
         given = ["--rows-per-part", "1", "--workers", "2", "--ray", address]
-        words = [sys.executable, "-m", "exegete", *command_of(model, corpus, folder, *given)]
+        words = [sys.executable, "-m", "expound", *command_of(model, corpus, folder, *given)]
         with subprocess.Popen(words, stderr=said, env=ENVIRONMENT) as process:
             while len(list(folder.glob("part-*"))) < 4:
                 assert process.poll() is None, told.read_text()
@@ -212,14 +212,14 @@ def test_another_corpus_or_changed_data_is_refused(model, corpus, tmp_path):
     mine, folder = tmp_path / "corpus.jsonl", tmp_path / "out"
     mine.write_text("".join(corpus.read_text().splitlines(keepends=True)[:25]))
     explain_corpus(job(model, mine, folder))
-    with pytest.raises(ExegeteError, match="explained otherwise"):
+    with pytest.raises(ExpoundError, match="explained otherwise"):
         explain_corpus(job(model, mine, folder, method="saliency"))
     lines = mine.read_text().splitlines(keepends=True)
     mine.write_text("".join(lines[:20]))
-    with pytest.raises(ExegeteError, match="has parts beyond the last row"):
+    with pytest.raises(ExpoundError, match="has parts beyond the last row"):
         explain_corpus(job(model, mine, folder))
     mine.write_text("".join(lines[::-1]))
-    with pytest.raises(ExegeteError, match="explains other rows"):
+    with pytest.raises(ExpoundError, match="explains other rows"):
         explain_corpus(job(model, mine, folder))
 
 
@@ -227,7 +227,7 @@ def test_a_bad_row_is_named_and_what_was_finished_is_kept(model, corpus, tmp_pat
     lines = corpus.read_text().splitlines(keepends=True)
     bad = tmp_path / "bad.jsonl"
     bad.write_text("".join([*lines[:25], json.dumps({"text": " ", "label": "neg"}) + "\n"]))
-    with pytest.raises(ExegeteError, match="line 26: the text in 'text' is empty"):
+    with pytest.raises(ExpoundError, match="line 26: the text in 'text' is empty"):
         explain_corpus(job(model, bad, tmp_path / "out"))
     assert len(read_rows(tmp_path / "out")) == 20
 
@@ -352,7 +352,7 @@ def test_agreement_is_the_area_under_the_curve():
 
 
 def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
-    from exegete.reports.records import Target
+    from expound.reports.records import Target
 
     parts, stored_rows, rows = (
         CorpusParts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}),

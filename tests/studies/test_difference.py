@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.cli import main
+from expound import ExpoundError
+from expound.cli import main
 
 METHODS, METRICS = ["saliency", "random"], ["sufficiency", "important_tokens"]
 
@@ -33,12 +33,12 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data():
-    return exegete.load_data("generated", "dev", limit=30)
+    return expound.load_data("generated", "dev", limit=30)
 
 
 @pytest.fixture(scope="module")
 def comparisons(models, data):
-    return {name: exegete.compare(exegete.load(models / name), data, METHODS, METRICS) for name in ("old", "new")}
+    return {name: expound.compare(expound.load(models / name), data, METHODS, METRICS) for name in ("old", "new")}
 
 
 def test_differences_are_those_of_the_paired_examples(comparisons):
@@ -66,7 +66,7 @@ def test_nothing_changed_against_itself(comparisons):
 
 def test_a_shift_is_found_and_p_values_are_holms(comparisons):
     moved = comparisons["old"].results.assign(sufficiency=lambda rows: rows["sufficiency"] + 0.5)
-    other = exegete.Comparison(
+    other = expound.Comparison(
         moved, comparisons["old"].curves, comparisons["old"].attributions, comparisons["old"].cards,
         comparisons["old"].examples, comparisons["old"].config,
     )  # fmt: skip
@@ -76,15 +76,15 @@ def test_a_shift_is_found_and_p_values_are_holms(comparisons):
 
 
 def test_other_examples_or_nothing_in_common_are_refused(comparisons, models, data):
-    model = exegete.load(models / "new")
-    fewer = exegete.compare(model, data.select(range(5)), METHODS, METRICS)
-    with pytest.raises(ExegeteError, match="different examples"):
+    model = expound.load(models / "new")
+    fewer = expound.compare(model, data.select(range(5)), METHODS, METRICS)
+    with pytest.raises(ExpoundError, match="different examples"):
         fewer.difference(comparisons["old"])
-    other = exegete.compare(model, data, ["occlusion"], METRICS)
-    with pytest.raises(ExegeteError, match="no method and metric with the same settings"):
+    other = expound.compare(model, data, ["occlusion"], METRICS)
+    with pytest.raises(ExpoundError, match="no method and metric with the same settings"):
         other.difference(comparisons["old"])
-    labelled = exegete.compare(model, data, METHODS, METRICS, target="label")
-    with pytest.raises(ExegeteError, match="one comparison explains label, the other predicted"):
+    labelled = expound.compare(model, data, METHODS, METRICS, target="label")
+    with pytest.raises(ExpoundError, match="one comparison explains label, the other predicted"):
         labelled.difference(comparisons["old"])
 
 
@@ -111,7 +111,7 @@ def test_the_command_compares_against_a_folder_or_a_model(models, tmp_path, caps
     assert run(tmp_path / "new", "--model", models / "old", "--overwrite")[0] == 0
     assert {"mine.txt", "report.html"} <= {file.name for file in (tmp_path / "new").iterdir()}
     assert not (tmp_path / "new" / "difference.csv").exists()
-    record = models / "new" / "exegete_run.json"
+    record = models / "new" / "expound_run.json"
     record.write_text(json.dumps({"config": {"recipe": "baseline"}}))
     run(models / "new", "--model", models / "new", "--overwrite")
     assert json.loads(record.read_text())["config"] == {"recipe": "baseline"}

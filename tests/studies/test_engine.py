@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from exegete.studies.runs.store import Cell, Store
-from exegete.studies.workers.local import LocalWorkers
-from exegete.studies.workers.scheduler import run_all
+from expound.studies.runs.store import Cell, Store
+from expound.studies.workers.local import LocalWorkers
+from expound.studies.workers.scheduler import run_all
 from small_cells import Inline, cells, dying, filling, ordinary, raising, raising_once, refusing
 
 ROOT = Path(__file__).parents[2]
@@ -119,8 +119,8 @@ SCRIPT = """
 import sys; sys.path[:0] = {paths!r}
 from pathlib import Path
 from small_cells import cells, slow
-from exegete.studies.workers.scheduler import run_all
-from exegete.studies.workers.local import LocalWorkers
+from expound.studies.workers.scheduler import run_all
+from expound.studies.workers.local import LocalWorkers
 if __name__ == "__main__":
     root = Path({root!r})
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from exegete.cli import main
-from exegete.studies.runs.estimate import TimeLeft, estimate_time_left, sum_time_spent
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.store import Store, write_record
-from exegete.studies.spec.study_file import load_study
+from expound.cli import main
+from expound.studies.runs.estimate import TimeLeft, estimate_time_left, sum_time_spent
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.store import Store, write_record
+from expound.studies.spec.study_file import load_study
 
 FILE = """\
 datasets: {train: {spec: "generated?size=24", split: train}, dev: {spec: "generated?size=24", split: dev}}

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from exegete.data.provenance import digest_data
-from exegete.errors import ExegeteError
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.spec import sources
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.spec.yaml_lines import read_yaml
+from expound.data.provenance import digest_data
+from expound.errors import ExpoundError
+from expound.studies.runs.grid import build_grid
+from expound.studies.spec import sources
+from expound.studies.spec.study_file import load_study
+from expound.studies.spec.yaml_lines import read_yaml
 
 GOOD = """\
 datasets:
@@ -97,16 +97,16 @@ BAD = [
 def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, line, message):
     assert old in GOOD
     path = write_file(tmp_path / "bad.yaml", GOOD.replace(old, new, 1))
-    with pytest.raises(ExegeteError, match=message) as raised:
+    with pytest.raises(ExpoundError, match=message) as raised:
         load_study(path)
     assert str(raised.value).startswith(f"{path}:{line}: ")
 
 
 @pytest.mark.parametrize("content", ["", "just words", "- a list\n", "a: &a [*a]\n", "\x00", "name: 2020-13-45\n"])
 def test_what_is_no_study_is_said_to_be_none(tmp_path, content):
-    with pytest.raises(ExegeteError, match=re.escape(str(tmp_path / "none.yaml"))):
+    with pytest.raises(ExpoundError, match=re.escape(str(tmp_path / "none.yaml"))):
         load_study(write_file(tmp_path / "none.yaml", content))
-    with pytest.raises(ExegeteError, match="No such file"):
+    with pytest.raises(ExpoundError, match="No such file"):
         load_study(tmp_path / "absent.yaml")
 
 
@@ -132,12 +132,12 @@ scales:
     assert small.file.judgements["all"].target == "label"
     assert small.lines.line_of(("models", "tiny", "source")) == f"{tmp_path / 'base' / 'good.yaml'}:7"
     assert small.lines.line_of(("models", "tiny", "max_length")) == f"{path}:3"
-    with pytest.raises(ExegeteError, match=re.escape(f"{path}:9: recipes.slow: unknown recipe 'nope'")):
+    with pytest.raises(ExpoundError, match=re.escape(f"{path}:9: recipes.slow: unknown recipe 'nope'")):
         load_study(path, "paper")
-    with pytest.raises(ExegeteError, match="unknown scale 'larg'"):
+    with pytest.raises(ExpoundError, match="unknown scale 'larg'"):
         load_study(path, "larg")
     write_file(tmp_path / "base" / "good.yaml", "extends: ../above.yaml\n")
-    with pytest.raises(ExegeteError, match="extends itself"):
+    with pytest.raises(ExpoundError, match="extends itself"):
         load_study(path)
 
 
@@ -216,7 +216,7 @@ def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp
     longest = len(cut(rows[4]["text"], rows[4]["text_pair"])["input_ids"])
     found = sources.load_dataset(part | {"longest": {"tokens": longest, "model": str(tmp_path / "m")}})
     assert found["text_pair"][:] == [row["text_pair"] for row in rows[:5]]
-    with pytest.raises(ExegeteError, match=r"\./nowhere has no tokenizer.json"):
+    with pytest.raises(ExpoundError, match=r"\./nowhere has no tokenizer.json"):
         sources.load_dataset(part | {"longest": {"tokens": 9, "model": "./nowhere"}})
 
 

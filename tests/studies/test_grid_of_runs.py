@@ -16,28 +16,28 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
-from exegete.cli import main
-from exegete.data.provenance import digest
-from exegete.metrics import metric
-from exegete.reports.explanations import Explanations
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.runs.store import Store
-from exegete.studies.spec.schema import FigurePart
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.figures import (
+from expound.cli import main
+from expound.data.provenance import digest
+from expound.metrics import metric
+from expound.reports.explanations import Explanations
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.run_cell import run_cell
+from expound.studies.runs.store import Store
+from expound.studies.spec.schema import FigurePart
+from expound.studies.spec.study_file import load_study
+from expound.studies.tables.figures import (
     make_agreement_matrices,
     make_budget_curves,
     make_layer_curves,
     make_scatters,
     make_strips,
 )
-from exegete.studies.tables.layout import center_and_spread
-from exegete.studies.tables.leaderboards import make_leaderboards
-from exegete.studies.tables.metric_agreement import kendall_matrix
-from exegete.studies.tables.report import write_report
-from exegete.studies.tables.results import collect_results
-from exegete.studies.tables.tables import make_study_table
+from expound.studies.tables.layout import center_and_spread
+from expound.studies.tables.leaderboards import make_leaderboards
+from expound.studies.tables.metric_agreement import kendall_matrix
+from expound.studies.tables.report import write_report
+from expound.studies.tables.results import collect_results
+from expound.studies.tables.tables import make_study_table
 from forks import command, forge, run_to_end
 
 FILE = Path(__file__).with_name("study_for_tests.yaml")

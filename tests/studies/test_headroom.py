@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import families
-from exegete.errors import ExegeteError
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.models import ExplainedModel
-from exegete.studies.protocols.headroom import CoefficientSearch, headroom, interval
-from exegete.training import RunOptions
-from exegete.training.bilevel.students import Teaching
+from expound.errors import ExpoundError
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.models import ExplainedModel
+from expound.studies.protocols.headroom import CoefficientSearch, headroom, interval
+from expound.training import RunOptions
+from expound.training.bilevel.students import Teaching
 from runs import sentences
 
 QUIET = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
@@ -59,5 +59,5 @@ def test_the_best_setting_is_judged_by_students_of_other_seeds(search):
     before = {path: path.stat().st_mtime_ns for path in search.folder.rglob("right.json")}
     assert headroom(search, pool, dev, test, settings=2, count=1, judged=2) == found
     assert {path: path.stat().st_mtime_ns for path in search.folder.rglob("right.json")} == before
-    with pytest.raises(ExegeteError, match="at least one setting"):
+    with pytest.raises(ExpoundError, match="at least one setting"):
         headroom(search, pool, dev, test, settings=0)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-import exegete
+import expound
 import families
-from exegete.models import Capture, ExplainedModel
-from exegete.studies.runs.layer_plausibility import plausibility_by_layer
+from expound.models import Capture, ExplainedModel
+from expound.studies.runs.layer_plausibility import plausibility_by_layer
 
 TECHNIQUES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
 WHOLE = "?level=token&specials=true&absolute=true"
@@ -18,7 +18,7 @@ WHOLE = "?level=token&specials=true&absolute=true"
 
 @pytest.fixture(scope="module")
 def model():
-    from exegete.data import generated_tokenizer
+    from expound.data import generated_tokenizer
 
     tokenizer = generated_tokenizer()
     return ExplainedModel(families.tiny("bert", num_labels=2, vocab_size=len(tokenizer)), tokenizer)
@@ -26,13 +26,13 @@ def model():
 
 @pytest.fixture(scope="module")
 def data():
-    return exegete.load_data("generated?size=40", "train").select(range(12))
+    return expound.load_data("generated?size=40", "train").select(range(12))
 
 
 @pytest.fixture(scope="module")
 def results(model, data):
     metrics = [f"{name}{WHOLE}" for name in ("auc", "average_precision", "recall_at_k")]
-    return exegete.compare(model, data, TECHNIQUES, metrics, target="label", batch_size=5, special_tokens=True).results
+    return expound.compare(model, data, TECHNIQUES, metrics, target="label", batch_size=5, special_tokens=True).results
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
@@ -42,7 +42,7 @@ def test_plausibility_is_sklearns_over_all_positions_special_ones_included(model
         batch = model.encode([row])
         gold = batch.rationale_mask[0].numpy()
         with torch.no_grad():
-            method = exegete.explainer(technique)
+            method = expound.explainer(technique)
             scores = method.explain(model, batch, batch.labels, special_tokens=True).scores[0].abs().numpy()
         assert (scores[[0, -1]] != 0).any()
         assert found["auc"] == pytest.approx(roc_auc_score(gold, scores), abs=1e-5)
@@ -56,7 +56,7 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
     with torch.no_grad():
         attentions = [layer.mean(1) for layer in model(batch, capture=Capture(attentions=True)).attentions]
         attention_layers, rolled = (
-            exegete.explainer(name).explain(model, batch, "label", special_tokens=True).layers
+            expound.explainer(name).explain(model, batch, "label", special_tokens=True).layers
             for name in ("attention_last", "attention_rollout")
         )
     product = torch.eye(batch.length)
@@ -66,7 +66,7 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
         torch.testing.assert_close(rolled[:, number], product[:, 0])
     for technique, layers in (("attention_last", attention_layers), ("attention_rollout", rolled)):
         with torch.no_grad():
-            whole = exegete.explainer(technique).explain(model, batch, batch.labels, special_tokens=True).scores
+            whole = expound.explainer(technique).explain(model, batch, batch.labels, special_tokens=True).scores
         torch.testing.assert_close(layers[:, -1], whole)
 
 

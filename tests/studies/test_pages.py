@@ -12,18 +12,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from exegete.cli import main
-from exegete.data.provenance import write_json
-from exegete.errors import ExegeteError
-from exegete.studies.runs.figures_file import export_figures, import_figures, merge_stores
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.runs.store import Store, write_record
-from exegete.studies.spec import sources
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.page import fill_page, read_page_part
-from exegete.studies.tables.results import collect_results
-from exegete.studies.tables.tables import make_study_table
+from expound.cli import main
+from expound.data.provenance import write_json
+from expound.errors import ExpoundError
+from expound.studies.runs.figures_file import export_figures, import_figures, merge_stores
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.run_cell import run_cell
+from expound.studies.runs.store import Store, write_record
+from expound.studies.spec import sources
+from expound.studies.spec.study_file import load_study
+from expound.studies.tables.page import fill_page, read_page_part
+from expound.studies.tables.results import collect_results
+from expound.studies.tables.tables import make_study_table
 
 STUDY = """\
 datasets: {films: {spec: "jsonl:FOLDER/films.jsonl", split: all}}
@@ -164,7 +164,7 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(study_folder):
     ],
 )  # fmt: skip
 def test_what_no_run_said_is_an_error_with_its_line(study_folder, old, new, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         make_page(study_folder, PART.replace(old, new))
 
 
@@ -245,7 +245,7 @@ def test_verdicts_on_claims_are_computed_from_their_intervals(study_folder):
     ],
 )
 def test_verdicts_that_were_typed_are_refused(study_folder, old, new, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         make_page(study_folder, CLAIMS.replace(old, new))
 
 
@@ -268,7 +268,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(stu
         study_folder / "third.parquet",
     )
     assert (study_folder / "third.parquet").read_bytes() == again
-    with pytest.raises(ExegeteError, match="holds no figures of runs"):
+    with pytest.raises(ExpoundError, match="holds no figures of runs"):
         import_figures(study_folder / "part.md", Store(study_folder / "elsewhere"))
 
 
@@ -301,7 +301,7 @@ def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_
     assert {of[key] for key in left} == {("slow", False), ("later", False), ("later", True)}
     assert len(left) == 3 + 3 + 6
     first = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
-    with pytest.raises(ExegeteError, match="is not finished"):
+    with pytest.raises(ExpoundError, match="is not finished"):
         other_store.require_folder(first.key)
     assert merge_stores(store, other_store) == 18
     assert other_store.list_unfinished(found.cells) == store.list_unfinished(found.cells)
@@ -353,7 +353,7 @@ def test_pages_from_the_command_line(study_folder, capsys):
     part, output = str(study_folder / "part.md"), study_folder / "docs"
     assert main(["study", "page", part, *runs, "--output", str(output)]) == 0
     text = (output / "part.md").read_text()
-    assert text.startswith("# What came out\n<!-- Made by `exegete study page part.md`")
+    assert text.startswith("# What came out\n<!-- Made by `expound study page part.md`")
     assert main(["study", "export", part, *runs]) == 0
     shutil.rmtree(study_folder / "runs")
     assert main(["study", "page", part, *runs, "--output", str(study_folder / "none.md")]) == 0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.spec.study_file import load_study
+from expound.studies.runs.grid import build_grid
+from expound.studies.spec.study_file import load_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
 PAPERS = yaml.safe_load((STUDIES / "papers.yaml").read_text(encoding="utf-8"))

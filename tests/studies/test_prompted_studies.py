@@ -9,17 +9,17 @@ import torch
 import transformers as hf
 import yaml
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.studies.protocols.performance import evaluate_performance
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.runs.run_files import FIGURES
-from exegete.studies.runs.store import Store
-from exegete.studies.spec import sources
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.results import collect_results
+from expound import ExpoundError
+from expound.studies.protocols.performance import evaluate_performance
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.run_cell import run_cell
+from expound.studies.runs.run_files import FIGURES
+from expound.studies.runs.store import Store
+from expound.studies.spec import sources
+from expound.studies.spec.study_file import load_study
+from expound.studies.tables.results import collect_results
 
 PROMPT = {"template": "Is it good ?\n\nText:{text}\nLabel:", "labels": {"negative": "N", "positive": "P"}}
 
@@ -70,7 +70,7 @@ def test_a_prompted_model_is_judged_and_explained_as_it_is(make_study, tmp_path)
     for cell in grid.cells:
         assert run_cell(cell, root)
     results = collect_results(grid, Store(root))
-    model = exegete.load(tmp_path / "causal", task="prompt", device="cpu", **PROMPT)
+    model = expound.load(tmp_path / "causal", task="prompt", device="cpu", **PROMPT)
     expected, _ = evaluate_performance(model, sources.load_dataset(grid.study.dataset("test")))
     judged = [run for run in grid.runs if run.dataset]
     assert {run.judgement for run in judged} == {"plain", "masking"}
@@ -86,5 +86,5 @@ def test_the_prompt_is_part_of_a_runs_address_and_nobody_trains_the_model(make_s
     other = {"source": make_study().study.file.models["causal"].source, "prompt": PROMPT | {"template": "{text} Good?"}}
     changed = {run.judgement: run.cell.key for run in make_study(models={"causal": other}).runs}
     assert not set(keys.values()) & set(changed.values())
-    with pytest.raises(ExegeteError, match="a prompted model stays as it is: baseline trains it"):
+    with pytest.raises(ExpoundError, match="a prompted model stays as it is: baseline trains it"):
         make_study(recipes={"F": {"recipe": "baseline"}}, judgements={})

@@ -5,19 +5,19 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-import exegete
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.metrics.sanity import randomise_cascade
-from exegete.metrics.simulatability import simulatability_gain
-from exegete.recipes import extract_rationales
-from exegete.studies.protocols.performance import evaluate_performance
-from exegete.studies.protocols.registry import PROTOCOLS, check_protocol, run_protocol
-from exegete.testing.models import random_model
+import expound
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.metrics.sanity import randomise_cascade
+from expound.metrics.simulatability import simulatability_gain
+from expound.recipes import extract_rationales
+from expound.studies.protocols.performance import evaluate_performance
+from expound.studies.protocols.registry import PROTOCOLS, check_protocol, run_protocol
+from expound.testing.models import random_model
 
 
 @pytest.fixture(scope="module")
 def data():
-    return exegete.load_data("generated?size=48", "dev", limit=12)
+    return expound.load_data("generated?size=48", "dev", limit=12)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folders(tmp_path_factory):
 
 
 def test_removal_is_judged_on_texts_without_the_chosen_words(folders, data):
-    model, support = (exegete.load(folder, device="cpu") for folder in folders)
+    model, support = (expound.load(folder, device="cpu") for folder in folders)
     options = {"support": str(folders[1]), "explainer": "occlusion", "ratio": 0.3}
     check_protocol("roar", options)
     found = run_protocol("roar", model, data, options, seed=0)
@@ -46,7 +46,7 @@ def test_removal_is_judged_on_texts_without_the_chosen_words(folders, data):
 
 
 def test_sanity_is_the_cascade_at_three_stages_and_the_model_of_shuffled_labels(folders, data):
-    model = exegete.load(folders[0], device="cpu")
+    model = expound.load(folders[0], device="cpu")
     options = {"explainer": "input_x_gradient", "random_labels": str(folders[1])}
     check_protocol("sanity", options)
     found = run_protocol("sanity", model, data, options, seed=7)
@@ -59,7 +59,7 @@ def test_sanity_is_the_cascade_at_three_stages_and_the_model_of_shuffled_labels(
 
 
 def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
-    one, other = (exegete.load(folder, device="cpu") for folder in folders)
+    one, other = (expound.load(folder, device="cpu") for folder in folders)
     said = [one.predict(one.encode(list(data))).numpy(), other.predict(other.encode(list(data))).numpy()]
     alike = float(np.mean(said[0] == said[1]))
     options = {"teacher": str(folders[0]), "without": str(folders[1])}
@@ -70,7 +70,7 @@ def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
 
 
 def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data):
-    model, metric = exegete.load(folders[0], device="cpu"), "auc?absolute=false"
+    model, metric = expound.load(folders[0], device="cpu"), "auc?absolute=false"
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     explainers = {}
     for layer in range(layers):
@@ -81,7 +81,7 @@ def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data
                 heads if head is None else 1
             )
             explainers[f"{layer}/{head}"] = explainer
-    said = exegete.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
+    said = expound.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
     check_protocol("best_attention", {"metric": metric})
     found = run_protocol("best_attention", model, data, {"metric": metric}, seed=0)
     whole = said.index.str.endswith("None")
@@ -90,9 +90,9 @@ def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data
 
 
 def test_micro_f1_is_sklearns_over_the_tokens_of_all_texts(folders, data):
-    model, method = exegete.load(folders[0], device="cpu"), "input_x_gradient"
+    model, method = expound.load(folders[0], device="cpu"), "input_x_gradient"
     gold, chosen = [], []
-    for row, item in zip(data, exegete.attribute(model, data, method=method), strict=True):
+    for row, item in zip(data, expound.attribute(model, data, method=method), strict=True):
         content = ~np.array(item.special)
         first = np.argsort(-np.abs(item.content_scores), kind="stable")[:3]
         chosen.append(np.isin(np.arange(content.sum()), first))

@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from exegete.errors import ExegeteError
-from exegete.studies.runs.store import Cell, Store
-from exegete.studies.workers.on_ray import RayWorkers
-from exegete.studies.workers.scheduler import run_all
+from expound.errors import ExpoundError
+from expound.studies.runs.store import Cell, Store
+from expound.studies.workers.on_ray import RayWorkers
+from expound.studies.workers.scheduler import run_all
 from small_cells import cells, dying, raising
 
 
 def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ExegeteError, match=r"exegete\[cluster\]"):
+    with pytest.raises(ExpoundError, match=r"expound\[cluster\]"):
         RayWorkers(tmp_path)
 
 
@@ -39,5 +39,5 @@ def test_two_nodes_do_every_run_once_and_survive_a_killed_one(cluster, tmp_path)
 
 def test_a_wrong_address_is_said_at_once(tmp_path):
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
-    with pytest.raises(ExegeteError, match=r"no Ray cluster at 127\.0\.0\.1:1: "):
+    with pytest.raises(ExpoundError, match=r"no Ray cluster at 127\.0\.0\.1:1: "):
         RayWorkers(tmp_path, address="127.0.0.1:1")

@@ -13,10 +13,10 @@ from collections import Counter
 
 import pytest
 
-from exegete.data.atomic_files import try_lock
-from exegete.studies.runs import store as cell_module
-from exegete.studies.runs.run_cell import is_disk_full, remove_leftovers, run_cell, try_cell
-from exegete.studies.runs.store import RECORD, Cell, Store
+from expound.data.atomic_files import try_lock
+from expound.studies.runs import store as cell_module
+from expound.studies.runs.run_cell import is_disk_full, remove_leftovers, run_cell, try_cell
+from expound.studies.runs.store import RECORD, Cell, Store
 from small_cells import cells, note, ordinary
 
 FORK = mp.get_context("fork")

@@ -13,23 +13,23 @@ import pandas as pd
 import pytest
 import torch
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.recipes import RECIPES, Recipe, extract_rationales
-from exegete.reports.explanations import Explanations
-from exegete.reports.tables.paper_table import render_markdown
-from exegete.studies.protocols.performance import evaluate_performance
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.runs.store import Store
-from exegete.studies.spec import sources
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.coefficients import make_coefficient_matrices
-from exegete.studies.tables.figures import make_agreement_matrices, make_table_matrix
-from exegete.studies.tables.results import collect_results
-from exegete.studies.tables.sweeps import make_history_curves, make_sweep_curves
-from exegete.studies.tables.tables import make_study_table
+import expound
+from expound.errors import ExpoundError
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.recipes import RECIPES, Recipe, extract_rationales
+from expound.reports.explanations import Explanations
+from expound.reports.tables.paper_table import render_markdown
+from expound.studies.protocols.performance import evaluate_performance
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.run_cell import run_cell
+from expound.studies.runs.store import Store
+from expound.studies.spec import sources
+from expound.studies.spec.study_file import load_study
+from expound.studies.tables.coefficients import make_coefficient_matrices
+from expound.studies.tables.figures import make_agreement_matrices, make_table_matrix
+from expound.studies.tables.results import collect_results
+from expound.studies.tables.sweeps import make_history_curves, make_sweep_curves
+from expound.studies.tables.tables import make_study_table
 
 FILE = Path(__file__).with_name("study_of_runs.yaml")
 
@@ -75,15 +75,15 @@ def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
     (copy,) = {run.cell.key for run in results.grid.runs if run.recipe == "Continued" and not run.dataset}
     assert copy in judged.cell.needs
     stored = results.read_examples(judged)
-    model = exegete.load(results.store.cell_folder(judged.cell.needs[0]), device="cpu")
+    model = expound.load(results.store.cell_folder(judged.cell.needs[0]), device="cpu")
     data = sources.load_dataset(results.grid.study.dataset("test"))
     spec = f"f_fidelity?copy={results.store.cell_folder(copy)}&draws=1"
-    found = exegete.compare(model, data, ["attention_last"], [spec], output_dir=tmp_path).results
+    found = expound.compare(model, data, ["attention_last"], [spec], output_dir=tmp_path).results
     expected = stored[stored["explainer"] == "ATT"]["F"].to_numpy()
     np.testing.assert_allclose(found["f_fidelity"].to_numpy(), expected, rtol=1e-5, atol=1e-7)
     study = FILE.read_text().replace("{run:Continued}", "{run:Continues}")
     (tmp_path / "wrong.yaml").write_text(study)
-    with pytest.raises(ExegeteError, match=r"wrong.yaml:\d+: metrics.F.0: unknown recipe 'Continues'"):
+    with pytest.raises(ExpoundError, match=r"wrong.yaml:\d+: metrics.F.0: unknown recipe 'Continues'"):
         load_study(tmp_path / "wrong.yaml")
 
 
@@ -101,7 +101,7 @@ def test_a_table_over_examples_has_intervals_and_ties(results):
     shown = render_markdown(table)
     assert f"{table.center[0, 0]:.2f} [{table.low[0, 0]:.2f}, {table.high[0, 0]:.2f}]"[:4] in shown
     assert "Mean over examples with its bootstrap interval" in shown
-    with pytest.raises(ExegeteError, match="for one training, model, recipe, dataset and judgement"):
+    with pytest.raises(ExpoundError, match="for one training, model, recipe, dataset and judgement"):
         make_study_table(results, "mixed")
 
 
@@ -133,9 +133,9 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
     rows = results.read_examples(run).set_index(["explainer", "example"])
     pd.testing.assert_frame_equal(rows.loc["learned"][["A-C", "A-S"]], rows.loc["moved"][["A-C", "A-S"]])
     learned = ParameterisedAttention.from_pretrained(find_run_folder(results, "Teacher") / "explainer")
-    data = exegete.load_data("generated?size=48", "test", limit=12)
+    data = expound.load_data("generated?size=48", "test", limit=12)
     student = results.find_runs(recipe="Student", dataset="test", seed=1)[0]
-    model = exegete.load(results.store.cell_folder(student.cell.needs[0]))
+    model = expound.load(results.store.cell_folder(student.cell.needs[0]))
     kept = Explanations.load(results.store.cell_folder(student.cell.key) / "attributions")[12:]
     for row, item in zip(data, kept, strict=True):
         with torch.no_grad():
@@ -149,7 +149,7 @@ def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_pat
         shutil.copytree(results.store.cell_folder(need), tmp_path / "cells" / need)
     left = Store(tmp_path).work_folder(run.cell.key) / "comparison"
     left.mkdir(parents=True)
-    (left / "exegete_run.json").write_text('{"digest": "another", "config": {}}')
+    (left / "expound_run.json").write_text('{"digest": "another", "config": {}}')
     assert run_cell(run.cell, tmp_path)
     pd.testing.assert_frame_equal(
         pd.read_parquet(tmp_path / "cells" / run.cell.key / "results.parquet").drop(columns=["seconds", "peak_memory"]),
@@ -160,8 +160,8 @@ def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_pat
 
 
 def test_a_protocols_figures_are_those_of_its_function(results):
-    models = [exegete.load(find_run_folder(results, name)) for name in ("FRESH", "Teacher")]
-    data = exegete.load_data("generated?size=48", "test", limit=12)
+    models = [expound.load(find_run_folder(results, name)) for name in ("FRESH", "Teacher")]
+    data = expound.load_data("generated?size=48", "test", limit=12)
     figures, _ = evaluate_performance(models[0], extract_rationales(models[1], data, "occlusion", 0.4))
     told = results.figures.query("judgement == 'rationales'").set_index("metric")["value"]
     assert told["rationale_accuracy"] == pytest.approx(figures["accuracy"])
@@ -171,7 +171,7 @@ def test_a_protocols_figures_are_those_of_its_function(results):
 
 def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
     """The teacher's own model foretells it always."""
-    teacher = exegete.load(find_run_folder(results, "Teacher"))
+    teacher = expound.load(find_run_folder(results, "Teacher"))
     exam = sources.load_dataset(results.grid.study.dataset("exam"))
     said = evaluate_performance(teacher, exam)[1]["predicted"].map(np.argmax)
     for run in results.find_runs(judgement="foretold"):
@@ -203,7 +203,7 @@ def test_rows_divide_a_split():
     pool, exam = (sources.load_dataset(part)["text"][:] for part in parts)
     assert (len(pool), len(exam)) == (16, 12)
     assert not set(pool) & set(exam)
-    assert pool == exegete.load_data("generated?size=48", "train", limit=16, seed=0)["text"][:]
+    assert pool == expound.load_data("generated?size=48", "train", limit=16, seed=0)["text"][:]
     assert sources.dataset_address(parts[0]).address != sources.dataset_address(parts[1]).address
     assert "none to take from 40 to 99" in sources.dataset_address(usual | {"rows": [40, 99]}).problem
 
@@ -316,7 +316,7 @@ def test_a_run_that_cannot_be_meant_is_named_with_its_line(results, tmp_path, ol
     assert text.count(old) >= 1
     path = tmp_path / "bad.yaml"
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(ExegeteError) as raised:
+    with pytest.raises(ExpoundError) as raised:
         build_grid(load_study(path))
     said = str(raised.value)
     assert message in said

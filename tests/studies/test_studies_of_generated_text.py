@@ -10,19 +10,19 @@ import pytest
 import torch
 import yaml
 
-import exegete
-from exegete.cli.demo.answering_model import train_answering_model
-from exegete.explainers.learned.trained_citation import TrainedCitation
-from exegete.metrics.faithfulness.ablation import Lds
-from exegete.studies.protocols.registry import check_protocol, run_protocol
-from exegete.studies.runs.grid import build_grid
-from exegete.studies.runs.run_cell import run_cell
-from exegete.studies.runs.run_files import FIGURES, RESULTS
-from exegete.studies.runs.store import Store
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.results import collect_results
-from exegete.studies.tables.tables import make_study_table
-from exegete.training.citations import calibrate_bounds, measure_citations, summarize_bounds
+import expound
+from expound.cli.demo.answering_model import train_answering_model
+from expound.explainers.learned.trained_citation import TrainedCitation
+from expound.metrics.faithfulness.ablation import Lds
+from expound.studies.protocols.registry import check_protocol, run_protocol
+from expound.studies.runs.grid import build_grid
+from expound.studies.runs.run_cell import run_cell
+from expound.studies.runs.run_files import FIGURES, RESULTS
+from expound.studies.runs.store import Store
+from expound.studies.spec.study_file import load_study
+from expound.studies.tables.results import collect_results
+from expound.studies.tables.tables import make_study_table
+from expound.training.citations import calibrate_bounds, measure_citations, summarize_bounds
 
 NOTES = "generated?task=retrieval&size=24"
 
@@ -98,16 +98,16 @@ def find_run_folder(study_runs, **where):
 
 
 def test_each_seed_has_its_model_and_citations_are_what_compare_says(study_runs):
-    data = exegete.load_data(NOTES, "test", kind="redundant", limit=2)
+    data = expound.load_data(NOTES, "test", kind="redundant", limit=2)
     assert set(data["kind"]) == {"redundant"}
     seen = []
     for seed in range(2):
         folder = find_run_folder(study_runs, recipe="frozen", judgement="citations", seed=seed)
         found = pd.read_parquet(folder / RESULTS)
-        model = exegete.load(study_runs[2] / f"base-{seed}" / "model", task="generation", device="cpu")
+        model = expound.load(study_runs[2] / f"base-{seed}" / "model", task="generation", device="cpu")
         methods = {each: each for each in ("input_x_gradient", "occlusion?output=log_prob")}
         metrics = ["lds?n_masks=6", "lds?sets=leave_one_out", "auc"]
-        table = exegete.compare(model, data, methods, metrics, unit="source", seed=seed).results
+        table = expound.compare(model, data, methods, metrics, unit="source", seed=seed).results
         pd.testing.assert_frame_equal(found[metrics], table[[*metrics[:2], "auc"]].set_axis(metrics, axis=1))
         assert json.loads((folder / FIGURES).read_text())["accuracy"] == 0
         seen.append(found[metrics[0]].tolist())
@@ -122,10 +122,10 @@ def test_scores_that_are_the_falls_agree_with_leaving_one_out(study_runs):
 
 def test_what_is_fitted_to_a_frozen_model_explains_it(study_runs):
     found = pd.read_parquet(find_run_folder(study_runs, recipe="frozen", judgement="fit", seed=0) / RESULTS)
-    model = exegete.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
-    data = exegete.load_data(NOTES, "test", kind="redundant", limit=2)
+    model = expound.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
+    data = expound.load_data(NOTES, "test", kind="redundant", limit=2)
     fitted = f"attention_to_source:{find_run_folder(study_runs, recipe='fitted', seed=0)}"
-    table = exegete.compare(model, data, {"own": fitted}, ["lds?n_masks=6"], unit="source", seed=0).results
+    table = expound.compare(model, data, {"own": fitted}, ["lds?n_masks=6"], unit="source", seed=0).results
     assert found["lds?n_masks=6"].tolist() == table["lds"].tolist()
 
 
@@ -136,9 +136,9 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(study_runs):
         "ablation_agreement"
     ]
     folders = (study_runs[2] / "base-0" / "model", find_run_folder(study_runs, recipe="plain", judgement=""))
-    models = [exegete.load(folder, task="generation", device="cpu") for folder in folders]
+    models = [expound.load(folder, task="generation", device="cpu") for folder in folders]
     sets, values = Lds(level="source", how="remove", n_masks=5), []
-    for row in exegete.load_data(NOTES, "test", kind="redundant", limit=2):
+    for row in expound.load_data(NOTES, "test", kind="redundant", limit=2):
         there = sets.draw_sets(torch.tensor([6]))[:, 0]
         answers = []
         for model in models:
@@ -169,9 +169,9 @@ def test_null_leaves_an_argument_of_the_whole_study_to_the_recipe(study_runs):
 
 
 def test_promises_are_calibrated_on_one_set_and_held_against_another(study_runs, tmp_path):
-    model = exegete.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
-    TrainedCitation(exegete.explainer("decompx_linear"), "source", 0.1).save_pretrained(tmp_path, "decompx_linear")
-    known, asked = (exegete.load_data(NOTES, split) for split in ("dev", "test"))
+    model = expound.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
+    TrainedCitation(expound.explainer("decompx_linear"), "source", 0.1).save_pretrained(tmp_path, "decompx_linear")
+    known, asked = (expound.load_data(NOTES, split) for split in ("dev", "test"))
     options = {"citation": str(tmp_path), "calibration": known, "alpha": 0.4}
     check_protocol("promises", options)
     found = run_protocol("promises", model, asked, options)

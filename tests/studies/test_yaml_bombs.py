@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from exegete import ExegeteError
-from exegete.studies.spec.study_file import load_study
-from exegete.studies.spec.yaml_lines import DEEPEST, LARGEST, read_yaml
+from expound import ExpoundError
+from expound.studies.spec.study_file import load_study
+from expound.studies.spec.yaml_lines import DEEPEST, LARGEST, read_yaml
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
@@ -33,7 +33,7 @@ BOMBS = {
 def test_bombs_are_refused_within_a_second_and_little_memory(tmp_path, name):
     (tmp_path / "bomb.yaml").write_text(BOMBS[name])
     before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    with pytest.raises(ExegeteError, match=r"bomb\.yaml") as error:
+    with pytest.raises(ExpoundError, match=r"bomb\.yaml") as error:
         load_study(tmp_path / "bomb.yaml")
     assert time.process_time() - begun < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
@@ -42,7 +42,7 @@ def test_bombs_are_refused_within_a_second_and_little_memory(tmp_path, name):
 
 def test_the_line_is_told(tmp_path):
     (tmp_path / "bomb.yaml").write_text(LAUGHS)
-    with pytest.raises(ExegeteError, match=rf"bomb.yaml:4: .* at most {LARGEST:,} values, {DEEPEST} deep"):
+    with pytest.raises(ExpoundError, match=rf"bomb.yaml:4: .* at most {LARGEST:,} values, {DEEPEST} deep"):
         load_study(tmp_path / "bomb.yaml")
 
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 import transformers as hf
 
-import exegete
+import expound
 import families
-from exegete.errors import ExegeteError
-from exegete.explainers.assumptions import require_finite
-from exegete.models import Batch
+from expound.errors import ExpoundError
+from expound.explainers.assumptions import require_finite
+from expound.models import Batch
 from sweep.references import MASK, NoReference, Reference
 from sweep.tiny_models import build
 
@@ -58,9 +58,9 @@ def sweep_model(model_type: str, head: str, methods: Any = METHODS, **changes: A
             processor = hf.ViTImageProcessorPil(size={"height": size, "width": size})
         if head == "MaskedLM":
             processor = families.tokenizer("bert")
-        model = exegete.load(raw, processor, task="generation" if generates else None)
+        model = expound.load(raw, processor, task="generation" if generates else None)
         batch = make_batch(model, head)
-    except ExegeteError as error:
+    except ExpoundError as error:
         return [Finding(method, "refused", str(error)) for method in methods]
     except Exception as error:
         return [Finding(method, "crashed", f"load: {type(error).__name__}: {error}") for method in methods]
@@ -113,13 +113,13 @@ def make_reference(raw: Any, head: str, batch: Any, row: int) -> Reference:
 
 
 def judge(model: Any, batch: Any, references: list[Reference], method: str, params: dict[str, Any]) -> Finding:
-    explainer = exegete.explainer(method.partition("/")[0], **params)
+    explainer = expound.explainer(method.partition("/")[0], **params)
     target = None if model.task.name == "generation" else torch.full((len(batch),), TARGET)
     try:
         with torch.no_grad():
             explanation = explainer.explain(model, batch, target)
             require_finite(explainer, model, explanation.scores)
-    except ExegeteError as error:
+    except ExpoundError as error:
         return Finding(method, "refused", str(error))
     except Exception as error:
         return Finding(method, "crashed", f"{type(error).__name__}: {error}")
@@ -131,7 +131,7 @@ def judge(model: Any, batch: Any, references: list[Reference], method: str, para
             expected = compute_expected(model, batch, explanation, explainer, reference, row, method, target)
         except NoReference as error:
             return Finding(method, "disagrees", f"no reference: {error}")
-        except ExegeteError as error:
+        except ExpoundError as error:
             return Finding(method, "disagrees", f"alone: {error}")
         # Parts of a score can cancel but for the rounding of a model that computes in float32.
         error = float((scores - expected).abs().max() / expected.abs().max().clamp(min=SMALLEST))
@@ -145,8 +145,8 @@ def check_sum(model: Any, batch: Any, reference: Reference, row: int, target: An
     if model.task.name == "generation":
         return
     try:
-        whole = exegete.explainer("decompx_classifier").explain(model, batch, target, special_tokens=True)
-    except ExegeteError:
+        whole = expound.explainer("decompx_classifier").explain(model, batch, target, special_tokens=True)
+    except ExpoundError:
         # Heads that it does not know (ELECTRA's for masked words) have no contributions to the logit.
         return
     total = float(whole.scores[row, batch.attended[row]].sum())

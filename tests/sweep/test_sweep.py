@@ -21,7 +21,7 @@ SAMPLE = {
     "ImageClassification": ("beit", "dinov2", "ijepa", "data2vec-vision", "swin", "siglip"),
 }
 """Architectures of `make test`: one per way in which an assumption is broken, and a few that break none."""
-FIGURES = os.environ.get("EXEGETE_SWEEP")
+FIGURES = os.environ.get("EXPOUND_SWEEP")
 
 
 def every_cell():

@@ -8,20 +8,20 @@ from typing import ClassVar
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete.data.cards import MethodCard
-from exegete.explainers import EXPLAINERS, Explainer
-from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.explainers.learned.rationale_extractor import RationaleExtractor
-from exegete.explainers.learned.trained_citation import TrainedCitation
-from exegete.metrics import METRICS
-from exegete.metrics.faithfulness.naopc import Naopc
-from exegete.testing import ExplainerContract, MetricContract, NoSideEffectsContract, make_examples, random_model
+from expound.data.cards import MethodCard
+from expound.explainers import EXPLAINERS, Explainer
+from expound.explainers.attributive_masking import AttributiveMasking
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.rationale_extractor import RationaleExtractor
+from expound.explainers.learned.trained_citation import TrainedCitation
+from expound.metrics import METRICS
+from expound.metrics.faithfulness.naopc import Naopc
+from expound.testing import ExplainerContract, MetricContract, NoSideEffectsContract, make_examples, random_model
 from small import make_explainer
 
 QUICK = [
@@ -39,14 +39,14 @@ FEWER |= {name: {"beam": 2, "max_units": 12} for name, kind in METRICS.items() i
 class TestNativeExplainers(ExplainerContract):
     @pytest.fixture
     def explainer(self, name):
-        return exegete.explainer(name, **FEWER.get(name, {}))
+        return expound.explainer(name, **FEWER.get(name, {}))
 
 
-@pytest.mark.parametrize("name", [name for name in METRICS if exegete.metric(name).supports(random_model())])
+@pytest.mark.parametrize("name", [name for name in METRICS if expound.metric(name).supports(random_model())])
 class TestNativeMetrics(MetricContract):
     @pytest.fixture
     def metric(self, name):
-        return exegete.metric(name, **FEWER.get(name, {}))
+        return expound.metric(name, **FEWER.get(name, {}))
 
 
 LEARNED = {
@@ -82,7 +82,7 @@ class TestOtherNativeExplainers(NoSideEffectsContract):
     @pytest.fixture
     def explainer(self, name, model, request):
         if name == "llm_ranking":
-            return exegete.explainer(name, ranker=str(request.getfixturevalue("ranker")))
+            return expound.explainer(name, ranker=str(request.getfixturevalue("ranker")))
         return LEARNED[name](model) if name in LEARNED else make_explainer(name)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import families
-from exegete.errors import ExegeteError
-from exegete.models.families import FAMILIES
-from exegete.testing import FamilyContract
+from expound.errors import ExpoundError
+from expound.models.families import FAMILIES
+from expound.testing import FamilyContract
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -31,5 +31,5 @@ def test_a_wrong_record_is_caught(changes, test, monkeypatch):
     model = FamilyContract.model.__wrapped__(FamilyContract(), "bert")
     wrong = replace(FAMILIES["bert"], **changes)
     monkeypatch.setattr(type(FAMILIES), "__getitem__", lambda *_: wrong)
-    with pytest.raises((AssertionError, ExegeteError, LookupError)):
+    with pytest.raises((AssertionError, ExpoundError, LookupError)):
         getattr(FamilyContract(), test)(model)

@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from exegete.objectives import OBJECTIVES, Objective
-from exegete.testing import ObjectiveContract
-from exegete.testing.models import random_model
+from expound.objectives import OBJECTIVES, Objective
+from expound.testing import ObjectiveContract
+from expound.testing.models import random_model
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import exegete
+import expound
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "plugin"
 
@@ -22,7 +22,7 @@ def plugin_installation(tmp_path_factory):
     shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(folder / "installed")]
     subprocess.run([sys.executable, "-m", "pip", "install", *offline, str(folder / "source")], check=True)
-    paths = [str(folder / "installed"), str(Path(exegete.__file__).parents[1])]
+    paths = [str(folder / "installed"), str(Path(expound.__file__).parents[1])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, folder / "source"
 
 
@@ -36,7 +36,7 @@ def test_its_own_tests_pass(plugin_installation):
 
 def test_an_explainer_a_metric_an_objective_and_its_recipe_are_four_short_files():
     files = ("keep_one", "top_share", "confidence_penalty", "penalise_confidence")
-    sources = [(PACKAGE / "src" / "exegete_example" / f"{name}.py").read_text(encoding="utf-8") for name in files]
+    sources = [(PACKAGE / "src" / "expound_example" / f"{name}.py").read_text(encoding="utf-8") for name in files]
     assert sum(len(source.splitlines()) for source in sources) <= 150
-    # nothing deeper than exegete.X is imported
-    assert not any(line.count(".") > 1 for source in sources for line in source.splitlines() if "from exegete." in line)
+    # nothing deeper than expound.X is imported
+    assert not any(line.count(".") > 1 for source in sources for line in source.splitlines() if "from expound." in line)

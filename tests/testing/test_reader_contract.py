@@ -8,10 +8,10 @@ from typing import ClassVar
 import pytest
 
 from corpora import CORPORA, lines
-from exegete.data.cards import DataCard
-from exegete.data.readers import READERS, Reader, Table
-from exegete.data.readers.base import make_text_features
-from exegete.testing import ReaderContract
+from expound.data.cards import DataCard
+from expound.data.readers import READERS, Reader, Table
+from expound.data.readers.base import make_text_features
+from expound.testing import ReaderContract
 
 
 @pytest.mark.parametrize("name", sorted(set(READERS) - {"hub"}))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exegete.recipes import RECIPES, Recipe
-from exegete.testing import RecipeContract
+from expound.recipes import RECIPES, Recipe
+from expound.testing import RecipeContract
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("aml", "at2", "lora")])  # need a model

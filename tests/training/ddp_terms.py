@@ -11,11 +11,11 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-import exegete
-from exegete.training.terms import ExplanationTerms
+import expound
+from expound.training.terms import ExplanationTerms
 from test_terms import classifier_inputs
 
-ENTROPY = exegete.objective("attribution_entropy", explainer="input_x_gradient")
+ENTROPY = expound.objective("attribution_entropy", explainer="input_x_gradient")
 
 
 class MeanTrainer(Trainer):
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
         str(folder / "run"), max_steps=1, per_device_train_batch_size=2, use_cpu=True, report_to="none",
         save_strategy="no", max_grad_norm=0.0,
     )  # fmt: skip
-    trainer = exegete.with_objectives(MeanTrainer, [ENTROPY])(
+    trainer = expound.with_objectives(MeanTrainer, [ENTROPY])(
         model.model, arguments, train_dataset=Dataset.from_list(rows), processing_class=model.processing_class,
         callbacks=[SaveGradients(folder / "trainer.safetensors")],
     )  # fmt: skip
@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
     if rank == 0:
         found = {name: weight.grad for name, weight in model.model.named_parameters()}
         save_file(found, folder / "terms.safetensors")
-    bounded = exegete.Constraint(ENTROPY, bound=1.0)
+    bounded = expound.Constraint(ENTROPY, bound=1.0)
     halves = {name: value[2 * rank : 2 * rank + 2] for name, value in inputs.items()}
     ExplanationTerms(model, [bounded])(halves)
     save_file({"value": bounded.multiplier.square}, folder / f"multiplier_{rank}.safetensors")

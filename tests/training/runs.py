@@ -14,10 +14,10 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from safetensors.torch import load_file
 from transformers import TrainingArguments
 
-import exegete
+import expound
 import families
-from exegete.models import ExplainedModel
-from exegete.training import ObjectiveTrainer
+from expound.models import ExplainedModel
+from expound.training import ObjectiveTrainer
 from forks import find_free_port
 
 ARGUMENTS = {"per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
@@ -25,7 +25,7 @@ ARGUMENTS = {"per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu":
 
 @functools.cache
 def load_generated(task="sentiment", split="train", size=80):
-    return exegete.load_data(f"generated?task={task}&size={size}", split)
+    return expound.load_data(f"generated?task={task}&size={size}", split)
 
 
 def pairs(count=96):

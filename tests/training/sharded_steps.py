@@ -13,7 +13,7 @@ from pathlib import Path
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
-from exegete import ExegeteError
+from expound import ExpoundError
 from steps_of_eight import prepare
 
 original_init = AcceleratorState.__init__
@@ -34,7 +34,7 @@ def get_error_message(folder: Path, guide: str) -> str:
     """Return the message of the error that training raises, or an empty text if it raises none."""
     try:
         prepare(folder, guide, **SHARDS).train()
-    except ExegeteError as error:
+    except ExpoundError as error:
         return str(error)
     return ""
 

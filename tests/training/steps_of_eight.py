@@ -14,11 +14,11 @@ import torch
 from datasets import Dataset, Features
 from safetensors.torch import save_file
 
-import exegete
+import expound
 import families
-from exegete.data import generated_tokenizer
-from exegete.models import ExplainedModel
-from exegete.objectives import Constraint, CrossEntropy, ExplanationLoss
+from expound.data import generated_tokenizer
+from expound.models import ExplainedModel
+from expound.objectives import Constraint, CrossEntropy, ExplanationLoss
 from runs import load_generated, trainer
 
 
@@ -43,7 +43,7 @@ def prepare(folder: Path, guide: str, parts: int = 1, **arguments):
     """Return a trainer of six steps."""
     torch.set_num_threads(1)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    constrained = Constraint(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
+    constrained = Constraint(ExplanationLoss(expound.explainer(guide)), bound=0.02, learning_rate=0.5)
     return trainer(
         folder, small_model(), data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
         per_device_train_batch_size=8 // processes // parts, gradient_accumulation_steps=parts, max_steps=6,

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from exegete import ExegeteError
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.models import Batch
-from exegete.models.passes.last_layer import skip_unread_positions
-from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
-from exegete.training.bilevel.lookahead import LookaheadStep, Student, clip_factor, seeded_random_state
-from exegete.training.bilevel.replayed_pass import RecordedPass
+from expound import ExpoundError
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.models import Batch
+from expound.models.passes.last_layer import skip_unread_positions
+from expound.training.bilevel.inner_optimizers import make_inner_optimizer
+from expound.training.bilevel.lookahead import LookaheadStep, Student, clip_factor, seeded_random_state
+from expound.training.bilevel.replayed_pass import RecordedPass
 from small import PAIRS, small, uneven
 
 KINDS = {
@@ -204,7 +204,7 @@ def test_an_explanation_costs_no_more_than_its_heads_and_is_the_one_of_a_whole_p
         assert ran
     hook.remove()
     torch.testing.assert_close(found, expected)
-    assert scene.student.explained.model.config._attn_implementation != "exegete"
+    assert scene.student.explained.model.config._attn_implementation != "expound"
 
 
 def test_without_weight_or_explanation_the_student_learns_answers_alone():
@@ -246,11 +246,11 @@ def test_a_question_answering_student_keeps_every_position():
 
 def test_unsupported_optimizers_and_modes_are_refused():
     weights = {"w": torch.nn.Parameter(torch.ones(2))}
-    with pytest.raises(ExegeteError, match="SGD"):
+    with pytest.raises(ExpoundError, match="SGD"):
         make_inner_optimizer(torch.optim.RMSprop(weights.values()), weights)
-    with pytest.raises(ExegeteError, match="does not step other"):
+    with pytest.raises(ExpoundError, match="does not step other"):
         make_inner_optimizer(torch.optim.SGD(weights.values()), {"other": torch.nn.Parameter(torch.ones(1))})
-    with pytest.raises(ExegeteError, match="amsgrad"):
+    with pytest.raises(ExpoundError, match="amsgrad"):
         make_inner_optimizer(torch.optim.Adam(weights.values(), amsgrad=True), weights)
-    with pytest.raises(ExegeteError, match="forward, unrolled"):
+    with pytest.raises(ExpoundError, match="forward, unrolled"):
         Scene().lookahead("backward")

@@ -12,20 +12,20 @@ import torch
 from safetensors.torch import load_file
 from transformers import T5Config, T5ForConditionalGeneration
 
-import exegete
-from exegete import ExegeteError, explainer
-from exegete.cli import main
-from exegete.cli.demo.answering_model import make_llama
-from exegete.data.generated.retrieval import get_vocabulary
-from exegete.data.generated.tokenizer import generated_tokenizer
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.learned.conformal import ConformalLowerBound
-from exegete.explainers.learned.trained_citation import TrainedCitation, sparsify
-from exegete.recipes import RECIPES
-from exegete.reports.explanations import Explanations
-from exegete.training import citations
-from exegete.training.loop.data import tokenize_responses
-from exegete.training.loop.term_trainer import LEARNED_FILE
+import expound
+from expound import ExpoundError, explainer
+from expound.cli import main
+from expound.cli.demo.answering_model import make_llama
+from expound.data.generated.retrieval import get_vocabulary
+from expound.data.generated.tokenizer import generated_tokenizer
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.explainers.learned.conformal import ConformalLowerBound
+from expound.explainers.learned.trained_citation import TrainedCitation, sparsify
+from expound.recipes import RECIPES
+from expound.reports.explanations import Explanations
+from expound.training import citations
+from expound.training.loop.data import tokenize_responses
+from expound.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, difference, load_generated
 from test_resume import make_interrupted_trainer
 
@@ -33,7 +33,7 @@ STEPS = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "e
 
 
 def rows(split, size):
-    return exegete.load_data("generated", split, task="retrieval", limit=size)
+    return expound.load_data("generated", split, task="retrieval", limit=size)
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +109,14 @@ def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, 
 
 
 def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(start, tmp_path):
-    model = exegete.load(start, task="generation", device="cpu")
+    model = expound.load(start, task="generation", device="cpu")
     method = explainer("decompx_linear")
     made = TrainedCitation(method, "source", 0.5, ConformalLowerBound(0.1, (float("nan"), 1.5)))
     made.save_pretrained(tmp_path, "decompx_linear")
     loaded = explainer(f"citation:{tmp_path}")
     row = {name: value for name, value in rows("test", 1)[0].items() if name != "kind"}
-    plain = exegete.attribute(model, [row], method, "sentences", unit="source")[0]
-    found = exegete.attribute(model, [row], loaded, "sentences")[0]
+    plain = expound.attribute(model, [row], method, "sentences", unit="source")[0]
+    found = expound.attribute(model, [row], loaded, "sentences")[0]
     assert found.unit == "source"
     expected = sparsify(torch.tensor(plain.scores), 0.5).numpy()
     np.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-6)
@@ -124,17 +124,17 @@ def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(s
     np.testing.assert_array_equal(found.bounds, made.lower_bound.lower_bounds(found.scores.astype(np.float64)))
     promised = found.citations(1)[0].lower_bounds
     assert promised == dict.fromkeys(promised, 1.5)
-    assert exegete.attribute(model, [row], loaded, "words")[0].citations(1)[0].lower_bounds == {}
-    assert exegete.attribute(model, [row], loaded, "sentences", unit="word")[0].bounds is None
+    assert expound.attribute(model, [row], loaded, "words")[0].citations(1)[0].lower_bounds == {}
+    assert expound.attribute(model, [row], loaded, "sentences", unit="word")[0].bounds is None
     assert plain.bounds is None
     Explanations([found]).save(tmp_path / "kept")
     assert Explanations.load(tmp_path / "kept")[0] == found
-    with pytest.raises(ExegeteError, match="expected a folder with a saved citation"):
+    with pytest.raises(ExpoundError, match="expected a folder with a saved citation"):
         explainer(f"citation:{start}")
 
 
 def test_a_threshold_is_chosen_by_the_lds_on_training_examples(start):
-    model = exegete.load(start, task="generation", device="cpu")
+    model = expound.load(start, task="generation", device="cpu")
     few = list(rows("train", 4))
     assert citations.choose_threshold(model, explainer("random"), few, "source", "remove") in (
         None,
@@ -146,18 +146,18 @@ def test_a_threshold_is_chosen_by_the_lds_on_training_examples(start):
 
 
 def test_falls_equal_those_of_removing_each_source_alone(start):
-    model = exegete.load(start, task="generation", device="cpu")
+    model = expound.load(start, task="generation", device="cpu")
     row = rows("dev", 3)[2]
     found = citations.measure_citations(model, TrainedCitation(explainer("input_x_gradient")), row, "remove")
     bare = {name: value for name, value in row.items() if name not in ("kind", "evidence")}
     spans = [tuple(span) for span in citations.find_sentences(model.encode([bare]))[:, 0].tolist()]
     assert found.kind == row["kind"]
-    whole = exegete.attribute(model, [bare], "occlusion?output=log_prob&granularity=source", spans, unit="source")[0]
+    whole = expound.attribute(model, [bare], "occlusion?output=log_prob&granularity=source", spans, unit="source")[0]
     np.testing.assert_allclose(found.falls, whole.scores, rtol=1e-4, atol=1e-4)
 
 
 def test_responses_end_where_the_model_ends_a_text(start):
-    model, data = exegete.load(start, task="generation", device="cpu"), rows("dev", 2)
+    model, data = expound.load(start, task="generation", device="cpu"), rows("dev", 2)
     end = model.config.eos_token_id
     found = tokenize_responses(model, data)
     assert all(row["response"][-1] == end and end not in row["response"][:-1] for row in found)
@@ -173,7 +173,7 @@ def test_words_of_a_classifier_are_cited_too(tmp_path):
         "tiny", load_generated(size=16), load_generated(split="dev", size=8), tmp_path, arguments=arguments
     )
     assert "accuracy" in result.metrics
-    found = exegete.attribute(result.model, ["a dull film"], f"citation:{tmp_path}")[0]
+    found = expound.attribute(result.model, ["a dull film"], f"citation:{tmp_path}")[0]
     assert len(found.units) == 3
     assert explainer(f"citation:{tmp_path}").unit == "word"
 
@@ -183,15 +183,15 @@ def test_plain_training_of_answers_and_what_is_refused(start, tmp_path):
     result = RECIPES["baseline"]().train(start, data, data, tmp_path / "plain", arguments=STEPS)
     assert result.metrics["log_prob"] < 0
     assert RECIPES["baseline"]().train(start, data, data, tmp_path / "plain", arguments=STEPS).reused
-    with pytest.raises(ExegeteError, match="er_joint trains no language model"):
+    with pytest.raises(ExpoundError, match="er_joint trains no language model"):
         RECIPES["er_joint"]().train(start, data, data, tmp_path / "no")
-    with pytest.raises(ExegeteError, match="not trained from scratch"):
+    with pytest.raises(ExpoundError, match="not trained from scratch"):
         RECIPES["cite"]().train("tiny", data, data, tmp_path / "no")
     two_sided = T5ForConditionalGeneration(
         T5Config(vocab_size=16, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     )
-    with pytest.raises(ExegeteError, match="explained, not trained"):
+    with pytest.raises(ExpoundError, match="explained, not trained"):
         RECIPES["baseline"]().train(two_sided, data, data, tmp_path / "no")
     missing = type(data).from_list([data[0], data[1] | {"response": None}])
-    with pytest.raises(ExegeteError, match="row 1 has no response"):
+    with pytest.raises(ExpoundError, match="row 1 has no response"):
         RECIPES["baseline"]().train(start, missing, data, tmp_path / "no")

@@ -11,20 +11,20 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-import exegete
-from exegete import ExegeteError
-from exegete.objectives import Constraint, CrossEntropy, ExplanationLoss
-from exegete.objectives.constraint import Multiplier, linear_schedule
-from exegete.recipes import RECIPES
-from exegete.training import ConstrainedTrainer, ObjectiveTrainer, fine_tune
-from exegete.training.loop.constrained import is_patience_exhausted
-from exegete.training.loop.term_trainer import LEARNED_FILE
+import expound
+from expound import ExpoundError
+from expound.objectives import Constraint, CrossEntropy, ExplanationLoss
+from expound.objectives.constraint import Multiplier, linear_schedule
+from expound.recipes import RECIPES
+from expound.training import ConstrainedTrainer, ObjectiveTrainer, fine_tune
+from expound.training.loop.constrained import is_patience_exhausted
+from expound.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, bert, difference, load_generated, sentences, trainer, weights
 from test_resume import make_interrupted_trainer
 
 
 def make_constraint(bound=0.01, guide="attention_rollout", **options):
-    return Constraint(ExplanationLoss(exegete.explainer(guide)), bound, **options)
+    return Constraint(ExplanationLoss(expound.explainer(guide)), bound, **options)
 
 
 def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedule():
@@ -71,7 +71,7 @@ def test_the_decay_is_that_of_the_reference():
         optimizer.step()
         multiplier.ascend(slope, 0.05)
         assert float(multiplier.value) == pytest.approx(float(reference.detach()), abs=1e-6)
-    with pytest.raises(ExegeteError, match="decay"):
+    with pytest.raises(ExpoundError, match="decay"):
         RECIPES["er_constrained"](multiplier_decay=1.0)
 
 
@@ -184,11 +184,11 @@ def load_learned_weights(folder):
 
 
 def test_bad_bounds_are_refused():
-    with pytest.raises(ExegeteError, match="bounds above 0"):
+    with pytest.raises(ExpoundError, match="bounds above 0"):
         make_constraint(bound=0.0)
-    with pytest.raises(ExegeteError, match="learning rate of the multiplier above 0"):
+    with pytest.raises(ExpoundError, match="learning rate of the multiplier above 0"):
         make_constraint(learning_rate=0.0)
-    with pytest.raises(ExegeteError, match="cannot be bounded"):
+    with pytest.raises(ExpoundError, match="cannot be bounded"):
         Constraint(make_constraint(), 0.1)
 
 

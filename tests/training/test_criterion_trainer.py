@@ -9,15 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import exegete
-from exegete import explainer
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.metrics import metric
-from exegete.objectives import CrossEntropy, SufficiencyLoss
-from exegete.recipes import RECIPES
-from exegete.training import CriterionTrainer, fine_tune
-from exegete.training.bilevel.criteria import sum_criteria
-from exegete.training.loop.term_trainer import LEARNED_FILE
+import expound
+from expound import explainer
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.metrics import metric
+from expound.objectives import CrossEntropy, SufficiencyLoss
+from expound.recipes import RECIPES
+from expound.training import CriterionTrainer, fine_tune
+from expound.training.bilevel.criteria import sum_criteria
+from expound.training.loop.term_trainer import LEARNED_FILE
 from families import processor, tiny
 from runs import ARGUMENTS, answers, difference, load_generated, pairs, weights
 from test_resume import make_interrupted_trainer
@@ -94,7 +94,7 @@ def test_the_epoch_that_is_best_by_the_criterions_own_metric_on_dev_is_kept(tmp_
     coefficients = load_file(tmp_path / COEFFICIENTS)
     assert difference(coefficients, load_file(tmp_path / f"checkpoint-{best['step']}" / COEFFICIENTS)) == 0.0
     single = explainer(f"interpretable_attention:{tmp_path}")
-    model = exegete.load(tmp_path, device="cpu")
+    model = expound.load(tmp_path, device="cpu")
     values = []
     judge = metric("aopc_sufficiency", keep_question=True)
     for row in dev:
@@ -155,7 +155,7 @@ def test_decoders_learn_adapters_that_become_part_of_the_model(kind, tmp_path):
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert changed
     assert not any("embed" in name or "wte" in name or "norm" in name for name in changed)
-    model = exegete.load(tmp_path / "run", device="cpu")
+    model = expound.load(tmp_path / "run", device="cpu")
     batch = model.encode([{"text": "a moving film"}, {"text": "dull"}])
     torch.testing.assert_close(model(batch).logits, result.model.eval()(batch).logits)
     scores = explainer(f"interpretable_attention:{tmp_path / 'run'}").explain(model, batch, special_tokens=True).scores
@@ -214,7 +214,7 @@ def test_coefficients_can_be_trained_alone(tmp_path):
 def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
     ivra(tmp_path / "run", arguments={"num_train_epochs": 1})
     single = explainer(f"interpretable_attention:{tmp_path / 'run'}")
-    other = exegete.load(tmp_path / "run", device="cpu")
+    other = expound.load(tmp_path / "run", device="cpu")
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in other.parameters():
@@ -243,7 +243,7 @@ def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
     for name in (LEARNED_FILE, COEFFICIENTS):
         assert difference(load_file(tmp_path / "whole" / name), load_file(tmp_path / "run" / name)) == 0.0
-    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    record = json.loads((tmp_path / "run" / "expound_run.json").read_text())
     assert "simulatability" in json.dumps(record)
 
 

@@ -11,8 +11,8 @@ from datasets import Dataset
 from scipy.stats import pearsonr
 
 import families
-from exegete.models import ExplainedModel
-from exegete.training.loop.evaluation import find_answer_characters, predict_answer_positions, score
+from expound.models import ExplainedModel
+from expound.training.loop.evaluation import find_answer_characters, predict_answer_positions, score
 from runs import answers, bert, sentences, trainer
 
 

@@ -7,18 +7,18 @@ import math
 import pytest
 import torch
 
-import exegete
-from exegete.objectives import CrossEntropy, ExplanationLoss, StepContext, VirtualAdversarialLoss
-from exegete.training import ObjectiveTrainer
-from exegete.training.bilevel.criteria import has_variance, summarize_criterion
-from exegete.training.loop.fine_tune import find_idle_terms
-from exegete.training.loop.training_module import TrainingModule
+import expound
+from expound.objectives import CrossEntropy, ExplanationLoss, StepContext, VirtualAdversarialLoss
+from expound.training import ObjectiveTrainer
+from expound.training.bilevel.criteria import has_variance, summarize_criterion
+from expound.training.loop.fine_tune import find_idle_terms
+from expound.training.loop.training_module import TrainingModule
 from runs import ARGUMENTS, bert, load_generated
 
 
 def test_dev_values_of_auxiliary_terms_are_those_of_evenly_spaced_rows_and_the_tasks_are_of_all():
     model, rows = bert(), list(load_generated(size=200).select(range(12)))
-    module = TrainingModule(model, [CrossEntropy(), ExplanationLoss(exegete.explainer("attention_last"))]).eval()
+    module = TrainingModule(model, [CrossEntropy(), ExplanationLoss(expound.explainer("attention_last"))]).eval()
     evaluation = StepContext(training=False)
     with torch.no_grad():
         whole, few = (module(model.encode(part), evaluation)["terms"] for part in (rows, rows[::3]))
@@ -37,7 +37,7 @@ def test_the_best_checkpoint_is_not_evaluated_a_second_time(tmp_path, monkeypatc
     # the highest loss: an earlier epoch than the last is kept
     arguments = ARGUMENTS | {"num_train_epochs": 3, "learning_rate": 1e-3, "greater_is_better": True}
     data = {"train": load_generated(size=48), "dev": load_generated(split="dev", size=48)}
-    result = exegete.train("tiny", data, "er_joint", output_dir=tmp_path, **arguments)
+    result = expound.train("tiny", data, "er_joint", output_dir=tmp_path, **arguments)
     # one before training, one per epoch
     assert len(count) == 4
     evaluated = [entry["eval_loss"] for entry in result.history if entry.get("step", 0) and "eval_loss" in entry]
@@ -64,7 +64,7 @@ def test_terms_that_did_not_move_the_model_are_named_with_what_to_try():
 def test_gradient_norms_of_some_steps_are_logged_in_any_run_with_several_terms(tmp_path):
     data = {"train": load_generated(size=160), "dev": load_generated(split="dev", size=16)}
     arguments = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "eval_on_start": False}
-    result = exegete.train("tiny", data, "er_joint", output_dir=tmp_path, logging_strategy="steps", **arguments)
+    result = expound.train("tiny", data, "er_joint", output_dir=tmp_path, logging_strategy="steps", **arguments)
     logged = [entry for entry in result.history if "explanation_gradient_norm" in entry]
     assert 8 <= len(logged) <= 10
     assert all(entry["cross_entropy_gradient_norm"] > 0 for entry in logged)

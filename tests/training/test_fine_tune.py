@@ -1,4 +1,4 @@
-"""From data to a folder that `exegete.load` takes, for every kind of task."""
+"""From data to a folder that `expound.load` takes, for every kind of task."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from tokenizers import normalizers
 from transformers import BertForSequenceClassification
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.objectives import OBJECTIVES, CrossEntropy
-from exegete.recipes import RECIPES
-from exegete.training import train_baseline
-from exegete.training.loop.starting_model import make_word_tokenizer
+from expound import ExpoundError
+from expound.objectives import OBJECTIVES, CrossEntropy
+from expound.recipes import RECIPES
+from expound.training import train_baseline
+from expound.training.loop.starting_model import make_word_tokenizer
 from runs import ARGUMENTS, answers, difference, load_generated, pairs, sentences, weights
 from test_scaffold import pictures
 
 
 def digits(split, count):
-    return exegete.load_data("digits", split, limit=count)
+    return expound.load_data("digits", split, limit=count)
 
 
 KINDS = {
@@ -50,7 +50,7 @@ def test_a_small_model_learns_and_its_saved_folder_has_the_same_predictions(kind
     history = [entry["loss"] for entry in _history(tmp_path / "run") if "loss" in entry]
     assert np.mean(history[-5:]) < np.mean(history[:5])
     assert result.metrics[metric] > enough
-    loaded = exegete.load(tmp_path / "run", device="cpu")
+    loaded = expound.load(tmp_path / "run", device="cpu")
     batch = loaded.encode(list(dev.select(range(8))))
     assert torch.equal(loaded.probabilities(batch), result.model.probabilities(batch))
     assert loaded.task.name == {"pair": "classification", "text": "classification", "image": "classification"}.get(
@@ -83,7 +83,7 @@ def test_labels_are_named_as_the_data_names_them_in_its_order(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["id2label"] == {"0": "zebra", "1": "ant", "2": "mole"}
     assert config["label2id"] == {"zebra": 0, "ant": 1, "mole": 2}
-    assert exegete.load(tmp_path).labels == ("zebra", "ant", "mole")
+    assert expound.load(tmp_path).labels == ("zebra", "ant", "mole")
 
 
 def make_reordered_model(as_folder, folder):
@@ -101,14 +101,14 @@ def make_reordered_model(as_folder, folder):
 def test_classes_that_a_model_knows_by_name_are_its_own_in_whatever_order_the_data_has_them(as_folder, tmp_path):
     start, data = make_reordered_model(as_folder, tmp_path)
     names = data.features["label"].names
-    before = exegete.load(make_reordered_model(False, tmp_path)[0], families.tokenizer("bert"))
+    before = expound.load(make_reordered_model(False, tmp_path)[0], families.tokenizer("bert"))
     said = before.predict(before.encode(data["text"][:])).tolist()
     right = [before.labels[number].lower() == names[row["label"]] for number, row in zip(said, data, strict=True)]
     assert 0 < np.mean(right) < 1
     quiet = {"learning_rate": 1e-12}
     result = run(tmp_path / "run", model=start, processing_class=families.tokenizer("bert"), arguments=quiet)
     assert result.metrics["accuracy"] == np.mean(right)
-    assert result.model.labels == exegete.load(tmp_path / "run", device="cpu").labels == ("yes", "no", "maybe")
+    assert result.model.labels == expound.load(tmp_path / "run", device="cpu").labels == ("yes", "no", "maybe")
 
 
 def test_classes_that_a_model_does_not_know_take_the_places_of_those_it_knows(tmp_path):
@@ -158,7 +158,7 @@ def test_a_model_object_a_configuration_file_and_a_tokenizer_folder_are_starting
     result = run(tmp_path / "b", model=model, processing_class=families.tokenizer("bert"), max_length=16)
     assert result.model.model is model
     assert result.model.max_length == 16
-    assert exegete.load(tmp_path / "b").max_length == 130
+    assert expound.load(tmp_path / "b").max_length == 130
     assert families.tokenizer("bert").model_max_length > 16
     assert isinstance(model, BertForSequenceClassification)
 
@@ -172,17 +172,17 @@ def test_a_finished_run_is_not_redone_and_another_configuration_needs_overwritin
     assert again.metrics == first.metrics
     assert "nothing to do" in caplog.text
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
-    with pytest.raises(ExegeteError, match=r"another configuration \(seed: there 0, here 1\)"):
+    with pytest.raises(ExpoundError, match=r"another configuration \(seed: there 0, here 1\)"):
         run(tmp_path, seed=1)
-    with pytest.raises(ExegeteError, match=r"arguments.learning_rate"):
+    with pytest.raises(ExpoundError, match=r"arguments.learning_rate"):
         run(tmp_path, arguments={"learning_rate": 0.5})
-    with pytest.raises(ExegeteError, match=r"data.train"):
+    with pytest.raises(ExpoundError, match=r"data.train"):
         run(tmp_path, data=sentences(40), dev=sentences(32))
     assert not run(tmp_path, seed=1, overwrite=True).reused
-    record = json.loads((tmp_path / "exegete_run.json").read_text())
+    record = json.loads((tmp_path / "expound_run.json").read_text())
     assert record["status"] == "finished"
     assert record["config"]["seed"] == 1
-    assert {"torch", "transformers", "exegete"} <= record["versions"].keys()
+    assert {"torch", "transformers", "expound"} <= record["versions"].keys()
 
 
 def test_a_run_that_is_reused_reads_as_many_tokens_as_when_it_was_trained(tmp_path):
@@ -201,9 +201,9 @@ def test_a_run_with_a_processor_that_reads_otherwise_is_another_one(tmp_path):
             elif changed:
                 processor.image_mean = (0.1,)
             options = {"data": data, "model": copy.deepcopy(tiny), "processing_class": processor}
-            with pytest.raises(ExegeteError, match=r"\(processor") if changed else contextlib.nullcontext():
+            with pytest.raises(ExpoundError, match=r"\(processor") if changed else contextlib.nullcontext():
                 run(tmp_path / kind, **options)
-    assert json.loads((tmp_path / "bert" / "exegete_run.json").read_text())["status"] == "finished"
+    assert json.loads((tmp_path / "bert" / "expound_run.json").read_text())["status"] == "finished"
 
 
 def test_another_seed_gives_other_weights(tmp_path):
@@ -248,7 +248,7 @@ def test_where_there_are_no_classes_the_tasks_own_figure_chooses(name, kind, bes
     """Also where terms take gradients at the input, in evaluation too."""
     train, dev = (data.select(range(16)) for data in KINDS[kind][0]())
     result = RECIPES[name]().train("tiny", train, dev, tmp_path, arguments=ARGUMENTS | {"num_train_epochs": 1})
-    record = json.loads((tmp_path / "exegete_run.json").read_text())
+    record = json.loads((tmp_path / "expound_run.json").read_text())
     assert record["config"]["arguments"]["metric_for_best_model"] == best
     assert best in result.metrics
 
@@ -262,7 +262,7 @@ def test_without_evaluations_a_recipe_runs_to_its_end_and_patience_is_refused(tm
     unjudged = ARGUMENTS | {"num_train_epochs": 2, "eval_strategy": "no", "load_best_model_at_end": False}
     data = load_generated(size=64)
     assert RECIPES["er_joint"]().train("tiny", data, data, tmp_path / "joint", arguments=unjudged).steps > 0
-    with pytest.raises(ExegeteError, match="set eval_strategy to epoch or steps"):
+    with pytest.raises(ExpoundError, match="set eval_strategy to epoch or steps"):
         run(tmp_path / "other", early_stopping_patience=2, arguments=unjudged)
 
 
@@ -297,14 +297,14 @@ def make_labelled_rows(feature, *labels):
     ],
 )
 def test_bad_input_is_one_clear_error_before_anything_is_written(tmp_path, options, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         run(tmp_path / "run", **options)
-    assert not (tmp_path / "run" / "exegete_run.json").exists()
+    assert not (tmp_path / "run" / "expound_run.json").exists()
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("three years of work")
-    with pytest.raises(ExegeteError, match="holds something else"):
+    with pytest.raises(ExpoundError, match="holds something else"):
         run(tmp_path)
     run(tmp_path, overwrite=True)
     assert (tmp_path / "thesis.txt").read_text() == "three years of work"

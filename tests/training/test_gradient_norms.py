@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-import exegete
-from exegete.objectives import CrossEntropy, ExplanationLoss, StepContext
-from exegete.training.loop.term_trainer import TermTrainer
-from exegete.training.loop.training_module import TrainingModule
+import expound
+from expound.objectives import CrossEntropy, ExplanationLoss, StepContext
+from expound.training.loop.term_trainer import TermTrainer
+from expound.training.loop.training_module import TrainingModule
 from runs import load_generated, trainer
 from steps_of_eight import small_model
 
@@ -27,7 +27,7 @@ def norms_by_hand(model, batch, objectives):
 
 def test_each_weighted_terms_gradient_is_as_long_as_logged_and_training_is_the_same(tmp_path, monkeypatch):
     data = load_generated(size=200).select(range(8))
-    objectives = [CrossEntropy(), ExplanationLoss(exegete.explainer("attention_rollout"), weight=0.25)]
+    objectives = [CrossEntropy(), ExplanationLoss(expound.explainer("attention_rollout"), weight=0.25)]
     settings = {"objectives": objectives, "max_steps": 1, "per_device_train_batch_size": 8, "max_grad_norm": 0.0}
     expected = norms_by_hand(small_model(), small_model().encode(list(data)), objectives)
     ends = []

@@ -7,16 +7,16 @@ import json
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.models.layers.layer_parts import get_head_parts
-from exegete.objectives import CrossEntropy
-from exegete.recipes import RECIPES
-from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
-from exegete.training.loop.fine_tune import head_activation, head_dropout
-from exegete.training.loop.lora import add_lora
-from exegete.training.loop.trainer import set_head_learning_rate
+from expound import ExpoundError
+from expound.models.layers.layer_parts import get_head_parts
+from expound.objectives import CrossEntropy
+from expound.recipes import RECIPES
+from expound.training import ObjectiveTrainer, RunOptions, fine_tune
+from expound.training.loop.fine_tune import head_activation, head_dropout
+from expound.training.loop.lora import add_lora
+from expound.training.loop.trainer import set_head_learning_rate
 from runs import ARGUMENTS, difference, load_generated, trainer, weights
 
 HEADS = {
@@ -49,7 +49,7 @@ def test_the_head_is_everything_outside_the_encoder(family):
 
 @pytest.mark.parametrize("family", ["roberta", "gpt2"])
 def test_the_head_beside_adapters_is_the_head(family):
-    model = exegete.load(families.tiny(family), families.processor(family))
+    model = expound.load(families.tiny(family), families.processor(family))
     add_lora(model)
     names = {id(weight): name for name, weight in model.model.named_parameters() if weight.requires_grad}
     optimizer = torch.optim.SGD([weight for weight in model.model.parameters() if weight.requires_grad], lr=0.01)
@@ -63,7 +63,7 @@ def test_the_head_beside_adapters_is_the_head(family):
 
 def test_a_step_moves_the_head_by_its_multiple_of_the_rate(tmp_path):
     """Adam's first step is the learning rate along the sign of the gradient."""
-    model = exegete.load(families.tiny("bert"), families.tokenizer("bert"))
+    model = expound.load(families.tiny("bert"), families.tokenizer("bert"))
     before = {name: value.clone() for name, value in model.model.state_dict().items()}
     from runs import sentences
 
@@ -88,22 +88,22 @@ def test_the_record_of_a_run_has_the_rate_of_its_head(tmp_path):
     run(tmp_path / "run", head_rate=10.0)
     run(tmp_path / "plain")
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "plain")) > 0
-    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    record = json.loads((tmp_path / "run" / "expound_run.json").read_text())
     assert record["config"]["head_rate"] == 10.0
-    assert "head_rate" not in json.loads((tmp_path / "plain" / "exegete_run.json").read_text())["config"]
+    assert "head_rate" not in json.loads((tmp_path / "plain" / "expound_run.json").read_text())["config"]
 
 
 def test_models_without_a_head_and_rates_of_nothing_are_refused():
     model = families.tiny("bert")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ExegeteError, match="positive multiple"):
+    with pytest.raises(ExpoundError, match="positive multiple"):
         set_head_learning_rate(optimizer, model, 0.0)
-    with pytest.raises(ExegeteError, match="no head"):
+    with pytest.raises(ExpoundError, match="no head"):
         set_head_learning_rate(optimizer, model.base_model, 2.0)
 
 
 def test_the_recipe_has_the_papers_ratio():
-    recipe = exegete.recipe("regex", preset="paper")
+    recipe = expound.recipe("regex", preset="paper")
     assert recipe.head_rate * recipe.arguments["learning_rate"] == pytest.approx(1e-4)
 
 
@@ -128,7 +128,7 @@ def test_explanation_regularisation_trains_without_dropout_in_the_head(tmp_path)
 
     run(tmp_path, Watching, head_dropout=RECIPES["er_joint"]().head_dropout)
     assert set(seen) == {0.0}
-    assert json.loads((tmp_path / "exegete_run.json").read_text())["config"]["head_dropout"] == 0.0
+    assert json.loads((tmp_path / "expound_run.json").read_text())["config"]["head_dropout"] == 0.0
     recipes = [RECIPES[name]() for name in ("er_joint", "er_constrained", "er_bound")]
     assert {(recipe.head_dropout, recipe.head_activation) for recipe in recipes} == {(0.0, "tanh")}
 
@@ -152,7 +152,7 @@ def test_a_big_bird_has_a_tanh_in_its_head_alone_and_keeps_it_on_disk(tmp_path):
     assert (inside - usual).abs().max() > 1e-4
     torch.testing.assert_close(answer(model, torch.tanh)[0], usual)
     assert model.config.to_dict().get("head_activation") is None
-    loaded = exegete.load(tmp_path)
+    loaded = expound.load(tmp_path)
     torch.testing.assert_close(answer(loaded.model, torch.tanh)[0], inside)
     assert get_head_parts(loaded.model).activation == "tanh"
 
@@ -161,9 +161,9 @@ def test_what_was_trained_with_a_tanh_in_the_head_is_loaded_with_it(tmp_path):
     for family, expected in (("big_bird", "tanh"), ("bert", None)):
         folder = tmp_path / family
         run(folder, family=family, head_activation="tanh")
-        record = json.loads((folder / "exegete_run.json").read_text())["config"]
+        record = json.loads((folder / "expound_run.json").read_text())["config"]
         assert record.get("head_activation") == expected
-        assert getattr(exegete.load(folder).config, "head_activation", None) == expected
+        assert getattr(expound.load(folder).config, "head_activation", None) == expected
 
 
 def test_a_stop_gives_the_head_its_activation_back():
@@ -176,6 +176,6 @@ def test_a_stop_gives_the_head_its_activation_back():
 @pytest.mark.parametrize(("family", "name", "why"), [("bert", "tanh", "leave"), ("big_bird", "cosine", "activation")])
 def test_a_head_with_an_activation_of_its_own_and_an_unknown_one_are_refused(family, name, why):
     model = families.tiny(family)
-    with pytest.raises(ExegeteError, match=why), head_activation(model, name):
+    with pytest.raises(ExpoundError, match=why), head_activation(model, name):
         pass
     assert getattr(model.config, "head_activation", None) is None

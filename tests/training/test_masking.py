@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete.errors import ExegeteError
-from exegete.objectives import CrossEntropy, StepContext
-from exegete.training.loop.training_module import TrainingModule, mask_random_tokens
+from expound.errors import ExpoundError
+from expound.objectives import CrossEntropy, StepContext
+from expound.training.loop.training_module import TrainingModule, mask_random_tokens
 
 
 @pytest.fixture
 def model():
-    return exegete.load(families.tiny("bert"), families.tokenizer("bert"))
+    return expound.load(families.tiny("bert"), families.tokenizer("bert"))
 
 
 def compute_masked_shares(model, share: float, number: int = 0, copies: int = 400):
@@ -49,6 +49,6 @@ def test_training_steps_see_masked_words_and_evaluation_does_not(model):
 
 
 def test_pictures_have_no_words():
-    model = exegete.load(families.tiny("vit"), families.processor("vit"))
-    with pytest.raises(ExegeteError, match="images"):
+    model = expound.load(families.tiny("vit"), families.processor("vit"))
+    with pytest.raises(ExpoundError, match="images"):
         mask_random_tokens(model, model.encode(families.examples("vit")), 0.5, StepContext())

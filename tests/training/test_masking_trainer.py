@@ -18,24 +18,24 @@ from datasets import ClassLabel, Dataset, Features, Value
 from optuna.trial import TrialState
 from safetensors.torch import load_file
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.data import generated_tokenizer
-from exegete.data.selection import exclude_examples
-from exegete.explainers.attributive_masking.losses import MaskWeights
-from exegete.models import ExplainedModel
-from exegete.objectives import CrossEntropy, StepContext
-from exegete.objectives.masking import MaskingStep, MaskSparsity, PredictionPreservation
-from exegete.recipes import RECIPES
-from exegete.testing.no_side_effects import find_changes, simulate_use, snapshot
-from exegete.training import RunOptions
-from exegete.training.bilevel.students import Teaching
-from exegete.training.loop.data import Collator
-from exegete.training.loop.training_module import TrainingModule
-from exegete.training.masking.run import default_arguments, make_masking_arguments, sample_stratified, train_masking
-from exegete.training.masking.search import WeightSearch, open_study, suggest_weights
-from exegete.training.masking.trainer import MaskingTrainer
+from expound import ExpoundError
+from expound.data import generated_tokenizer
+from expound.data.selection import exclude_examples
+from expound.explainers.attributive_masking.losses import MaskWeights
+from expound.models import ExplainedModel
+from expound.objectives import CrossEntropy, StepContext
+from expound.objectives.masking import MaskingStep, MaskSparsity, PredictionPreservation
+from expound.recipes import RECIPES
+from expound.testing.no_side_effects import find_changes, simulate_use, snapshot
+from expound.training import RunOptions
+from expound.training.bilevel.students import Teaching
+from expound.training.loop.data import Collator
+from expound.training.loop.training_module import TrainingModule
+from expound.training.masking.run import default_arguments, make_masking_arguments, sample_stratified, train_masking
+from expound.training.masking.search import WeightSearch, open_study, suggest_weights
+from expound.training.masking.trainer import MaskingTrainer
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
 METRIC = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
@@ -44,7 +44,7 @@ WEIGHTS = MaskWeights(0.5, 0.2, 0.4)
 
 @functools.cache
 def reviews():
-    return exegete.load_data("generated?size=120", "train")
+    return expound.load_data("generated?size=120", "train")
 
 
 def texts(count, start=0):
@@ -99,9 +99,9 @@ def test_what_is_kept_is_the_best_evaluation_and_explains_as_it_was_judged(unbro
     evaluations = [entry["eval_aopc_comprehensiveness"] for entry in result.history if "eval_loss" in entry]
     assert len(set(evaluations)) > 2
     assert result.metrics["aopc_comprehensiveness"] == max(evaluations)
-    kept = exegete.explainer(f"attributive_masking:{folder}")
+    kept = expound.explainer(f"attributive_masking:{folder}")
     batch = model.encode(texts(6, start=20)["text"])
-    judged = exegete.metric(METRIC).evaluate(model, batch, kept.attribute(model, batch))["aopc_comprehensiveness"]
+    judged = expound.metric(METRIC).evaluate(model, batch, kept.attribute(model, batch))["aopc_comprehensiveness"]
     assert float(judged.mean()) == pytest.approx(max(evaluations), abs=1e-6)
     names = {"preservation": "prediction_preservation", "sparsity": "mask_sparsity", "inverse": "inverse_masking"}
     entry = next(entry for entry in result.history if "loss" in entry)
@@ -143,7 +143,7 @@ def have_equal_weights(one, other):
 
 
 def test_stopped_by_a_signal_it_says_so_and_resumes_to_the_weights_of_an_unbroken_run(tmp_path, monkeypatch):
-    import exegete.training.masking.run as module
+    import expound.training.masking.run as module
 
     train(tmp_path / "whole")
     monkeypatch.setattr(module, "MaskingTrainer", make_interrupted_trainer(signal.SIGTERM, 5))
@@ -160,7 +160,7 @@ SEARCH = {"epochs": 1, "train_rows": 8, "dev_rows": 4}
 def run_search(folder, trials=3, trainer=None, **options):
     """Run a search on very little data; return the best weights and the trials."""
     if trainer is not None:
-        import exegete.training.masking.search as module
+        import expound.training.masking.search as module
 
         module.MaskingTrainer = trainer
     search = WeightSearch(trials=trials, **SEARCH, **options)
@@ -235,7 +235,7 @@ def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
     recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, trials=30)
     assert (recipe.weights, recipe.search.fixed) == (None, {"preservation": 0.5, "sparsity": 0.2})
     assert RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0).weights.inverse == 0
-    with pytest.raises(ExegeteError, match="storage is for the search"):
+    with pytest.raises(ExpoundError, match="storage is for the search"):
         RECIPES["aml"](storage="sqlite:///search.db")
 
 
@@ -260,9 +260,9 @@ def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
 
 
 def test_a_storage_that_cannot_be_opened_is_an_error(tmp_path):
-    with pytest.raises(ExegeteError, match="cannot be opened"):
+    with pytest.raises(ExpoundError, match="cannot be opened"):
         run_search(tmp_path, storage=f"sqlite:///{tmp_path}/no/such/folder/x.db")
-    with pytest.raises(ExegeteError, match="at least one trial"):
+    with pytest.raises(ExpoundError, match="at least one trial"):
         WeightSearch(trials=0)
 
 
@@ -280,14 +280,14 @@ def test_draws_are_spread_over_classes_and_no_text_is_on_both_sides():
     rest = exclude_examples(data, sample_stratified(data, 30, 1))
     assert len(rest) == 70
     assert not set(rest["text"]) & set(sample_stratified(data, 30, 1)["text"])
-    with pytest.raises(ExegeteError, match="at least one row"):
+    with pytest.raises(ExpoundError, match="at least one row"):
         sample_stratified(data, 0, 1)
 
 
 def test_evaluations_come_every_third_of_an_epoch():
     for rows, steps in ((1000, 16), (20, 1), (450, 7)):
         options = RunOptions(arguments=QUICK | {"per_device_train_batch_size": 20})
-        args = make_masking_arguments(options, [exegete.metric("log_odds")], rows, Path("x"))
+        args = make_masking_arguments(options, [expound.metric("log_odds")], rows, Path("x"))
         assert args.eval_steps == steps
         assert (args.learning_rate, args.num_train_epochs, args.max_grad_norm) == (4e-5, 10, 0.0)
         assert (args.metric_for_best_model, args.greater_is_better) == ("log_odds", False)
@@ -296,33 +296,33 @@ def test_evaluations_come_every_third_of_an_epoch():
 def test_decoders_are_explained_at_twice_the_rate():
     decoder = ExplainedModel(families.tiny("gpt2"), families.tokenizer("gpt2"))
     assert [default_arguments(model)["learning_rate"] for model in (bert(), decoder)] == [4e-5, 8e-5]
-    assert exegete.recipe("aml", preset="paper").arguments == {}
+    assert expound.recipe("aml", preset="paper").arguments == {}
 
 
 def test_another_figure_that_chooses_is_better_in_its_own_direction():
-    judges = [exegete.metric("aopc_comprehensiveness"), exegete.metric("sufficiency")]
+    judges = [expound.metric("aopc_comprehensiveness"), expound.metric("sufficiency")]
     for best, higher in (("aopc_comprehensiveness", True), ("sufficiency", False), ("mask_sparsity", False)):
         options = RunOptions(arguments=QUICK | {"metric_for_best_model": best})
         args = make_masking_arguments(options, judges, 20, Path("x"))
         assert (args.metric_for_best_model, args.greater_is_better) == (best, higher)
-    with pytest.raises(ExegeteError, match="unknown figure to choose the best model by 'accuracy'"):
+    with pytest.raises(ExpoundError, match="unknown figure to choose the best model by 'accuracy'"):
         make_masking_arguments(
             RunOptions(arguments=QUICK | {"metric_for_best_model": "accuracy"}), judges, 20, Path("x")
         )
 
 
 def test_bad_input(tmp_path):
-    with pytest.raises(ExegeteError, match="not among the"):
+    with pytest.raises(ExpoundError, match="not among the"):
         train_masking(bert(), texts(4), texts(4), tmp_path)
-    with pytest.raises(ExegeteError, match="fine-tuned already"):
+    with pytest.raises(ExpoundError, match="fine-tuned already"):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
-    with pytest.raises(ExegeteError, match="head_rate, head_dropout do not apply"):
+    with pytest.raises(ExpoundError, match="head_rate, head_dropout do not apply"):
         RECIPES["aml"]().train(bert(), texts(4), texts(4, start=8), tmp_path, head_dropout=0.5)
-    with pytest.raises(ExegeteError, match="unknown metric"):
+    with pytest.raises(ExpoundError, match="unknown metric"):
         RECIPES["aml"]("aopc")
     model = bert()
     module, batch = TrainingModule(model, [CrossEntropy(), PredictionPreservation()]), model.encode(list(texts(2)))
-    with pytest.raises(ExegeteError, match="use it with a MaskingTrainer"):
+    with pytest.raises(ExpoundError, match="use it with a MaskingTrainer"):
         module(batch, StepContext())
 
 
@@ -334,7 +334,7 @@ def make_prompted_model():
         for weight in causal.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
     template = "Is it good ?\n\nText:{text}\nLabel:"
-    return exegete.load(
+    return expound.load(
         causal.eval(), families.tokenizer("gpt2"), task="prompt", template=template, labels={"no": "N", "yes": "P"}
     )
 
@@ -354,11 +354,11 @@ def test_a_model_that_is_handed_over_reads_as_many_tokens_as_asked_for_with_its_
     model, recipe = bert(), RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0.5)
     arguments = QUICK | {"max_steps": 1}
     result = recipe.train(model, texts(8), texts(4, start=8), tmp_path, max_length=12, arguments=arguments)
-    with pytest.raises(ExegeteError, match="configuration"):
+    with pytest.raises(ExpoundError, match="configuration"):
         recipe.train(model, texts(8), texts(4, start=8), tmp_path, max_length=14, arguments=arguments)
     assert result.model.model is model.model
     assert (result.model.max_length, model.requested_max_length) == (12, None)
-    with pytest.raises(ExegeteError, match="has its tokenizer already"):
+    with pytest.raises(ExpoundError, match="has its tokenizer already"):
         recipe.train(model, texts(8), texts(4, start=8), tmp_path, processing_class=families.tokenizer("bert"))
 
 
@@ -378,10 +378,10 @@ def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_pa
         f"attributive_masking:{tmp_path / 'masking'}?refine_steps=3&refine_rate=0.05",
     ]
     metric = "comprehensiveness?rounding=floor"
-    found = exegete.compare(model, texts(4, start=30)["text"][:], ["random", *methods], [metric]).results
+    found = expound.compare(model, texts(4, start=30)["text"][:], ["random", *methods], [metric]).results
     means = found.groupby("method")["comprehensiveness"].mean()
     assert means[methods[1]] >= means[methods[0]]
-    assert exegete.explainer(methods[0]).settings.metric == metric
+    assert expound.explainer(methods[0]).settings.metric == metric
 
 
 # A run has 10 steps and is evaluated after every second one.
@@ -402,7 +402,7 @@ def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, step, tm
     if kept is None:
         assert 0.1 < train(tmp_path, arguments={"learning_rate": 1e-6}).metrics["mean_mask"] < 0.5
         return
-    with pytest.raises(ExegeteError, match=f"collapsed at step {step}: they keep {kept}"):
+    with pytest.raises(ExpoundError, match=f"collapsed at step {step}: they keep {kept}"):
         train(tmp_path, arguments={"learning_rate": 1e-6})
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from exegete import ExegeteError
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.models import Capture
-from exegete.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
+from expound import ExpoundError
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.models import Capture
+from expound.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
 from small import shared, small, uneven
 
 RATE, WEIGHT = 0.5, 5.0
@@ -110,7 +110,7 @@ def test_divergence_by_hand_has_the_teacher_first():
 
 def test_mismatched_names_and_independent_explanations_are_refused():
     weight, taught = {"w": torch.ones(2)}, torch.full((1, 2), 0.5, requires_grad=True)
-    with pytest.raises(ExegeteError, match="without partner: v, w"):
+    with pytest.raises(ExpoundError, match="without partner: v, w"):
         meta_gradient(taught, [taught], lambda given: given["w"][None], weight, {"v": torch.ones(2)}, 1.0)
-    with pytest.raises(ExegeteError, match="does not depend"):
+    with pytest.raises(ExpoundError, match="does not depend"):
         meta_gradient(taught, [taught], lambda given: torch.full((1, 2), 0.5), weight, weight, 1.0)

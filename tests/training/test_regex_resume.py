@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from exegete.objectives import ExplanationGuidedLoss
-from exegete.recipes import RECIPES
+from expound.objectives import ExplanationGuidedLoss
+from expound.recipes import RECIPES
 from runs import ARGUMENTS, difference, load_generated, weights
 from test_resume import make_interrupted_trainer
 

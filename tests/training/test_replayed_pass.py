@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from exegete.training.bilevel.replayed_pass import RecordedOutput, RecordedPass, ReplayedPass
+from expound.training.bilevel.replayed_pass import RecordedOutput, RecordedPass, ReplayedPass
 
 WITH_TANGENTS = {
     "all": ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight"),

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from exegete.training import ObjectiveTrainer, fine_tune
-from exegete.training.loop.run import find_newest_checkpoint
+from expound.training import ObjectiveTrainer, fine_tune
+from expound.training.loop.run import find_newest_checkpoint
 from forks import forge
 from runs import ARGUMENTS, difference, load_generated, weights
 
@@ -20,7 +20,7 @@ STEPS_AN_EPOCH, STEPS = 5, 15
 
 def train(folder, trainer=ObjectiveTrainer, patience=None, size=80, **arguments):
     """Train for three epochs of five steps with dropout, in batches of even length; save every second step."""
-    from exegete.objectives import CrossEntropy
+    from expound.objectives import CrossEntropy
 
     return fine_tune(
         "tiny", load_generated(size=size), load_generated(split="dev", size=40), folder, objectives=[CrossEntropy()],

@@ -15,28 +15,28 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from safetensors.torch import load_file
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.metrics.simulatability import simulatability
-from exegete.models import Capture, ExplainedModel
-from exegete.models.loading.digest import digest_weights
-from exegete.objectives import TrainingStep
-from exegete.training import RunOptions
-from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
-from exegete.training.bilevel.lookahead import LookaheadStep, Student
-from exegete.training.bilevel.scaffold import TeacherExplainer, make_static_explainer, normalize_scores
-from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
-from exegete.training.bilevel.students import (
+from expound import ExpoundError
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.metrics.simulatability import simulatability
+from expound.models import Capture, ExplainedModel
+from expound.models.loading.digest import digest_weights
+from expound.objectives import TrainingStep
+from expound.training import RunOptions
+from expound.training.bilevel.inner_optimizers import make_inner_optimizer
+from expound.training.bilevel.lookahead import LookaheadStep, Student
+from expound.training.bilevel.scaffold import TeacherExplainer, make_static_explainer, normalize_scores
+from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from expound.training.bilevel.students import (
     Teaching,
     _compute_explanations,
     _compute_head_logits,
     evaluate_student,
     train_students,
 )
-from exegete.training.bilevel.teacher_outputs import (
+from expound.training.bilevel.teacher_outputs import (
     GOLD,
     TeacherBatch,
     encode_batches,
@@ -45,8 +45,8 @@ from exegete.training.bilevel.teacher_outputs import (
     predict_answers,
     teacher_outputs,
 )
-from exegete.training.loop.run import find_newest_checkpoint
-from exegete.training.loop.term_trainer import LEARNED_FILE
+from expound.training.loop.run import find_newest_checkpoint
+from expound.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, difference, sentences, weights
 from runs import answers as questions
 from small import shared
@@ -122,7 +122,7 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
     assert (found.coefficients - start.coefficients).abs().max() > 1e-3
     assert all(torch.equal(value, before[name]) for name, value in teacher.model.state_dict().items())
     spec = f"parameterised_attention:{tmp_path / 'run' / 'teacher_explainer'}"
-    assert exegete.attribute(teacher, list(data.select(range(2))), spec)[0].scores.any()
+    assert expound.attribute(teacher, list(data.select(range(2))), spec)[0].scores.any()
 
 
 def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(tmp_path):
@@ -145,7 +145,7 @@ def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients
     Dropout is drawn again if it is not stored, as on devices whose kernels draw it.
     """
     if not remembered:
-        monkeypatch.setattr("exegete.training.bilevel.replayed_pass._dropout_rate", lambda *_, **__: 0.0)
+        monkeypatch.setattr("expound.training.bilevel.replayed_pass._dropout_rate", lambda *_, **__: 0.0)
     teacher, found, expected = teacher_of(), [], []
     steps = {"arguments": {"max_steps": 3}, "model": config(hidden_dropout_prob=0.1)}
 
@@ -165,7 +165,7 @@ def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients
     monkeypatch.setattr(
         TeacherExplainer, "step", lambda self, slope, *rest: (found.append(slope), step(self, slope, *rest))
     )
-    monkeypatch.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Watching)
+    monkeypatch.setattr("expound.training.bilevel.students.ScaffoldTrainer", Watching)
     train_student(tmp_path / "run", Teaching(teacher, rate=0.05, lookahead=False), **steps)
     assert len(found) == 3
     for one, other in zip(found, expected, strict=True):
@@ -216,7 +216,7 @@ def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(
     """Step 4 ends an epoch; step 5 lies between two outer steps."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            "exegete.training.bilevel.students.ScaffoldTrainer",
+            "expound.training.bilevel.students.ScaffoldTrainer",
             make_interrupted_trainer(signal.SIGTERM, step, ScaffoldTrainer),
         )
         assert not train_two_epochs(tmp_path, lookahead).finished
@@ -237,7 +237,7 @@ def test_after_a_crash_between_checkpoints_it_resumes_to_the_same_weights(unbrok
 
     Crashing.__name__ = ScaffoldTrainer.__name__
     with monkeypatch.context() as patched:
-        patched.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Crashing)
+        patched.setattr("expound.training.bilevel.students.ScaffoldTrainer", Crashing)
         with pytest.raises(ConnectionError):
             train_two_epochs(tmp_path, True)
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-4"
@@ -298,12 +298,12 @@ def test_kept_head_logits_mix_to_what_the_explainer_says(family):
 def test_normalized_scores_by_hand():
     attended = torch.tensor([[True, True, False], [True, True, True]])
     scores = torch.tensor([[0.1, 0.2, 9.0], [0.0, 0.0, 0.0]])
-    signed = normalize_scores(exegete.explainer("input_x_gradient"), scores, attended)
+    signed = normalize_scores(expound.explainer("input_x_gradient"), scores, attended)
     first = np.exp(1.0) / (np.exp(1.0) + np.exp(2.0))
     torch.testing.assert_close(signed[0], torch.tensor([first, 1 - first, 0.0], dtype=torch.float32))
-    half = normalize_scores(exegete.explainer("integrated_gradients"), scores, attended)
+    half = normalize_scores(expound.explainer("integrated_gradients"), scores, attended)
     torch.testing.assert_close(half[0, 1] / half[0, 0], torch.tensor(np.exp(0.2), dtype=torch.float32))
-    shares = normalize_scores(exegete.explainer("attention_all"), scores, attended)
+    shares = normalize_scores(expound.explainer("attention_all"), scores, attended)
     torch.testing.assert_close(shares, torch.tensor([[1 / 3, 2 / 3, 0.0], [1 / 3, 1 / 3, 1 / 3]]))
 
 
@@ -368,7 +368,7 @@ def test_labels_of_taught_data_are_the_teachers_and_gold_ones_are_numbered_as_it
 def test_a_student_with_another_vocabulary_is_refused_unless_it_learns_no_explanations(tmp_path):
     teacher = teacher_of()
     other = {"model": config("gpt2"), "processing_class": families.tokenizer("gpt2")}
-    with pytest.raises(ExegeteError, match="different vocabularies"):
+    with pytest.raises(ExpoundError, match="different vocabularies"):
         train_student(tmp_path / "run", Teaching(teacher), **other)
     assert train_student(tmp_path / "none", Teaching(teacher, "none"), **other).finished
 
@@ -389,7 +389,7 @@ def test_a_regression_teacher_with_constant_output_is_refused(tmp_path):
     teacher = teacher_of(num_labels=1, problem_type="regression")
     with torch.no_grad():
         teacher.model.classifier.weight.zero_()
-    with pytest.raises(ExegeteError, match="the same value"):
+    with pytest.raises(ExpoundError, match="the same value"):
         train_student(tmp_path, Teaching(teacher), values())
 
 
@@ -441,9 +441,9 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_
 
 
 def test_half_steps_and_masked_texts_are_refused(tmp_path):
-    with pytest.raises(ExegeteError, match="gradient_accumulation_steps to 1"):
+    with pytest.raises(ExpoundError, match="gradient_accumulation_steps to 1"):
         train_student(tmp_path / "run", Teaching(teacher_of()), arguments={"gradient_accumulation_steps": 2})
-    with pytest.raises(ExegeteError, match="masked_share to 0"):
+    with pytest.raises(ExpoundError, match="masked_share to 0"):
         train_student(tmp_path / "other", Teaching(teacher_of()), masked_share=0.5)
 
 
@@ -470,7 +470,7 @@ def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
     assert (own.normaliser, own.mix) == ("sparsemax", "literal")
     assert not torch.equal(own.head_coefficients, torch.ones_like(own.head_coefficients))
     assert result.finished
-    with pytest.raises(ExegeteError, match="parameterised_attention"):
+    with pytest.raises(ExpoundError, match="parameterised_attention"):
         train_student(tmp_path / "learned", replace(taught, explainer="learned"))
 
 
@@ -481,11 +481,11 @@ def test_every_explainer_and_size_has_a_student_and_finished_ones_are_kept(tmp_p
     assert len(frame) == 4
     again = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
     pd.testing.assert_frame_equal(frame, again)
-    model = exegete.load(tmp_path / "learned-8-1", device="cpu")
+    model = expound.load(tmp_path / "learned-8-1", device="cpu")
     agreed = (predict_answers(model, data).argmax(-1) == predict_answers(teacher, data).argmax(-1)).mean()
     row = frame[(frame["explainer"] == "learned") & (frame["size"] == 8) & (frame["seed"] == 1)]
     assert float(row["simulatability"].iloc[0]) == pytest.approx(agreed)
-    record = json.loads((tmp_path / "learned-8-1" / "exegete_run.json").read_text())
+    record = json.loads((tmp_path / "learned-8-1" / "expound_run.json").read_text())
     assert record["config"]["data"]["train"]["rows"] == 8
 
 
@@ -494,7 +494,7 @@ def test_students_of_every_seed_start_from_the_weights_of_the_same_model_object(
     settings = {"explainers": ["none"], "sizes": [8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
     settings["processing_class"] = families.tokenizer("bert")
     train_students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
-    records = [json.loads((tmp_path / f"none-8-{seed}" / "exegete_run.json").read_text()) for seed in (0, 1)]
+    records = [json.loads((tmp_path / f"none-8-{seed}" / "expound_run.json").read_text()) for seed in (0, 1)]
     assert [record["config"]["model"]["weights"] for record in records] == [digest_weights(families.tiny("bert"))] * 2
 
 
@@ -520,9 +520,9 @@ def test_scores_by_hand():
     assert simulatability("span", [[0, 3], [1, 2]], [[0, 3], [1, 4]]) == 0.5
     assert simulatability("regression", [1.0, 2.0, 4.0], [2.0, 4.0, 8.0]) == pytest.approx(1.0)
     assert np.isnan(simulatability("regression", [1.0, 1.0], [0.0, 2.0]))
-    with pytest.raises(ExegeteError, match="classification, regression, span"):
+    with pytest.raises(ExpoundError, match="classification, regression, span"):
         simulatability("multi_label", [1], [1])
-    with pytest.raises(ExegeteError, match="as many answers"):
+    with pytest.raises(ExpoundError, match="as many answers"):
         simulatability("classification", [1], [1, 2])
 
 
@@ -541,7 +541,7 @@ def test_batches_of_a_teacher_are_all_its_rows():
 
 
 def test_gradient_checkpointing_is_refused(tmp_path):
-    with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
+    with pytest.raises(ExpoundError, match="set gradient_checkpointing=False"):
         train_student(tmp_path, Teaching(teacher_of()), arguments={"gradient_checkpointing": True})
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
+from expound import ExpoundError
 from runs import bert, difference, run_in_two_processes, sentences, trainer, weights
 from sharded_steps import MOMENTUM
 from steps_of_eight import run
@@ -27,7 +27,7 @@ def test_two_processes_with_half_of_the_weights_each_resumed_too(tmp_path):
         np.testing.assert_allclose(told["curve"], [loss for loss, *_ in curve], rtol=0, atol=2e-5)
         assert difference(weights(tmp_path / name), end) < 2e-5
     families.tokenizer("bert").save_pretrained(tmp_path / "whole")
-    assert exegete.attribute(exegete.load(tmp_path / "whole"), "a moving film")[0].scores.any()
+    assert expound.attribute(expound.load(tmp_path / "whole"), "a moving film")[0].scores.any()
     for process in (0, 1):
         on_cpus, *terms = json.loads((tmp_path / f"refused-{process}.json").read_text())
         assert "would train whole copies" in on_cpus
@@ -36,5 +36,5 @@ def test_two_processes_with_half_of_the_weights_each_resumed_too(tmp_path):
 
 
 def test_one_process_shards_nothing(tmp_path):
-    with pytest.raises(ExegeteError, match="torchrun"):
+    with pytest.raises(ExpoundError, match="torchrun"):
         trainer(tmp_path, bert(), sentences(), fsdp=True)

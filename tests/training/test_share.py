@@ -8,10 +8,10 @@ from typing import ClassVar
 import pytest
 import torch
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError
-from exegete.objectives import (
+from expound import ExpoundError
+from expound.objectives import (
     CrossEntropy,
     ExplanationGuidedLoss,
     GradientPenalty,
@@ -19,7 +19,7 @@ from exegete.objectives import (
     StepContext,
     VirtualAdversarialLoss,
 )
-from exegete.training.loop.training_module import TrainingModule, sample_share
+from expound.training.loop.training_module import TrainingModule, sample_share
 from runs import bert
 
 
@@ -95,7 +95,7 @@ def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plai
     batch = batch_of(model)
     plain = TrainingModule(model, [CrossEntropy()])(batch, StepContext())
     terms = [CrossEntropy(), GradientPenalty(share=0.5), VirtualAdversarialLoss(share=0.5)]
-    terms += [ExplanationGuidedLoss(exegete.explainer("decompx_linear"), share=0.5)]
+    terms += [ExplanationGuidedLoss(expound.explainer("decompx_linear"), share=0.5)]
     module = TrainingModule(model, terms)
     found = module(batch, StepContext())
     assert torch.equal(found["logits"], plain["logits"])
@@ -110,5 +110,5 @@ def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plai
 @pytest.mark.parametrize("share", [0.0, 1.5, -0.5])
 def test_a_share_is_above_zero_and_at_most_one(share):
     model = bert()
-    with pytest.raises(ExegeteError, match="share of the batch"):
+    with pytest.raises(ExpoundError, match="share of the batch"):
         sample_share(batch_of(model), share, StepContext())

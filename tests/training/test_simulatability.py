@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import families
-from exegete import ExegeteError
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.models import Batch
-from exegete.objectives import (
+from expound import ExpoundError
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.models import Batch
+from expound.objectives import (
     ComprehensivenessLoss,
     ConsistencyLoss,
     CrossEntropy,
@@ -21,8 +21,8 @@ from exegete.objectives import (
     SufficiencyLoss,
     TrainingStep,
 )
-from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, select_held_out
-from exegete.training.loop.training_module import TrainingModule
+from expound.training.bilevel.simulatability import Simulatability, SimulatingStudent, select_held_out
+from expound.training.loop.training_module import TrainingModule
 from small import PAIRS, small
 
 FAMILIES = ["bert", "gpt2", "llama"]
@@ -179,9 +179,9 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     with torch.no_grad():
         expected = F.cross_entropy(student.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-8, atol=1e-10)
-    with pytest.raises(ExegeteError, match="adamw, sgd"):
+    with pytest.raises(ExpoundError, match="adamw, sgd"):
         SimulatingStudent(small("bert"), optimizer="adam")
-    with pytest.raises(ExegeteError, match="by more than 0"):
+    with pytest.raises(ExpoundError, match="by more than 0"):
         SimulatingStudent(small("bert"), weight=0.0)
 
 
@@ -281,17 +281,17 @@ def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
 
 def test_bad_input_to_simulatability_is_refused():
     model, objective = scene()
-    with pytest.raises(ExegeteError, match="simulatability knows its examples by their words: set masked_share to 0"):
+    with pytest.raises(ExpoundError, match="simulatability knows its examples by their words: set masked_share to 0"):
         TrainingModule(model, [objective], masked_share=0.5)
     model, objective = scene()
     for change, message in (({"held_out": 1.0}, "held-out share"), ({"rate": 0.0}, "learning rate of the student")):
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             replace(objective, **change)
-    with pytest.raises(ExegeteError, match="in one process"):
+    with pytest.raises(ExpoundError, match="in one process"):
         objective(step_of(model, make_labelled_batch(model), objective, StepContext(rank=1)))
     several = small("bert", problem_type="multi_label_classification")
     batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
     single = InterpretableAttention.for_model(several).double()
     term = Simulatability(single, student=SimulatingStudent(small("bert", **QUIET)))
-    with pytest.raises(ExegeteError, match="not several labels at once"):
+    with pytest.raises(ExpoundError, match="not several labels at once"):
         term(step_of(several, batch, term))

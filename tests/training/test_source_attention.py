@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import decomposable
-import exegete
-from exegete import explainer
-from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.perturbation.context_cite import ContextCite
-from exegete.training.source_attention import Effects, fit_coefficients, measure_effects, negative_correlation
+import expound
+from expound import explainer
+from expound.explainers.learned.attention_to_source import AttentionToSource
+from expound.explainers.perturbation.context_cite import ContextCite
+from expound.training.source_attention import Effects, fit_coefficients, measure_effects, negative_correlation
 from small import shared, uneven
 
 
@@ -30,7 +30,7 @@ def example(model, numbers, number):
 @pytest.mark.real
 @torch.no_grad()
 def test_published_features_and_scores(golden_generation, numbers):
-    model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
+    model = expound.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
     decomposable.replace_rms_norms(model.model)
     method = AttentionToSource(model.config.num_hidden_layers, model.config.num_attention_heads).double()
     method.coefficients.data = numbers["weights_300"].view_as(method.coefficients)

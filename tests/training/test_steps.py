@@ -12,10 +12,10 @@ from datasets import Dataset
 from torch import nn
 
 import families
-from exegete import ExegeteError, explainer
-from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.models import Batch, Capture, ExplainedModel
-from exegete.objectives import (
+from expound import ExpoundError, explainer
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
+from expound.models import Batch, Capture, ExplainedModel
+from expound.objectives import (
     OBJECTIVES,
     CrossEntropy,
     ExplanationGuidedLoss,
@@ -27,8 +27,8 @@ from exegete.objectives import (
     VirtualAdversarialLoss,
     task_losses,
 )
-from exegete.training.loop.data import shuffle_by_length, sort_longest_first, text_lengths
-from exegete.training.loop.training_module import TrainingModule
+from expound.training.loop.data import shuffle_by_length, sort_longest_first, text_lengths
+from expound.training.loop.training_module import TrainingModule
 from runs import answers, bert, difference, load_generated, sentences, trainer
 
 TEXTS = families.examples("bert")
@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_weights_change(tmp_p
         tmp_path, model, sentences(), objectives=[CrossEntropy(), objective], max_steps=4, save_strategy="steps",
         save_steps=1, learning_rate=1e-3,
     )  # fmt: skip
-    with pytest.raises(ExegeteError, match=f"{what} not a finite number at step {last + 1}"):
+    with pytest.raises(ExpoundError, match=f"{what} not a finite number at step {last + 1}"):
         loop.train()
     assert all(torch.isfinite(value).all() for value in model.model.state_dict().values())
     assert (tmp_path / "checkpoint-2").is_dir() == (last == 2)
@@ -231,12 +231,12 @@ def test_an_epoch_sees_every_row_once_in_another_order_with_less_padding():
 
 
 def test_two_objectives_of_one_name_are_refused():
-    with pytest.raises(ExegeteError, match="different names"):
+    with pytest.raises(ExpoundError, match="different names"):
         TrainingModule(bert(), [CrossEntropy(), CrossEntropy(2.0)])
 
 
 def test_label_smoothing_is_refused_rather_than_ignored(tmp_path):
-    with pytest.raises(ExegeteError, match="label smoothing"):
+    with pytest.raises(ExpoundError, match="label smoothing"):
         trainer(tmp_path, bert(), sentences(), label_smoothing_factor=0.1)
 
 
@@ -258,7 +258,7 @@ def test_with_gradient_checkpointing_a_step_is_the_same_or_refused(kind, works, 
         model = bert(num_labels=2)
         parts = {"objectives": [CrossEntropy(), kind()], "gradient_checkpointing": checkpointing, "max_steps": 1}
         if not works:
-            with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
+            with pytest.raises(ExpoundError, match="set gradient_checkpointing=False"):
                 trainer(tmp_path, model, data, **parts)
             return
         loop = trainer(tmp_path, model, data, **parts)

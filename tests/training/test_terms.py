@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
-import exegete
+import expound
 import families
-from exegete import Constraint, ExegeteError, ExplainedModel
-from exegete.objectives import OBJECTIVES, TrainingStep
-from exegete.training import ObjectiveTrainer
-from exegete.training.loop.data import Collator
-from exegete.training.terms import ExplanationTerms
+from expound import Constraint, ExplainedModel, ExpoundError
+from expound.objectives import OBJECTIVES, TrainingStep
+from expound.training import ObjectiveTrainer
+from expound.training.loop.data import Collator
+from expound.training.terms import ExplanationTerms
 from runs import ARGUMENTS, bert, difference, load_generated, run_in_two_processes
 
 STEPS, RATE = 5, 0.05
@@ -93,14 +93,14 @@ def subclass_with_batches(trainer_class, batches):
 
 
 def train_with_added_objectives(model, objective, batches, collated, folder):
-    trainer_class = exegete.with_objectives(subclass_with_batches(Trainer, batches), [objective])
+    trainer_class = expound.with_objectives(subclass_with_batches(Trainer, batches), [objective])
     trainer_class(model.model, arguments(folder), processing_class=model.processing_class).train()
 
 
 def train_with_objective_trainer(model, objective, batches, collated, folder):
     inputs = [{"batch": batch} for batch in collated]
     trainer_class = subclass_with_batches(ObjectiveTrainer, inputs)
-    trainer_class(model, arguments(folder), [exegete.objective("cross_entropy"), objective]).train()
+    trainer_class(model, arguments(folder), [expound.objective("cross_entropy"), objective]).train()
 
 
 LOOPS = [train_in_plain_loop, train_with_accelerate, train_with_added_objectives]
@@ -112,7 +112,7 @@ def test_every_loop_reaches_the_same_weights(name, start, tmp_path):
     trained = {}
     for loop in (train_with_objective_trainer, *LOOPS):
         model = make_model(weights)
-        objective = exegete.objective(name, **PARAMS.get(name, {}))
+        objective = expound.objective(name, **PARAMS.get(name, {}))
         loop(model, objective, batches, collated, tmp_path)
         trained[loop.__name__] = model.model.state_dict()
     expected = trained.pop("train_with_objective_trainer")
@@ -124,7 +124,7 @@ def test_every_loop_reaches_the_same_weights(name, start, tmp_path):
 
 def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():
     model = bert(num_labels=2)
-    terms = ExplanationTerms(model, [exegete.objective("explanation", explainer="attention_last", weight=10.0)])
+    terms = ExplanationTerms(model, [expound.objective("explanation", explainer="attention_last", weight=10.0)])
     inputs = plain_inputs(Collator(model)(list(make_rows_with_rationales(4)))["batch"])
     for training in (True, False):
         model.model.train(training)
@@ -140,7 +140,7 @@ def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():
 def chats():
     """A language model, and a padded batch of two prompts with responses as SFT's collators make it."""
     tokenizer = families.tokenizer("llama")
-    model = exegete.load((families.tiny("llama", "CausalLM"), tokenizer), task="generation")
+    model = expound.load((families.tiny("llama", "CausalLM"), tokenizer), task="generation")
     texts = ["a moving film about a small town", "two women are holding packages in the rain today"]
     inputs = dict(tokenizer(texts, padding=True, padding_side="right", return_tensors="pt"))
     inputs.pop("token_type_ids", None)
@@ -151,7 +151,7 @@ def chats():
 
 def test_language_models_have_the_loss_of_their_responses_and_terms_on_the_prompt():
     model, inputs = chats()
-    term = exegete.objective("explanation", explainer="input_x_gradient", target="predicted", weight=2.0)
+    term = expound.objective("explanation", explainer="input_x_gradient", target="predicted", weight=2.0)
     mask = torch.zeros_like(inputs["input_ids"])
     mask[:, 2:4] = 1
     step = ExplanationTerms(model, [term])(inputs | {"rationale_mask": mask})
@@ -164,7 +164,7 @@ def test_language_models_have_the_loss_of_their_responses_and_terms_on_the_promp
     marked = mask[:1, :real].bool()
     batch = replace(batch, rationale_mask=marked, has_rationale=torch.ones(1, dtype=torch.bool))
     # the entropy is over content, which the response is not
-    entropy = exegete.objective("attribution_entropy", explainer="input_x_gradient")
+    entropy = expound.objective("attribution_entropy", explainer="input_x_gradient")
     first = {name: value[:1] for name, value in (inputs | {"rationale_mask": mask}).items()}
     found = ExplanationTerms(model, [term, entropy])(first).terms
     alone = TrainingStep(model, batch, model(batch, model.embed(batch), term.capture))
@@ -188,7 +188,7 @@ def gradients(model, objective, inputs):
 @pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy"}))
 def test_autocast_of_the_caller_holds(name):
     model, inputs = classifier_inputs()
-    objective = exegete.objective(name, **PARAMS.get(name, {}))
+    objective = expound.objective(name, **PARAMS.get(name, {}))
     full = ExplanationTerms(model, [objective])(inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = ExplanationTerms(model, [objective])(inputs)
@@ -199,7 +199,7 @@ def test_autocast_of_the_caller_holds(name):
 
 @pytest.mark.parametrize("explainer", ["attention_last", "input_x_gradient", "alti"])
 def test_frozen_layers_get_no_gradient_and_the_others_the_same(explainer):
-    guide = exegete.objective("explanation", explainer=explainer, weight=5.0)
+    guide = expound.objective("explanation", explainer=explainer, weight=5.0)
     model, inputs = classifier_inputs()
     whole = gradients(model, guide, inputs)
     frozen, _ = classifier_inputs()
@@ -214,12 +214,12 @@ def test_frozen_layers_get_no_gradient_and_the_others_the_same(explainer):
 def test_adapters_are_trained_and_the_weights_below_them_stay():
     peft = pytest.importorskip("peft")
     model, inputs = classifier_inputs()
-    guide = exegete.objective("explanation", explainer="input_x_gradient", weight=5.0)
+    guide = expound.objective("explanation", explainer="input_x_gradient", weight=5.0)
     plain = ExplanationTerms(model, [guide])(inputs)
     config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
-    adapted = exegete.load((peft.get_peft_model(model.model, config), model.processing_class))
+    adapted = expound.load((peft.get_peft_model(model.model, config), model.processing_class))
     adapted.model.train()
-    terms = ExplanationTerms(adapted, [guide, exegete.objective("kl_to_original")])
+    terms = ExplanationTerms(adapted, [guide, expound.objective("kl_to_original")])
     step = terms(inputs)
     torch.testing.assert_close(step.terms["explanation"], plain.terms["explanation"])
     step.loss.backward()
@@ -239,13 +239,13 @@ def test_gradient_checkpointing_changes_no_gradient_of_terms_that_allow_it(name)
         model, inputs = classifier_inputs()
         if is_checkpointed:
             model.model.gradient_checkpointing_enable()
-        found[is_checkpointed] = gradients(model, exegete.objective(name), inputs)
+        found[is_checkpointed] = gradients(model, expound.objective(name), inputs)
     for key, value in found[False].items():
         torch.testing.assert_close(found[True][key], value)
 
 
 def test_accumulated_gradients_are_those_of_one_large_batch():
-    guide = exegete.objective("attribution_entropy", explainer="attention_last")
+    guide = expound.objective("attribution_entropy", explainer="attention_last")
     model, inputs = classifier_inputs()
     whole = gradients(model, guide, inputs)
     parts, _ = classifier_inputs()
@@ -265,21 +265,21 @@ def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
         partial(train_in_plain_loop, total_steps=STEPS),
     ):
         model = make_model(weights)
-        constraint = Constraint(exegete.objective("explanation", explainer="attention_last"), bound=0.01)
+        constraint = Constraint(expound.objective("explanation", explainer="attention_last"), bound=0.01)
         loop(model, constraint, batches, collated, tmp_path)
         ends[str(loop)] = torch.cat([constraint.multiplier.value[None], model.model.classifier.weight.flatten()])
     first, *others = ends.values()
     assert abs(float(first[0]) - 1) > 0.01
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-10)
-    constant = Constraint(exegete.objective("explanation", explainer="attention_last"), bound=0.01)
+    constant = Constraint(expound.objective("explanation", explainer="attention_last"), bound=0.01)
     train_in_plain_loop(make_model(weights), constant, batches, collated, tmp_path)
     assert constant.weight != pytest.approx(float(first[0]), abs=0.01)
 
 
 def test_criteria_of_one_untrained_explainer_train_the_same_one():
     spec = "interpretable_attention?untrained"
-    criteria = [exegete.objective(name, explainer=spec) for name in ("comprehensiveness", "sufficiency")]
+    criteria = [expound.objective(name, explainer=spec) for name in ("comprehensiveness", "sufficiency")]
     model, inputs = classifier_inputs()
     terms = ExplanationTerms(model, criteria)
     terms(inputs).loss.backward()
@@ -292,7 +292,7 @@ def test_processes_share_the_gradient_of_one_large_batch(tmp_path):
     run_in_two_processes("ddp_terms.py", tmp_path)
     found = {file.stem: load_file(file) for file in tmp_path.glob("*.safetensors")}
     model, inputs = classifier_inputs()
-    entropy = exegete.objective("attribution_entropy", explainer="input_x_gradient")
+    entropy = expound.objective("attribution_entropy", explainer="input_x_gradient")
     whole = gradients(model, entropy, inputs)
     for name in ("terms", "trainer"):
         assert difference(found[name], whole) < 1e-5
@@ -303,7 +303,7 @@ def test_processes_share_the_gradient_of_one_large_batch(tmp_path):
 
 
 def compile_model(model):
-    return exegete.load((torch.compile(model.model), model.processing_class))
+    return expound.load((torch.compile(model.model), model.processing_class))
 
 
 def compile_in_place(model):
@@ -320,13 +320,13 @@ def wrap_in_engine(model):
             self.module = model.model
             self.config = {"train_batch_size": 4}
 
-    return exegete.load((Engine(), model.processing_class))
+    return expound.load((Engine(), model.processing_class))
 
 
 def add_soft_prompt(model):
     peft = pytest.importorskip("peft")
     config = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
-    return exegete.load((peft.get_peft_model(model.model, config), model.processing_class))
+    return expound.load((peft.get_peft_model(model.model, config), model.processing_class))
 
 
 def enable_checkpointing(model):
@@ -338,7 +338,7 @@ def use_changed_inputs(**changes):
     def use():
         model, inputs = classifier_inputs()
         given = {name: value for name, value in (inputs | changes).items() if value is not None}
-        guide = exegete.objective("explanation", explainer="attention_last")
+        guide = expound.objective("explanation", explainer="attention_last")
         ExplanationTerms(model, [guide])({name: v(inputs) if callable(v) else v for name, v in given.items()})
 
     return use
@@ -347,7 +347,7 @@ def use_changed_inputs(**changes):
 def use_changed_model(change, **params):
     def use():
         model, inputs = classifier_inputs()
-        objective = exegete.objective(params.pop("name", "explanation"), **{"explainer": "attention_last"} | params)
+        objective = expound.objective(params.pop("name", "explanation"), **{"explainer": "attention_last"} | params)
         ExplanationTerms(change(model), [objective])(inputs)
 
     return use
@@ -376,7 +376,7 @@ def drop_tokenizer(model):
 
 
 def learned_constraint():
-    learned = exegete.objective("sufficiency", explainer="interpretable_attention?untrained")
+    learned = expound.objective("sufficiency", explainer="interpretable_attention?untrained")
     ExplanationTerms(bert(), [Constraint(learned, 1.0)])
 
 
@@ -406,7 +406,7 @@ WRONG = [
         use_changed_model(keep_model, explainer="interpretable_attention"),
         r"interpretable_attention\?untrained to train it",
     ),
-    (lambda: ExplanationTerms(bert(), [exegete.objective("sufficiency")] * 2), "objectives with different names"),
+    (lambda: ExplanationTerms(bert(), [expound.objective("sufficiency")] * 2), "objectives with different names"),
     (learned_constraint, "it cannot be bounded"),
     (use_changed_chat(lambda labels: labels.clamp(min=0)), "set the labels of the prompt to -100"),
     (use_changed_chat(add_gap), "expected one response per example"),
@@ -416,6 +416,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("use", "message"), WRONG)
 def test_wrong_uses_are_answered_in_one_sentence(use, message):
-    with pytest.raises(ExegeteError, match=message) as raised:
+    with pytest.raises(ExpoundError, match=message) as raised:
         use()
     assert "\n" not in str(raised.value)

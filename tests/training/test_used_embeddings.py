@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
-from exegete.training.bilevel.used_embeddings import UsedEmbeddings
+from expound.training.bilevel.inner_optimizers import make_inner_optimizer
+from expound.training.bilevel.used_embeddings import UsedEmbeddings
 from small import small, uneven
 
 

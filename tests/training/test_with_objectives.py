@@ -6,13 +6,13 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-import exegete
+import expound
 import families
-from exegete import ExegeteError, ExplainedModel
-from exegete.objectives import Constraint, CrossEntropy
-from exegete.training import ObjectiveTrainer
-from exegete.training.inputs import MaskCollator
-from exegete.training.terms import ExplanationTerms
+from expound import ExplainedModel, ExpoundError
+from expound.objectives import Constraint, CrossEntropy
+from expound.training import ObjectiveTrainer
+from expound.training.inputs import MaskCollator
+from expound.training.terms import ExplanationTerms
 from runs import ARGUMENTS, bert, difference, load_generated
 
 CLASS_WEIGHTS = torch.tensor([1.0, 3.0])
@@ -32,7 +32,7 @@ class WeightedTrainer(Trainer):
 
 
 def guidance(explainer="attention_last", weight=10.0):
-    return exegete.objective("explanation", explainer=explainer, weight=weight)
+    return expound.objective("explanation", explainer=explainer, weight=weight)
 
 
 def rows(count=8):
@@ -59,7 +59,7 @@ def make(trainer_class, objectives, folder, model=None, data=None, options=None,
     given = {"report_to": "none", "save_strategy": "no", "lr_scheduler_type": "constant", "max_steps": 2}
     given |= ARGUMENTS | {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4} | changes
     args = TrainingArguments(output_dir=str(folder), **given)
-    added = exegete.with_objectives(trainer_class, objectives, **(options or {}))
+    added = expound.with_objectives(trainer_class, objectives, **(options or {}))
     return added(model.model, args, train_dataset=data, eval_dataset=data, processing_class=model.processing_class)
 
 
@@ -83,7 +83,7 @@ def test_the_class_keeps_its_own_loss_and_the_terms_are_added_in_one_pass(explai
     model.model.bert.register_forward_hook(lambda *_: passes.append(1))
     trainer = make(WeightedTrainer, [guidance(explainer)], tmp_path, model, max_steps=1)
     # The first explanation also finds out which position the head reads.
-    exegete.attribute(trainer.explained, "a film", explainer)
+    expound.attribute(trainer.explained, "a film", explainer)
     passes.clear()
     inputs = trainer.data_collator([trainer.train_dataset[i] for i in range(4)])
     other = bert(num_labels=2)
@@ -148,7 +148,7 @@ def test_label_smoothing_of_the_class_stays(tmp_path):
 
 
 LEARNING = {
-    "explainer": lambda: [exegete.objective("comprehensiveness", explainer="interpretable_attention?untrained")],
+    "explainer": lambda: [expound.objective("comprehensiveness", explainer="interpretable_attention?untrained")],
     "multiplier": lambda: [Constraint(guidance(), bound=0.01, learning_rate=0.5)],
 }
 
@@ -166,11 +166,11 @@ def test_what_objectives_learn_is_saved_and_a_resumed_run_is_the_same(what, tmp_
         learned = trainer.module.learned.state_dict()
         ends[name] = dict(trainer.model.state_dict()) | learned
         assert difference(before, learned) > 1e-4
-        assert not any("exegete" in key for key in trainer.model.state_dict())
+        assert not any("expound" in key for key in trainer.model.state_dict())
     assert difference(ends["whole"], ends["resumed"]) == 0
-    saved = load_file(tmp_path / "checkpoint-4" / "exegete_learned.safetensors")
+    saved = load_file(tmp_path / "checkpoint-4" / "expound_learned.safetensors")
     assert all(torch.equal(saved[key], ends["whole"][key]) for key in saved)
-    assert not any("exegete" in key for key in load_file(tmp_path / "checkpoint-4" / "model.safetensors"))
+    assert not any("expound" in key for key in load_file(tmp_path / "checkpoint-4" / "model.safetensors"))
 
 
 def test_the_model_is_left_as_it_was_also_after_an_error(tmp_path):
@@ -200,7 +200,7 @@ def test_masks_follow_the_tokens_to_the_side_where_they_are(side):
     examples = [{"input_ids": [2, 7, 3], "rationale_mask": [0, 1, 0]}, {"input_ids": [2, 3], "rationale_mask": [1, 0]}]
     mask = MaskCollator(collate)(examples)["rationale_mask"].tolist()
     assert mask == [[0, 1, 0], [0, 1, 0] if side == "left" else [1, 0, 0]]
-    with pytest.raises(ExegeteError, match="rationale_mask with an entry for each of the 3 input_ids"):
+    with pytest.raises(ExpoundError, match="rationale_mask with an entry for each of the 3 input_ids"):
         MaskCollator(collate)([examples[0] | {"rationale_mask": [1]}, examples[1]])
 
 
@@ -212,7 +212,7 @@ def test_terms_are_of_the_first_of_several_passes(tmp_path):
 
     found = {}
     for trainer_class in (Trainer, TwoPasses):
-        trainer = make(trainer_class, [guidance("alti"), exegete.objective("attribution_entropy")], tmp_path)
+        trainer = make(trainer_class, [guidance("alti"), expound.objective("attribution_entropy")], tmp_path)
         inputs = trainer.data_collator([trainer.train_dataset[i] for i in range(4)])
         found[trainer_class] = trainer.compute_loss(trainer.model, inputs).detach()
     torch.testing.assert_close(*found.values())
@@ -220,7 +220,7 @@ def test_terms_are_of_the_first_of_several_passes(tmp_path):
 
 def test_half_precision_is_that_of_our_own_trainer(tmp_path):
     data = rows(4)
-    objectives = [guidance("alti"), exegete.objective("sufficiency")]
+    objectives = [guidance("alti"), expound.objective("sufficiency")]
     trainer = make(Trainer, objectives, tmp_path, data=data, max_steps=1, bf16=True)
     trainer.train()
     model = bert(num_labels=2)
@@ -240,8 +240,8 @@ def test_adapters_are_trained_saved_and_resumed(tmp_path):
         model = bert(num_labels=2)
         config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
         torch.manual_seed(0)
-        adapted = exegete.load((peft.get_peft_model(model.model, config), model.processing_class))
-        terms = [guidance("input_x_gradient"), exegete.objective("kl_to_original")]
+        adapted = expound.load((peft.get_peft_model(model.model, config), model.processing_class))
+        terms = [guidance("input_x_gradient"), expound.objective("kl_to_original")]
         settings = {"save_strategy": "steps", "save_steps": 1, "learning_rate": 0.05}
         trainer = make(Trainer, terms, tmp_path, adapted, **settings)
         trainer.train(resume_from_checkpoint=resume)
@@ -253,7 +253,7 @@ def test_adapters_are_trained_saved_and_resumed(tmp_path):
 
 
 def test_checkpointed_activations_change_nothing_of_terms_that_allow_it(tmp_path):
-    term = [exegete.objective("virtual_adversarial")]
+    term = [expound.objective("virtual_adversarial")]
     plain = gradients(make(Trainer, term, tmp_path))
     checkpointed = gradients(make(Trainer, term, tmp_path, gradient_checkpointing=True))
     assert difference(plain, checkpointed) < 1e-6
@@ -271,8 +271,8 @@ def test_sft_trainer_trains_responses_with_terms(tmp_path):
         output_dir=str(tmp_path), max_steps=3, report_to="none", save_strategy="no", bf16=False, learning_rate=0.01,
         gradient_checkpointing=False, eval_strategy="steps", eval_steps=3, **ARGUMENTS,
     )  # fmt: skip
-    entropy = exegete.objective("attribution_entropy", explainer="input_x_gradient", weight=0.5)
-    added = exegete.with_objectives(trl.SFTTrainer, [entropy, exegete.objective("kl_to_original")])
+    entropy = expound.objective("attribution_entropy", explainer="input_x_gradient", weight=0.5)
+    added = expound.with_objectives(trl.SFTTrainer, [entropy, expound.objective("kl_to_original")])
     trainer = added(model, args, train_dataset=chats(), eval_dataset=chats(), processing_class=tokenizer)
     inputs = trainer.data_collator([trainer.train_dataset[i] for i in range(4)])
     passes = []
@@ -280,7 +280,7 @@ def test_sft_trainer_trains_responses_with_terms(tmp_path):
     model.train()
     loss = trainer.compute_loss(model, dict(inputs), num_items_in_batch=(inputs["labels"] != -100).sum())
     # TRL computes log-probabilities without logits: the terms must be those of the model's own head
-    explained = exegete.load((model, tokenizer), task="generation")
+    explained = expound.load((model, tokenizer), task="generation")
     step = ExplanationTerms(explained, [entropy])(inputs)
     own = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=inputs["labels"]).loss
     torch.testing.assert_close(loss, own + 0.5 * step.terms["attribution_entropy"], rtol=1e-4, atol=1e-5)
@@ -301,8 +301,8 @@ def test_reward_trainer_trains_scores_with_terms(tmp_path):
         output_dir=str(tmp_path), max_steps=2, report_to="none", save_strategy="no", bf16=False, learning_rate=0.01,
         gradient_checkpointing=False, eval_strategy="steps", eval_steps=2, **ARGUMENTS,
     )  # fmt: skip
-    entropy = exegete.objective("attribution_entropy", explainer="input_x_gradient", weight=0.5)
-    added = exegete.with_objectives(trl.RewardTrainer, [entropy])
+    entropy = expound.objective("attribution_entropy", explainer="input_x_gradient", weight=0.5)
+    added = expound.with_objectives(trl.RewardTrainer, [entropy])
     trainer = added(model, args, train_dataset=data, eval_dataset=data, processing_class=tokenizer)
     trainer.train()
     first, second, evaluated = trainer.state.log_history[:3]
@@ -326,9 +326,9 @@ def test_wrong_uses_are_answered_in_one_sentence(tmp_path):
     alone = ExplainedModel(model.model)
     short = rows(4).map(lambda row: {"rationale_mask": row["rationale_mask"][:-1]})
     cases = [
-        (lambda: exegete.with_objectives(torch.nn.Linear, term), "derived from transformers.Trainer"),
-        (lambda: exegete.with_objectives(Trainer, [exegete.objective("cross_entropy")]), "leave out cross_entropy"),
-        (lambda: exegete.with_objectives(exegete.with_objectives(Trainer, term), term), "has objectives already"),
+        (lambda: expound.with_objectives(torch.nn.Linear, term), "derived from transformers.Trainer"),
+        (lambda: expound.with_objectives(Trainer, [expound.objective("cross_entropy")]), "leave out cross_entropy"),
+        (lambda: expound.with_objectives(expound.with_objectives(Trainer, term), term), "has objectives already"),
         (lambda: make(Silent, term, tmp_path).train(), r"call `model\(\*\*inputs\)`"),
         (lambda: make(Halves, term, tmp_path).train(), "ran the model on 2 examples, and the batch has 4"),
         (lambda: make(Trainer, term, tmp_path, torch_compile=True), "set torch_compile=False"),
@@ -337,5 +337,5 @@ def test_wrong_uses_are_answered_in_one_sentence(tmp_path):
         (lambda: make(Trainer, term, tmp_path, alone, per_device_train_batch_size=1).train(), "without a tokenizer"),
     ]
     for use, message in cases:
-        with pytest.raises(ExegeteError, match=message):
+        with pytest.raises(ExpoundError, match=message):
             use()

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from exegete.cli import main
-from exegete.data.atomic_files import only_writer
-from exegete.training.loop.run import find_flaws, list_checkpoints
+from expound.cli import main
+from expound.data.atomic_files import only_writer
+from expound.training.loop.run import find_flaws, list_checkpoints
 from runs import difference, weights
 
 COMMAND = ["train", "baseline", "--model", "tiny", "--data", "generated?size=40", "--epochs", "2", "--quiet"]
@@ -41,7 +41,7 @@ def test_a_full_disk_is_one_line_of_error_and_the_run_can_be_resumed(reference_f
     with room_for(int(share * (reference_folder / "model.safetensors").stat().st_size)):
         assert train(tmp_path) == 2
     said = capsys.readouterr().err
-    (line,) = [line for line in said.splitlines() if line.startswith("exegete:")]
+    (line,) = [line for line in said.splitlines() if line.startswith("expound:")]
     assert "cannot be written" in line
     assert "Traceback" not in said
     assert not any(any(True for _ in find_flaws(path)) for path in list_checkpoints(tmp_path))

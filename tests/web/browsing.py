@@ -8,7 +8,7 @@ from threading import Thread
 import uvicorn
 from playwright.sync_api import expect, sync_playwright
 
-from exegete.web.app import make_server_config
+from expound.web.app import make_server_config
 from sites import TOKEN
 
 FLAGS = [

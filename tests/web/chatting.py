@@ -9,9 +9,9 @@ import torch
 
 from chats import SOURCES
 from chats import chatting as tiny
-from exegete.web import Limits, Site
-from exegete.web.explore.question import Question
-from exegete.web.explore.service import Explorer
+from expound.web import Limits, Site
+from expound.web.explore.question import Question
+from expound.web.explore.service import Explorer
 from sites import TOKEN
 
 ANSWER = " the town . Two women laugh at it ."

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from browsing import served, visitor
 from databases import cluster, url
-from exegete.cli import app as commands
+from expound.cli import app as commands
 from sites import admin, save_comparison, site
 
 __all__ = ["cluster", "url"]
@@ -37,7 +37,7 @@ def chief(full_site):
 
 @pytest.fixture
 def start_server(tmp_path, monkeypatch):
-    """A function that starts `exegete serve` without waiting for requests; it returns the address and the output."""
+    """A function that starts `expound serve` without waiting for requests; it returns the address and the output."""
 
     def start(*options):
         facts = {}

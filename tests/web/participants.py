@@ -7,10 +7,10 @@ from html import unescape
 
 import numpy as np
 
-from exegete.web.human_study.items import StudyItem
-from exegete.web.human_study.projects import create_project
-from exegete.web.human_study.protocol.file import KnownPart
-from exegete.web.human_study.protocol.known_answers import _make_explanation, _make_text_item
+from expound.web.human_study.items import StudyItem
+from expound.web.human_study.projects import create_project
+from expound.web.human_study.protocol.file import KnownPart
+from expound.web.human_study.protocol.known_answers import _make_explanation, _make_text_item
 from sites import csrf, stranger
 
 METHODS = {"lime_like": 3, "grad_like": 2, "noise_like": 1}

@@ -16,9 +16,9 @@ import httpx
 import uvicorn
 from sqlalchemy import create_engine, make_url, text
 
-from exegete.web.app import make_server_config
-from exegete.web.human_study.storage import Storage
-from exegete.web.site import Site
+from expound.web.app import make_server_config
+from expound.web.human_study.storage import Storage
+from expound.web.site import Site
 from forks import Forge, find_free_port
 from sites import TOKEN
 
@@ -75,7 +75,7 @@ def listening(made):
 @contextmanager
 def postgres(initdb):
     """Starts a PostgreSQL server, which refuses to run as root, and removes it; gives the URL of an empty database."""
-    folder = Path(tempfile.mkdtemp(prefix="exegete-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="expound-pg-"))
     user = {"user": "postgres"} if os.geteuid() == 0 else {}
     if user:
         shutil.chown(folder, "postgres")
@@ -84,11 +84,11 @@ def postgres(initdb):
     def run(*command):
         subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, **user)
 
-    run(initdb, "--pgdata", f"{folder}/data", "--username", "exegete", "--auth", "trust", "--encoding", "UTF8")
+    run(initdb, "--pgdata", f"{folder}/data", "--username", "expound", "--auth", "trust", "--encoding", "UTF8")
     options = f"-k {folder} -c listen_addresses='' -c max_connections=80"
     run(control, "start", "--wait", "-D", f"{folder}/data", "-l", f"{folder}/log", "-o", options)
     try:
-        yield f"postgresql://exegete@/postgres?host={folder}"
+        yield f"postgresql://expound@/postgres?host={folder}"
     finally:
         run(control, "stop", "--mode", "immediate", "-D", f"{folder}/data")
         shutil.rmtree(folder)

@@ -9,16 +9,16 @@ from html import unescape
 import torch
 from starlette.testclient import TestClient
 
-import exegete
-from exegete.web import Limits, Site, create_app
-from exegete.web.browse.stored import open_results
-from exegete.web.explore.service import Explorer
-from exegete.web.human_study.changes import add_changed_versions
-from exegete.web.human_study.items import make_items
-from exegete.web.human_study.kinds import KINDS
-from exegete.web.human_study.projects import create_project, find_project, invite_annotators
-from exegete.web.human_study.protocol.file import ChangePart
-from exegete.web.human_study.storage import Storage
+import expound
+from expound.web import Limits, Site, create_app
+from expound.web.browse.stored import open_results
+from expound.web.explore.service import Explorer
+from expound.web.human_study.changes import add_changed_versions
+from expound.web.human_study.items import make_items
+from expound.web.human_study.kinds import KINDS
+from expound.web.human_study.projects import create_project, find_project, invite_annotators
+from expound.web.human_study.protocol.file import ChangePart
+from expound.web.human_study.storage import Storage
 from small import small
 
 TOKEN = "the-admin-token-of-the-tests-0123456789"
@@ -44,7 +44,7 @@ def model():
 
 def save_comparison(folder, texts=TEXTS):
     """Compares methods on the texts, saves the comparison in the folder, and returns the folder."""
-    exegete.compare(model(), texts, METHODS, ["aopc_comprehensiveness", "aopc_sufficiency"], output_dir=folder)
+    expound.compare(model(), texts, METHODS, ["aopc_comprehensiveness", "aopc_sufficiency"], output_dir=folder)
     return folder
 
 
@@ -80,7 +80,7 @@ def csrf(page):
 
 def project(made, name="first", kind="rank", people=("Ada", "Ben"), texts=TEXTS, methods=METHODS, **options):
     """Creates a study of these texts, and returns the tokens of its invitations by the person's name."""
-    items = [(method, item) for method in methods for item in exegete.attribute(model(), list(texts), method)]
+    items = [(method, item) for method in methods for item in expound.attribute(model(), list(texts), method)]
     labels = [{"label_name": ("good", "bad")[index % 2]} for index in range(len(texts))]
     found = make_items(items, labels)
     if KINDS[kind].has_changes:

@@ -7,9 +7,9 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from exegete.cli.serve.command import _public_address, _url_host
-from exegete.web import create_app
-from exegete.web.security_headers import HOST_PATTERN
+from expound.cli.serve.command import _public_address, _url_host
+from expound.web import create_app
+from expound.web.security_headers import HOST_PATTERN
 from sites import HERE, admin, annotator, csrf, project, site, stranger
 
 STRANGE = [

@@ -8,9 +8,9 @@ import krippendorff as reference
 import numpy as np
 import pytest
 
-from exegete.errors import ExegeteError
-from exegete.web.human_study.analysis.agreement import krippendorff_alpha
-from exegete.web.human_study.analysis.ranking import kendall_w
+from expound.errors import ExpoundError
+from expound.web.human_study.analysis.agreement import krippendorff_alpha
+from expound.web.human_study.analysis.ranking import kendall_w
 
 # Krippendorff (2011), Computing Krippendorff's Alpha-Reliability, example C: four observers, twelve units; 0: no rating
 EXAMPLE_C = [
@@ -51,7 +51,7 @@ def test_alpha_agrees_with_the_reference_package(level):
 def test_alpha_is_undefined_where_nothing_differs_or_nothing_is_shared():
     assert math.isnan(krippendorff_alpha([[1, 1], [1, 1, 1]]))
     assert math.isnan(krippendorff_alpha([[1], [2]]))
-    with pytest.raises(ExegeteError, match="Valid choices: interval, nominal, ordinal"):
+    with pytest.raises(ExpoundError, match="Valid choices: interval, nominal, ordinal"):
         krippendorff_alpha([[1, 2]], "ratio")
 
 

@@ -13,14 +13,14 @@ import openai
 import pytest
 import torch
 
-import exegete
+import expound
 from chats import chatting as tiny
-from exegete import explainer
-from exegete.errors import ExegeteError
-from exegete.explainers.learned.conformal import ConformalLowerBound
-from exegete.explainers.learned.trained_citation import TrainedCitation
-from exegete.web import Limits, Site
-from exegete.web.explore.service import Explorer
+from expound import explainer
+from expound.errors import ExpoundError
+from expound.explainers.learned.conformal import ConformalLowerBound
+from expound.explainers.learned.trained_citation import TrainedCitation
+from expound.web import Limits, Site
+from expound.web.explore.service import Explorer
 from readme_blocks import ROOT, blocks
 from serving import listening
 from sites import TOKEN, admin
@@ -143,7 +143,7 @@ def compare(annotations, text, expected):
 
 def test_answers_equal_greedy_decoding_and_annotations_the_python_api(client, model):
     text, prompt, tokens = generate(model, PROMPT)
-    (item,) = exegete.attribute(model, [ROW | {"response": answer_ids(model)}], "occlusion", "sentences", unit="source")
+    (item,) = expound.attribute(model, [ROW | {"response": answer_ids(model)}], "occlusion", "sentences", unit="source")
     assert len(item.citations()) > 1
     answer = ask(client)
     choice = answer.choices[0]
@@ -175,7 +175,7 @@ def answer_ids(model, size=SIZE):
 @pytest.mark.parametrize(("method", "k"), [("lime", 1), ("input_x_gradient", 3)])
 def test_the_request_chooses_method_and_number(client, model, method, k):
     row = ROW | {"response": answer_ids(model)}
-    (item,) = exegete.attribute(model, [row], method, "sentences", unit="source")
+    (item,) = expound.attribute(model, [row], method, "sentences", unit="source")
     message = ask(client, citations={"method": method, "k": k}).choices[0].message
     compare([each.to_dict() for each in message.annotations], message.content, item.citations(k))
     assert {each.method for each in message.annotations} == {method}
@@ -184,7 +184,7 @@ def test_the_request_chooses_method_and_number(client, model, method, k):
 def test_a_trained_model_cites_by_its_own_method_with_lower_bounds(client, site, model):
     spec = site.explorer.specs[site.explorer.trained_methods["trained"]]
     row = ROW | {"response": answer_ids(model)}
-    (item,) = exegete.attribute(model, [row], spec, "sentences", unit="source")
+    (item,) = expound.attribute(model, [row], spec, "sentences", unit="source")
     message = ask(client, model="trained", citations={"k": 3}).choices[0].message
     compare([each.to_dict() for each in message.annotations], message.content, item.citations(3))
     bounds = [each.lower_bound for each in message.annotations]
@@ -259,7 +259,7 @@ def test_models_without_a_chat_template_continue_one_message(family):
     made = two_sided(family) if family == "t5" else tiny(template=None)
     row = {"prompt": "{sources}\n\nwhat is small ?", "sources": {"source 1": DOCUMENTS[0]["text"], "b": "two women"}}
     (row,) = made.respond([row], 6, allow_empty=True)
-    (item,) = exegete.attribute(made, [row], "occlusion", "sentences", unit="source")
+    (item,) = expound.attribute(made, [row], "occlusion", "sentences", unit="source")
     site = Site(TOKEN, explorer=Explorer({"tiny": made}), api_token=API_TOKEN)
     with listening(site) as address, connect(address) as client:
         documents = [{"text": DOCUMENTS[0]["text"]}, {"name": "b", "text": "two women"}]
@@ -458,7 +458,7 @@ def test_parallel_clients_get_their_own_answers(address, model):
 
 def test_the_page_on_serving_runs_as_it_stands(model, monkeypatch, capsys):
     (block,) = [block.text for block in blocks(ROOT / "docs" / "serving.md") if block.language == "python"]
-    monkeypatch.setenv("EXEGETE_API_TOKEN", API_TOKEN)
+    monkeypatch.setenv("EXPOUND_API_TOKEN", API_TOKEN)
     made = Site(TOKEN, explorer=Explorer({"my-chat-model": model}), api_token=API_TOKEN)
     with listening(made) as address:
         exec(block.replace("http://127.0.0.1:8000", address), {})
@@ -470,9 +470,9 @@ def test_the_page_on_serving_runs_as_it_stands(model, monkeypatch, capsys):
 def test_a_server_without_a_token_has_no_api(model):
     made = Site(TOKEN, explorer=Explorer({"tiny": model}))
     assert admin(made).get("/v1/models", headers={"authorization": "Bearer "}).status_code == 404
-    with pytest.raises(ExegeteError, match="API token of at least 20"):
+    with pytest.raises(ExpoundError, match="API token of at least 20"):
         Site(TOKEN, explorer=made.explorer, api_token="short")
-    with pytest.raises(ExegeteError, match="needs a language model"):
+    with pytest.raises(ExpoundError, match="needs a language model"):
         Site(TOKEN, api_token=API_TOKEN)
 
 
@@ -484,10 +484,10 @@ def test_the_command_serves_the_api(start_server, tmp_path, monkeypatch):
     site = start["config"].app.state.site
     assert f"API: http://127.0.0.1:{start['port']}/v1\nAPI token: {site.api_token}\n" in start["printed"]
     assert site.token != site.api_token
-    monkeypatch.setenv("EXEGETE_API_TOKEN", API_TOKEN)
+    monkeypatch.setenv("EXPOUND_API_TOKEN", API_TOKEN)
     start = start_server("--api", "--model", str(tmp_path / "tiny"))
     assert start["config"].app.state.site.api_token == API_TOKEN
     assert API_TOKEN not in start["printed"]
     for options in (("--api",), ("--api", "--model", str(tmp_path / "tiny"), "--task", "classification")):
-        with pytest.raises(ExegeteError, match=r"--api serves language models|nothing to serve"):
+        with pytest.raises(ExpoundError, match=r"--api serves language models|nothing to serve"):
             start_server(*options)

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from browsing import NARROW, fits
-from exegete.web.human_study.items import StudyItem
-from exegete.web.human_study.origin import describe_origin
-from exegete.web.human_study.projects import create_project
+from expound.web.human_study.items import StudyItem
+from expound.web.human_study.origin import describe_origin
+from expound.web.human_study.projects import create_project
 from sites import model, project
 
 pytestmark = pytest.mark.browser

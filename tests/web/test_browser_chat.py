@@ -11,11 +11,11 @@ from playwright.sync_api import expect
 from browsing import PATIENCE, fits, served, tab_to, visitor
 from chats import SOURCES
 from chatting import ASKED, chats, explain, page_of, score_without, site
-from exegete.reports.highlighted.highlight import highlight_explanation
-from exegete.web import Limits
-from exegete.web.explore.progress import StoppedError
-from exegete.web.explore.question import Question
-from exegete.web.explore.view import collect_row_values
+from expound.reports.highlighted.highlight import highlight_explanation
+from expound.web import Limits
+from expound.web.explore.progress import StoppedError
+from expound.web.explore.question import Question
+from expound.web.explore.view import collect_row_values
 from sites import TOKEN
 from test_browser_access import violations_in_both_themes
 

@@ -10,8 +10,8 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from browsing import PHONE, fits, served, tab_to, visitor
-from exegete.web.explore.service import Explorer
-from exegete.web.explore.tasks import OutputScore
+from expound.web.explore.service import Explorer
+from expound.web.explore.tasks import OutputScore
 from sites import MARKUP, METHODS, SCRIPT, TEXTS, model, site
 from small import shared
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from exegete import Explanations
 from explainers.test_generated_attribution import explanation
+from expound import Explanations
 
 pytestmark = pytest.mark.browser
 

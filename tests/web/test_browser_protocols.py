@@ -11,14 +11,14 @@ import pytest
 from playwright.sync_api import expect
 
 from browsing import DESKTOP, NARROW, fits
-from exegete.web.human_study.analysis.bradley_terry import count_wins, fit_bradley_terry
-from exegete.web.human_study.exports import run_export
-from exegete.web.human_study.participation import load_participations
-from exegete.web.human_study.projects import create_project, find_project, invite_annotators
-from exegete.web.human_study.protocol.file import KnownPart
-from exegete.web.human_study.protocol.known_answers import make_planted_example
-from exegete.web.human_study.results import compute_findings, load_answers
-from exegete.web.human_study.storage import Storage
+from expound.web.human_study.analysis.bradley_terry import count_wins, fit_bradley_terry
+from expound.web.human_study.exports import run_export
+from expound.web.human_study.participation import load_participations
+from expound.web.human_study.projects import create_project, find_project, invite_annotators
+from expound.web.human_study.protocol.file import KnownPart
+from expound.web.human_study.protocol.known_answers import make_planted_example
+from expound.web.human_study.results import compute_findings, load_answers
+from expound.web.human_study.storage import Storage
 from forks import find_free_port
 from participants import METHODS, create_planted_study, link, protocol
 from scripted import STRENGTHS, ScriptedPerson, find_small_targets
@@ -124,7 +124,7 @@ def test_pictures_are_next_to_their_maps_on_a_small_phone(open_page, full_site, 
 @pytest.mark.crowd
 @pytest.mark.timeout(3000)
 def test_sixty_people_and_a_server_that_is_killed_twice(browser, url):
-    count = int(os.environ.get("EXEGETE_CROWD", "60"))
+    count = int(os.environ.get("EXPOUND_CROWD", "60"))
     storage = Storage(url)
 
     class StudySite:

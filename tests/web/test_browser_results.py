@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-import exegete
+import expound
 from browsing import PHONE, fits, served, visitor
-from exegete.explainers.registry import make_titles
+from expound.explainers.registry import make_titles
 from sites import METHODS, TEXTS, model, site
 
 TITLES = make_titles(METHODS)
@@ -61,7 +61,7 @@ def test_worst_best_and_most_disputed_examples_are_one_click_away(open_page):
 
 def test_a_long_name_of_a_method_fits_a_phone(browser, tmp_path):
     name = "parameterised_attention:/somewhere/far/away/in/a/folder/with/a/long/name/seed0/teacher_explainer"
-    exegete.compare(model(), TEXTS[:1], {name: "saliency"}, ["aopc_sufficiency"], output_dir=tmp_path / "long")
+    expound.compare(model(), TEXTS[:1], {name: "saliency"}, ["aopc_sufficiency"], output_dir=tmp_path / "long")
     made = site(tmp_path, results=[tmp_path / "long"])
     with served(made) as address, visitor(browser, address) as open_page:
         for path in ("/browse/long", "/browse/long/examples/0"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-import exegete
+import expound
 from browsing import NARROW, fits, tab_to
-from exegete.web.human_study.items import StudyItem
-from exegete.web.human_study.projects import create_project, find_project
-from exegete.web.human_study.results import compute_findings, load_answers
+from expound.web.human_study.items import StudyItem
+from expound.web.human_study.projects import create_project, find_project
+from expound.web.human_study.results import compute_findings, load_answers
 from scripted import find_small_targets
 from test_browser_access import violations_in_both_themes
 
@@ -84,5 +84,5 @@ def test_sentences_are_marked_with_keys_pointer_and_finger_and_are_read_by_train
         assert [TEXT[start:end] for _, start, end in said.content["marks"]] == ["\n".join(SENTENCES[1:3])]
         assert compute_findings(session, found).answers == 1
     path = study.studies.engine.url.database
-    data = exegete.load_data(f"study:{path}?name=lines", "all")
+    data = expound.load_data(f"study:{path}?name=lines", "all")
     assert [TEXT[start:end] for start, end in data["rationale"][0]] == ["\n".join(SENTENCES[1:3])]

@@ -7,10 +7,10 @@ import csv
 import pytest
 from playwright.sync_api import expect
 
-import exegete
+import expound
 from browsing import PHONE, fits, tab_to
-from exegete.web.human_study.projects import find_project
-from exegete.web.human_study.results import load_answers
+from expound.web.human_study.projects import find_project
+from expound.web.human_study.results import load_answers
 from sites import METHODS, TEXTS, project
 
 pytestmark = pytest.mark.browser
@@ -193,7 +193,7 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(open_
     with chief.expect_download() as file:
         chief.get_by_role("link", name="Corpus with rationales (Parquet)").click()
     file.value.save_as(tmp_path / "corpus.parquet")
-    data = exegete.load_data(f"parquet:{tmp_path / 'corpus.parquet'}", "all")
+    data = expound.load_data(f"parquet:{tmp_path / 'corpus.parquet'}", "all")
     assert dict(zip(data["text"], data["rationale"], strict=True))[text] == [mark[1:] for mark in marks]
     assert data["text"] == TEXTS
 

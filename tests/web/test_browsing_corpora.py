@@ -9,12 +9,12 @@ from html import unescape
 import numpy as np
 import pytest
 
-from exegete import summarise
-from exegete.reports.explanations import Explanation
-from exegete.reports.records import Target, Unit
-from exegete.studies.corpus.parts import CorpusParts, make_explained_row
-from exegete.web.browse.corpus import PER_PAGE
-from exegete.web.browse.stored import open_results
+from expound import summarise
+from expound.reports.explanations import Explanation
+from expound.reports.records import Target, Unit
+from expound.studies.corpus.parts import CorpusParts, make_explained_row
+from expound.web.browse.corpus import PER_PAGE
+from expound.web.browse.stored import open_results
 from sites import MARKUP, SCRIPT, admin, site, stranger
 
 COUNT = 50

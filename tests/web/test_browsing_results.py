@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.web.browse.listing import PER_PAGE, View, get_example_values, list_examples, parse_view
-from exegete.web.browse.stored import open_results
-from exegete.web.heatmaps import make_heatmap, make_layer_heatmap
-from exegete.web.human_study.items import select_comparison_items
-from exegete.web.human_study.projects import create_project
+import expound
+from expound.errors import ExpoundError
+from expound.web.browse.listing import PER_PAGE, View, get_example_values, list_examples, parse_view
+from expound.web.browse.stored import open_results
+from expound.web.heatmaps import make_heatmap, make_layer_heatmap
+from expound.web.human_study.items import select_comparison_items
+from expound.web.human_study.projects import create_project
 from sites import METHODS, TEXTS, admin, model, site
 
 
@@ -52,7 +52,7 @@ def test_filters_select_matching_examples(result):
 
 
 def test_pages_divide_the_list(result, monkeypatch):
-    monkeypatch.setattr("exegete.web.browse.listing.PER_PAGE", 3)
+    monkeypatch.setattr("expound.web.browse.listing.PER_PAGE", 3)
     pages = [list_examples(result, View("saliency", "aopc_sufficiency", page=page)) for page in (1, 2)]
     assert [len(page.rows) for page in pages] == [3, 1]
     assert [(page.count, page.pages) for page in pages] == [(4, 2)] * 2
@@ -82,7 +82,7 @@ def test_the_largest_magnitude_has_the_darkest_shade():
 def test_a_probability_is_shown_with_its_target(tmp_path):
     good, bad = (model().probabilities(model().encode([TEXTS[1]]))[0, label] for label in (1, 2))
     assert good < bad
-    exegete.compare(model(), [TEXTS[1]], METHODS[:2], ["aopc_sufficiency"], target="good", output_dir=tmp_path / "of")
+    expound.compare(model(), [TEXTS[1]], METHODS[:2], ["aopc_sufficiency"], target="good", output_dir=tmp_path / "of")
     made = site(tmp_path, results=[tmp_path / "of"])
     pages = [admin(made).get(f"/browse/of{path}").text for path in ("", "/examples/0")]
     for page in pages:
@@ -90,12 +90,12 @@ def test_a_probability_is_shown_with_its_target(tmp_path):
         assert f"good ({good:.3f}) " in shown
         assert not re.search(r"bad \(", shown)
     assert "prediction <strong>bad</strong>" in pages[1]
-    with pytest.raises(ExegeteError, match="explain good"), made.studies.write_session() as session:
+    with pytest.raises(ExpoundError, match="explain good"), made.studies.write_session() as session:
         create_project(session, "other", select_comparison_items(open_results([tmp_path / "of"])["of"].comparison, 1))
 
 
 def test_a_folder_without_results_is_refused(tmp_path):
-    with pytest.raises(ExegeteError, match="holds no results"):
+    with pytest.raises(ExpoundError, match="holds no results"):
         open_results([tmp_path])
 
 

@@ -16,10 +16,10 @@ from playwright.sync_api import expect
 from sqlalchemy import select
 
 from browsing import served
-from exegete.web import write_limit
-from exegete.web.human_study import storage as storing
-from exegete.web.human_study.tables import AnnotatorAnswer
-from exegete.web.write_limit import BusyError, run_write
+from expound.web import write_limit
+from expound.web.human_study import storage as storing
+from expound.web.human_study.tables import AnnotatorAnswer
+from expound.web.write_limit import BusyError, run_write
 from sites import admin, annotator, csrf, project, site
 
 

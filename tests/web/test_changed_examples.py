@@ -11,15 +11,15 @@ import pytest
 import torch
 from markupsafe import escape
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.web.human_study.changes import add_changed_versions
-from exegete.web.human_study.exports import run_export
-from exegete.web.human_study.items import StudyItem, make_items
-from exegete.web.human_study.projects import create_project, find_project, invite_annotators
-from exegete.web.human_study.protocol.file import ChangePart, KnownPart, parse_protocol
-from exegete.web.human_study.protocol.known_answers import has_passed, make_known_item
-from exegete.web.human_study.results import compute_findings
+import expound
+from expound.errors import ExpoundError
+from expound.web.human_study.changes import add_changed_versions
+from expound.web.human_study.exports import run_export
+from expound.web.human_study.items import StudyItem, make_items
+from expound.web.human_study.projects import create_project, find_project, invite_annotators
+from expound.web.human_study.protocol.file import ChangePart, KnownPart, parse_protocol
+from expound.web.human_study.protocol.known_answers import has_passed, make_known_item
+from expound.web.human_study.results import compute_findings
 from participants import protocol
 from sites import TEXTS, annotator, csrf, model
 from small import small
@@ -38,11 +38,11 @@ def fickle_model():
 
 
 def examples(explained, texts=TEXTS):
-    return make_items([("random", item) for item in exegete.attribute(explained, list(texts), "random")])
+    return make_items([("random", item) for item in expound.attribute(explained, list(texts), "random")])
 
 
 def answer(explained, text):
-    return exegete.attribute(explained, text, "random")[0].prediction.text
+    return expound.attribute(explained, text, "random")[0].prediction.text
 
 
 def test_removed_words_are_gone_and_the_answer_is_the_models(fickle_model):
@@ -87,12 +87,12 @@ def test_no_text_of_a_pair_is_left_empty(fickle_model):
 
 
 def test_models_and_texts_that_cannot_be_changed_are_refused(fickle_model):
-    with pytest.raises(ExegeteError, match="too few words"):
+    with pytest.raises(ExpoundError, match="too few words"):
         add_changed_versions(fickle_model, [StudyItem(("film",), prediction="good")], ChangePart())
-    with pytest.raises(ExegeteError, match="give 2 examples or more"):
+    with pytest.raises(ExpoundError, match="give 2 examples or more"):
         add_changed_versions(fickle_model, [StudyItem(("a film",), prediction="good")], ChangePart(how="replace"))
     span = small("bert", "QuestionAnswering")
-    with pytest.raises(ExegeteError, match="needs a classifier of texts"):
+    with pytest.raises(ExpoundError, match="needs a classifier of texts"):
         add_changed_versions(span, [StudyItem(("a film",), prediction="good")], ChangePart())
 
 
@@ -142,7 +142,7 @@ def test_annotators_predict_changed_answers_and_the_gain_is_computed(full_site, 
 
 def test_a_protocol_declares_the_rule_and_known_answers_are_of_changed_texts(full_site):
     text = protocol("counterfactual", change="{how: replace, words: 1, balanced: false}", attention="{items: []}")
-    with pytest.raises(ExegeteError, match="known examples need a text, 'changed' and 'changed_prediction'"):
+    with pytest.raises(ExpoundError, match="known examples need a text, 'changed' and 'changed_prediction'"):
         parse_protocol(text)
     planned = text.replace(
         "evidence: [dull],", "evidence: [dull], changed: the plot is long, changed_prediction: good,"
@@ -154,13 +154,13 @@ def test_a_protocol_declares_the_rule_and_known_answers_are_of_changed_texts(ful
     found = add_changed_versions(model(), examples(model()), plan.change, plan.seed)
     with (
         full_site.studies.write_session() as session,
-        pytest.raises(ExegeteError, match="unknown answer of the model 'good'"),
+        pytest.raises(ExpoundError, match="unknown answer of the model 'good'"),
     ):
         create_project(session, "films", found, labels=["bad", "fair"], protocol=planned)
     bare = [StudyItem(case.texts, case.explanations, prediction=case.prediction) for case in found]
     with (
         full_site.studies.write_session() as session,
-        pytest.raises(ExegeteError, match="make this study of --model and --data"),
+        pytest.raises(ExpoundError, match="make this study of --model and --data"),
     ):
         create_project(session, "others", bare, labels=["bad", "good"], protocol=planned)
 

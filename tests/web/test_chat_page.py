@@ -10,17 +10,17 @@ from threading import Event
 import pytest
 import torch
 
-import exegete
+import expound
 from chats import SOURCES
 from chatting import ANSWER, ASKED, chats, explain, form_of, model, page_of, score_without, site
-from exegete.errors import ExegeteError
-from exegete.explainers.learned.conformal import ConformalLowerBound
-from exegete.explainers.learned.trained_citation import TrainedCitation
-from exegete.explainers.plan import plan_work
-from exegete.web import Limits
-from exegete.web.explore.progress import StoppedError
-from exegete.web.explore.question import read_question
-from exegete.web.explore.service import Explorer
+from expound.errors import ExpoundError
+from expound.explainers.learned.conformal import ConformalLowerBound
+from expound.explainers.learned.trained_citation import TrainedCitation
+from expound.explainers.plan import plan_work
+from expound.web import Limits
+from expound.web.explore.progress import StoppedError
+from expound.web.explore.question import read_question
+from expound.web.explore.service import Explorer
 from sites import admin, csrf
 
 METHODS = ["occlusion", "input_x_gradient", "decompx_classifier"]
@@ -79,7 +79,7 @@ def test_a_generated_answer_is_cached_for_all_methods(room, monkeypatch):
     asked = replace(ASKED, response="", tokens=5)
     found = explain(room, asked)
     (row,) = model().respond([room.make_example(asked)], 5)
-    assert found.attribution == exegete.attribute(model(), [row], "occlusion", "sentences", unit="source")[0]
+    assert found.attribution == expound.attribute(model(), [row], "occlusion", "sentences", unit="source")[0]
     monkeypatch.setattr(model().model, "generate", None)
     other = explain(room, replace(asked, method=("input_x_gradient",)))
     assert other.attribution.response == found.attribution.response
@@ -144,7 +144,7 @@ def test_a_form_is_read_as_the_question_that_it_shows(room):
 
 @pytest.mark.parametrize("fields", [{"method": "nonsense"}, {"unit": "chapter"}, {"rows": "pages"}, {"model": "other"}])
 def test_unknown_names_in_a_form_are_refused(fields):
-    with pytest.raises(ExegeteError, match=next(iter(fields.values()))):
+    with pytest.raises(ExpoundError, match=next(iter(fields.values()))):
         read(text="q", **fields)
 
 
@@ -209,7 +209,7 @@ def test_a_baseline_of_a_single_token_counts_as_one_input(room):
     item = explain(room, asked).attribution
     assert (
         item
-        == exegete.attribute(model(), [room.make_example(ASKED)], "integrated_gradients", "sentences", unit="source")[0]
+        == expound.attribute(model(), [room.make_example(ASKED)], "integrated_gradients", "sentences", unit="source")[0]
     )
 
 
@@ -230,7 +230,7 @@ def test_the_cost_of_each_method_is_said_before_it_runs(room):
 
 
 def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bounds(tmp_path):
-    method = exegete.explainer("input_x_gradient")
+    method = expound.explainer("input_x_gradient")
     TrainedCitation(method, "source", 0.1, ConformalLowerBound(0.2, (0.5,) * 5)).save_pretrained(
         tmp_path, "input_x_gradient"
     )
@@ -240,7 +240,7 @@ def test_the_method_a_model_was_trained_for_is_the_default_with_its_units_and_bo
     assert room.specs[asked.method[0]] == own
     item = explain(room, replace(asked, sources=ASKED.sources, response=ANSWER)).attribution
     assert item.unit == "source"
-    assert item == exegete.attribute(model(), [room.make_example(ASKED)], own, "sentences", unit="source")[0]
+    assert item == expound.attribute(model(), [room.make_example(ASKED)], own, "sentences", unit="source")[0]
     page = admin(site(room)).get(f"{page_of(room, replace(ASKED, method=asked.method))}&whole=1").text
     assert "[≥ x]: without this unit the log-probability falls by at least x in 80% of cases" in page
     assert "doc 1 +0.109 [\\u2265 0.5]" in page

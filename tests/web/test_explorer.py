@@ -9,13 +9,13 @@ from threading import Event
 
 import pytest
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS
-from exegete.web.explore.progress import StoppedError
-from exegete.web.explore.question import Question
-from exegete.web.explore.service import Explorer
-from exegete.web.explore.tasks import list_targets
+import expound
+from expound.errors import ExpoundError
+from expound.explainers import EXPLAINERS
+from expound.web.explore.progress import StoppedError
+from expound.web.explore.question import Question
+from expound.web.explore.service import Explorer
+from expound.web.explore.tasks import list_targets
 from models.test_token_heads import TEXT, loaded
 from sites import METHODS, admin, csrf, model, site
 from small import shared, uneven
@@ -60,16 +60,16 @@ def test_unit_numbers_on_the_page_are_the_numbers_that_are_removed(explorer):
 
 def test_scores_and_figures_equal_attribute_and_compare(explorer):
     found = explorer.explain(FILM, "integrated_gradients")
-    item = exegete.attribute(model(), FILM.text, "integrated_gradients")[0]
+    item = expound.attribute(model(), FILM.text, "integrated_gradients")[0]
     assert found.attribution.scores[0] == pytest.approx(item.scores[0])
-    judged = exegete.compare(model(), [FILM.text], ["integrated_gradients"], ["aopc_comprehensiveness"])
+    judged = expound.compare(model(), [FILM.text], ["integrated_gradients"], ["aopc_comprehensiveness"])
     assert found.figures["Comprehensiveness (AOPC) ↑"] == pytest.approx(judged.results["aopc_comprehensiveness"][0])
 
 
 def test_the_chosen_target_is_explained_instead_of_the_prediction(explorer):
     for label in ("good", "bad"):
         asked = Question("tiny", text=FILM.text, target=label)
-        item = exegete.attribute(model(), FILM.text, "input_x_gradient", label)[0]
+        item = expound.attribute(model(), FILM.text, "input_x_gradient", label)[0]
         assert explorer.explain(asked, "input_x_gradient").attribution.scores == pytest.approx(item.scores)
 
 
@@ -99,7 +99,7 @@ def test_learned_methods_in_folders_of_one_name_get_distinct_names(tmp_path):
 def test_a_span_model_answers_with_a_span_of_the_context():
     asked = Question("qa", text="who laughs", pair="nobody laughs at the film")
     spans = Explorer({"qa": shared("bert", "QuestionAnswering")})
-    item = exegete.attribute(spans.models["qa"], (asked.text, asked.pair), "saliency")[0]
+    item = expound.attribute(spans.models["qa"], (asked.text, asked.pair), "saliency")[0]
     answer = spans.predict(asked)[0]
     assert (answer.label, answer.value) == (item.prediction.text, pytest.approx(item.target.probability))
     assert list(list_targets(spans.models["qa"], asked)) == ["predicted"]
@@ -112,7 +112,7 @@ def test_a_tagged_text_is_explained_in_the_stretch_that_is_chosen():
     targets = list_targets(tagger, asked)
     assert list(targets) == ["predicted", *(f"{start}-{end}" for start, end in (row["span"] for row in rows))]
     chosen = replace(asked, target=list(targets)[-1])
-    item = exegete.attribute(tagger, rows[-1:], "saliency")[0]
+    item = expound.attribute(tagger, rows[-1:], "saliency")[0]
     assert explorer.explain(chosen, "saliency").attribution.scores == pytest.approx(item.scores)
     expected = tagger.probabilities(tagger.encode(rows[-1:]))[0].tolist()
     assert [score.value for score in explorer.predict(chosen)] == pytest.approx(expected)
@@ -187,7 +187,7 @@ def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):
     assert f"layer {model().config.num_hidden_layers}" in page
     assert "layer 1<" not in page
     assert re.findall(r">(\d\.\d\d)<", page)[:2] == ["1.00", "0.00"]
-    exegete.compare(model(), ["a film"], [spec, "saliency"], ["aopc_sufficiency"], output_dir=tmp_path / "compared")
+    expound.compare(model(), ["a film"], [spec, "saliency"], ["aopc_sufficiency"], output_dir=tmp_path / "compared")
     browsed = admin(site(tmp_path / "second", results=[tmp_path / "compared"]))
     assert re.findall(r">(\d\.\d\d)<", browsed.get("/browse/compared/heads").text)[:2] == ["1.00", "0.00"]
 
@@ -198,5 +198,5 @@ def test_an_unknown_target_is_refused_before_anything_is_explained(tmp_path):
 
 
 def test_an_explorer_without_models_is_refused():
-    with pytest.raises(ExegeteError, match="expected a model"):
+    with pytest.raises(ExpoundError, match="expected a model"):
         Explorer({})

@@ -9,18 +9,18 @@ from html import unescape
 import numpy as np
 import pytest
 
-import exegete
+import expound
 from browsing import NARROW, fits
 from chats import CHAT, SOURCES, chatting
-from exegete.errors import ExegeteError
-from exegete.web.human_study.blinding import hide_method
-from exegete.web.human_study.items import explain_items, make_items, restore_explanation, select_saved_items
-from exegete.web.human_study.projects import create_project, find_project, invite_annotators
-from exegete.web.human_study.protocol.file import parse_protocol
-from exegete.web.human_study.protocol.known_answers import has_passed
-from exegete.web.human_study.results import compute_findings, load_answers
-from exegete.web.human_study.sources import shade_sources
-from exegete.web.human_study.storage import Storage
+from expound.errors import ExpoundError
+from expound.web.human_study.blinding import hide_method
+from expound.web.human_study.items import explain_items, make_items, restore_explanation, select_saved_items
+from expound.web.human_study.projects import create_project, find_project, invite_annotators
+from expound.web.human_study.protocol.file import parse_protocol
+from expound.web.human_study.protocol.known_answers import has_passed
+from expound.web.human_study.results import compute_findings, load_answers
+from expound.web.human_study.sources import shade_sources
+from expound.web.human_study.storage import Storage
 from participants import follow_link, protocol, step
 from scripted import find_small_targets
 from sites import annotator, csrf, letters, rank
@@ -63,7 +63,7 @@ def shades(item, rule):
 )
 def test_sources_have_the_shade_of_their_scores_under_the_declared_rule(model, unit, show, rule):
     for method in METHODS:
-        (item,) = exegete.attribute(model, [CHAT], method, unit=unit)
+        (item,) = expound.attribute(model, [CHAT], method, unit=unit)
         found = shade_sources(hide_method(item, "A", show))
         assert [source.name for source in found] == list(SOURCES)
         assert ["".join(text for text, _ in source.pieces).strip() for source in found] == [
@@ -76,8 +76,8 @@ def test_sources_have_the_shade_of_their_scores_under_the_declared_rule(model, u
 
 def test_saved_explanations_become_study_items(model, study_items, tmp_path):
     for method in METHODS:
-        exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
-    kept = [(name, item) for name in METHODS for item in exegete.Explanations.load(tmp_path / name)]
+        expound.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
+    kept = [(name, item) for name in METHODS for item in expound.Explanations.load(tmp_path / name)]
     assert make_items(kept) == study_items
 
 
@@ -86,7 +86,7 @@ def test_stored_attributions_are_restored_unchanged(study):
     with made.studies.read_session() as session:
         items = find_project(session, "cited").items
         kept = {each.method: restore_explanation(each) for each in items[0].explanations}
-    (again,) = exegete.attribute(chatting(), [CHAT], "occlusion", unit="source")
+    (again,) = expound.attribute(chatting(), [CHAT], "occlusion", unit="source")
     assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
     assert (kept["occlusion"].exchange, kept["occlusion"].units) == (again.exchange, again.units)
     assert items[0].content["prediction"] == CHAT["response"]
@@ -112,12 +112,12 @@ def test_annotators_rank_explanations_of_an_answer_blind(study):
 
 
 def test_answers_are_ranked_only_and_by_units_of_one_size(full_site, model, study_items):
-    with full_site.studies.write_session() as session, pytest.raises(ExegeteError, match="choose the kind rank"):
+    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match="choose the kind rank"):
         create_project(session, "guessed", study_items, "simulate")
     mixed = make_items(
-        [(unit, item) for unit in ("source", "word") for item in exegete.attribute(model, [CHAT], "random", unit=unit)]
+        [(unit, item) for unit in ("source", "word") for item in expound.attribute(model, [CHAT], "random", unit=unit)]
     )
-    with full_site.studies.write_session() as session, pytest.raises(ExegeteError, match=r"\(source, word\)"):
+    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match=r"\(source, word\)"):
         create_project(session, "mixed", mixed)
 
 
@@ -184,30 +184,30 @@ def post(client, page, ranks):
     ],
 )
 def test_inconsistent_planted_sources_are_refused(changes, message):
-    with pytest.raises(ExegeteError, match=message):
+    with pytest.raises(ExpoundError, match=message):
         parse_protocol(protocol(**changes))
 
 
 def test_a_study_of_saved_explanations_by_the_command_line(start_server, model, tmp_path):
     for method in METHODS:
-        exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
+        expound.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
     folders = [part for method in METHODS for part in ("--result", str(tmp_path / method))]
     start = start_server(*folders, "--study", "notes")
     with Storage(f"sqlite:///{tmp_path}/s.db").read_session() as session:
         kept = {each.method: restore_explanation(each) for each in find_project(session, "notes").items[1].explanations}
         assert (set(kept), len(find_project(session, "notes").items)) == (set(METHODS), 2)
-        (again,) = exegete.attribute(model, [OTHER], "occlusion", unit="source")
+        (again,) = expound.attribute(model, [OTHER], "occlusion", unit="source")
         assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
     assert "sign-in" in start["printed"]
-    with pytest.raises(ExegeteError, match="name the study with --study"):
+    with pytest.raises(ExpoundError, match="name the study with --study"):
         start_server(*folders)
-    with pytest.raises(ExegeteError, match="two saved explanations by occlusion"):
+    with pytest.raises(ExpoundError, match="two saved explanations by occlusion"):
         start_server(*folders[:2], *folders[:2], "--study", "twice")
 
 
 def test_saved_explanations_of_other_texts_are_refused(model):
-    one, other = (exegete.attribute(model, [row], "occlusion", unit="source")[0] for row in (CHAT, OTHER))
-    with pytest.raises(ExegeteError, match="two different texts"):
+    one, other = (expound.attribute(model, [row], "occlusion", unit="source")[0] for row in (CHAT, OTHER))
+    with pytest.raises(ExpoundError, match="two different texts"):
         select_saved_items([one, replace(other, method="random")], 20)
     again = replace(one, params={"perturbation": "other"})
     assert list(select_saved_items([one, again], 20)[0].explanations) == ["occlusion", "occlusion 2"]

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-import exegete
-from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS
-from exegete.web.human_study import answers
-from exegete.web.human_study.blinding import assign_method, blind_explanations, draw_item_order, make_letter
-from exegete.web.human_study.items import StudyItem, make_items, restore_explanation, select_comparison_items
-from exegete.web.human_study.projects import create_project, find_annotator, find_project, invite_annotators
-from exegete.web.human_study.results import compute_findings, load_answers, pair_guesses
-from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, Item
+import expound
+from expound.errors import ExpoundError
+from expound.explainers import EXPLAINERS
+from expound.web.human_study import answers
+from expound.web.human_study.blinding import assign_method, blind_explanations, draw_item_order, make_letter
+from expound.web.human_study.items import StudyItem, make_items, restore_explanation, select_comparison_items
+from expound.web.human_study.projects import create_project, find_annotator, find_project, invite_annotators
+from expound.web.human_study.results import compute_findings, load_answers, pair_guesses
+from expound.web.human_study.tables import Annotator, AnnotatorAnswer, Item
 from sites import METHODS, TEXTS, annotator, csrf, letters, model, project, rank, site
 
 
@@ -79,7 +79,7 @@ def test_the_page_reveals_neither_methods_nor_scores_nor_signs(full_site):
 
 
 def test_orders_are_random_balanced_and_reproducible():
-    item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
+    item = expound.attribute(model(), TEXTS[0], "saliency")[0]
     explanations = dict.fromkeys("wxyz", item)
     first = [
         [each.method for each in blind_explanations(explanations, seed=3, annotator=a, number=n)]
@@ -105,7 +105,7 @@ def test_orders_are_random_balanced_and_reproducible():
 
 
 def test_blinded_explanations_have_the_scores_of_the_originals():
-    item = exegete.attribute(model(), TEXTS[0], "attention_all")[0]
+    item = expound.attribute(model(), TEXTS[0], "attention_all")[0]
     shown = blind_explanations({"attention_all": item}, seed=0, annotator=1, number=0)[0].attribution
     assert (shown.method, shown.params, shown.layers, shown.signed) == ("A", {}, None, True)
     assert np.array_equal(shown.scores[0], item.scores[0])
@@ -243,7 +243,7 @@ def test_annotators_choose_among_all_labels_of_the_model(full_site, chief):
     assert chief.post("/studies", data=data).status_code == 200
     with full_site.studies.read_session() as session:
         assert find_project(session, "guessed").labels == list(model().labels)
-    item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
+    item = expound.attribute(model(), TEXTS[0], "saliency")[0]
     sure = [
         StudyItem(
             (TEXTS[0],),
@@ -258,7 +258,7 @@ def test_annotators_choose_among_all_labels_of_the_model(full_site, chief):
     ]
     with full_site.studies.write_session() as session:
         for labels in ((), ("good",), ("bad", "fair")):
-            with pytest.raises(ExegeteError, match="2 labels or more"):
+            with pytest.raises(ExpoundError, match="2 labels or more"):
                 create_project(session, "sure", sure, "simulate", labels=labels)
 
 
@@ -312,16 +312,16 @@ def test_a_study_is_created_from_a_result_by_the_form(full_site, chief):
 def test_examples_with_different_methods_are_refused(full_site):
     explained = (("saliency", TEXTS[:2]), ("globenc", TEXTS[:1]))
     found = make_items(
-        (method, item) for method, texts in explained for item in exegete.attribute(model(), texts, method)
+        (method, item) for method, texts in explained for item in expound.attribute(model(), texts, method)
     )
     with full_site.studies.write_session() as session:
-        with pytest.raises(ExegeteError, match="same methods"):
+        with pytest.raises(ExpoundError, match="same methods"):
             create_project(session, "uneven", found)
-        with pytest.raises(ExegeteError, match="at least 2 methods"):
+        with pytest.raises(ExpoundError, match="at least 2 methods"):
             create_project(session, "one", found[1:])
-        with pytest.raises(ExegeteError, match="at least one example"):
+        with pytest.raises(ExpoundError, match="at least one example"):
             create_project(session, "none", [])
-        with pytest.raises(ExegeteError, match="texts only"):
+        with pytest.raises(ExpoundError, match="texts only"):
             create_project(session, "picture", [StudyItem((), picture=b"x")], "highlight")
 
 
@@ -333,7 +333,7 @@ def test_a_study_of_a_comparison_has_every_method_of_its_table(tmp_path):
         learned.save_pretrained(tmp_path / f"seed{layer}" / "teacher_explainer")
         specs.append(f"parameterised_attention:{tmp_path}/seed{layer}/teacher_explainer")
     specs += [f"integrated_gradients?n_steps={steps}" for steps in (2, 3)]
-    comparison = exegete.compare(model(), TEXTS, specs, ["aopc_sufficiency"])
+    comparison = expound.compare(model(), TEXTS, specs, ["aopc_sufficiency"])
     found = select_comparison_items(comparison, 2)
     assert [case.texts for case in found] == [(TEXTS[0],), (TEXTS[2],)]
     assert list(found[1].explanations) == [
@@ -353,7 +353,7 @@ def test_pictures_are_shown_with_their_explanations(tmp_path):
     made = site(tmp_path, with_model=False)
     vit = shared("vit", dtype=torch.float32)
     rows = [{"image": image} for image in uneven("vit", 3)]
-    items = [(m, i) for m in ("saliency", "attention_all") for i in exegete.attribute(vit, rows, m)]
+    items = [(m, i) for m in ("saliency", "attention_all") for i in expound.attribute(vit, rows, m)]
     with made.studies.write_session() as session:
         create_project(session, "pictures", make_items(items, rows))
     with made.studies.write_session() as session:

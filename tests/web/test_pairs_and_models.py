@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from exegete.errors import ExegeteError
-from exegete.web.human_study.analysis.bradley_terry import count_wins, estimate_strengths, fit_bradley_terry
-from exegete.web.human_study.analysis.mixed_model import Observation, fit_mixed_model
-from exegete.web.human_study.blocks import BlockDesign
+from expound.errors import ExpoundError
+from expound.web.human_study.analysis.bradley_terry import count_wins, estimate_strengths, fit_bradley_terry
+from expound.web.human_study.analysis.mixed_model import Observation, fit_mixed_model
+from expound.web.human_study.blocks import BlockDesign
 
 PLANTED = np.array([0.8, 0.1, -0.9])
 
@@ -105,7 +105,7 @@ def test_a_balanced_mixed_model_has_the_plain_means_of_its_methods():
 
 def test_a_mixed_model_needs_two_of_everything():
     rows = draw_observations(np.random.default_rng(6), people=2, items=2)
-    with pytest.raises(ExegeteError, match="two of each person or more, found 1"):
+    with pytest.raises(ExpoundError, match="two of each person or more, found 1"):
         fit_mixed_model([row for row in rows if row.person == "p0"])
 
 

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from exegete.web.human_study.exports import get_exports, run_export
-from exegete.web.human_study.participation import load_participations
-from exegete.web.human_study.projects import find_project
-from exegete.web.human_study.protocol.file import digest_protocol
+from expound.web.human_study.exports import get_exports, run_export
+from expound.web.human_study.participation import load_participations
+from expound.web.human_study.projects import find_project
+from expound.web.human_study.protocol.file import digest_protocol
 from participants import METHODS, answer_everything, create_planted_study, follow_link, go_to_main_part, protocol
 from sites import csrf, project
 

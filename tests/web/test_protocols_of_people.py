@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from exegete.errors import ExegeteError
-from exegete.web.human_study.items import restore_explanation
-from exegete.web.human_study.projects import find_project
-from exegete.web.human_study.protocol.file import KnownPart, digest_protocol, parse_protocol
-from exegete.web.human_study.protocol.known_answers import has_passed, make_known_item
-from exegete.web.human_study.results import compute_findings, find_widest_interval, load_answers
-from exegete.web.human_study.tables import Annotator, AnnotatorAnswer, AnnotatorStep
+from expound.errors import ExpoundError
+from expound.web.human_study.items import restore_explanation
+from expound.web.human_study.projects import find_project
+from expound.web.human_study.protocol.file import KnownPart, digest_protocol, parse_protocol
+from expound.web.human_study.protocol.known_answers import has_passed, make_known_item
+from expound.web.human_study.results import compute_findings, find_widest_interval, load_answers
+from expound.web.human_study.tables import Annotator, AnnotatorAnswer, AnnotatorStep
 from participants import (
     METHODS,
     answer,
@@ -265,7 +265,7 @@ def test_errors_of_a_protocol_name_the_problem_and_the_line():
         ("accept: [fluent, basic]", "accept: [good]", "'accept' names choices"),
     ):
         assert old in text
-        with pytest.raises(ExegeteError) as error:
+        with pytest.raises(ExpoundError) as error:
             parse_protocol(text.replace(old, new))
         assert told in str(error.value)
     assert by_evidence({"A": ["great"], "B": ["x", "y"]}) == {"A": 1, "B": 2}

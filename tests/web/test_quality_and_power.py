@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from exegete.cli import main
-from exegete.errors import ExegeteError
-from exegete.web.human_study.analysis.power import StudyDesign, simulate_power
-from exegete.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST, AnnotatorWork, assess_quality
+from expound.cli import main
+from expound.errors import ExpoundError
+from expound.web.human_study.analysis.power import StudyDesign, simulate_power
+from expound.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST, AnnotatorWork, assess_quality
 
 CAREFUL = AnnotatorWork("Ada", [20, 30, 25], [(1, 2), (2, 1), (1, 2), (2, 1)], [True, True])
 
@@ -61,7 +61,7 @@ def test_simulation_studies_have_the_power_of_a_t_test():
 
 @pytest.mark.parametrize("options", [{"effect": 0.4}, {"effect": 0.5, "kind": "simulate"}, {"effect": 0.6, "item": -1}])
 def test_invalid_designs_are_refused(options):
-    with pytest.raises(ExegeteError, match="expected"):
+    with pytest.raises(ExpoundError, match="expected"):
         simulate_power(StudyDesign(**options), 1)
 
 

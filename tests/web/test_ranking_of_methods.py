@@ -9,14 +9,14 @@ import pytest
 import trueskill
 from scipy.stats import friedmanchisquare
 
-from exegete.web.human_study.analysis.ranking import (
+from expound.web.human_study.analysis.ranking import (
     compute_midranks,
     compute_rank_ranges,
     kendall_w,
     mean_kendall_w,
     rate_methods,
 )
-from exegete.web.human_study.analysis.simulation import Guess, compute_gains
+from expound.web.human_study.analysis.simulation import Guess, compute_gains
 
 TABLE_4 = {
     "input_x_gradient": (-2.7, 0.67),

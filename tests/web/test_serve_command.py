@@ -1,4 +1,4 @@
-"""`exegete serve` opens the rooms for which it has content, and creates the study that its options describe."""
+"""`expound serve` opens the rooms for which it has content, and creates the study that its options describe."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from starlette.testclient import TestClient
 
 import families
 from chats import chatting
-from exegete import explainer
-from exegete.errors import ExegeteError
-from exegete.explainers.learned.trained_citation import TrainedCitation
-from exegete.models.loading.digest import digest_weights
-from exegete.web.human_study.protocol.file import digest_protocol
+from expound import explainer
+from expound.errors import ExpoundError
+from expound.explainers.learned.trained_citation import TrainedCitation
+from expound.models.loading.digest import digest_weights
+from expound.web.human_study.protocol.file import digest_protocol
 from participants import protocol, step
 from sites import HERE, METHODS, TEXTS, csrf, model
 
@@ -52,7 +52,7 @@ def test_a_study_is_made_of_a_result_once_and_gone_on_with(start_server, compari
     again = start_server(*options)
     assert "continuing the study films" in again["printed"]
     assert "0 of 0 answers, 2 examples" in sign_in(again).get("/studies/films").text
-    with pytest.raises(ExegeteError, match="of kind rank"):
+    with pytest.raises(ExpoundError, match="of kind rank"):
         start_server(*options, "--kind", "highlight")
 
 
@@ -88,7 +88,7 @@ def test_a_study_of_changed_examples_needs_the_model_that_answers_them(start_ser
     options = ("--study", "changed", "--kind", "counterfactual")
     made = ("--model", folder, "--data", "generated?size=12", "--limit", "3", "--methods", "saliency")
     assert "3 examples, explained by saliency" in sign_in(start_server(*made, *options)).get("/studies/changed").text
-    with pytest.raises(ExegeteError, match="needs the --model whose answers"):
+    with pytest.raises(ExpoundError, match="needs the --model whose answers"):
         start_server("--result", str(comparison), "--study", "others", "--kind", "counterfactual")
 
 
@@ -141,9 +141,9 @@ def test_a_study_of_a_protocol_is_made_once_and_its_link_and_digest_are_told(sta
     assert "/take/films" in sign_in(start).get("/studies/films").text
     assert "continuing the study films" in start_server(*options)["printed"]
     path.write_text(protocol(language="de"))
-    with pytest.raises(ExegeteError, match="started with another protocol"):
+    with pytest.raises(ExpoundError, match="started with another protocol"):
         start_server(*options)
-    with pytest.raises(ExegeteError, match="describes a study of kind rank, but --kind is highlight"):
+    with pytest.raises(ExpoundError, match="describes a study of kind rank, but --kind is highlight"):
         start_server(*options, "--kind", "highlight")
 
 
@@ -177,5 +177,5 @@ def test_smats_table_4_is_collected_from_its_file(start_server, tmp_path):
     ],
 )
 def test_what_is_missing_is_said(start_server, options, told):
-    with pytest.raises(ExegeteError, match=told):
+    with pytest.raises(ExpoundError, match=told):
         start_server(*options)

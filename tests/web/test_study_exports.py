@@ -8,15 +8,15 @@ from io import BytesIO, StringIO
 import pandas as pd
 import pytest
 
-import exegete
-from exegete.data.argilla import read_records
-from exegete.data.label_studio import read_tasks, write_tasks
-from exegete.data.marked import MarkedExample
-from exegete.errors import ExegeteError
-from exegete.web.human_study.exports import run_export
-from exegete.web.human_study.projects import find_project
-from exegete.web.human_study.results import load_marked_examples
-from exegete.web.human_study.tables import AnnotatorAnswer
+import expound
+from expound.data.argilla import read_records
+from expound.data.label_studio import read_tasks, write_tasks
+from expound.data.marked import MarkedExample
+from expound.errors import ExpoundError
+from expound.web.human_study.exports import run_export
+from expound.web.human_study.projects import find_project
+from expound.web.human_study.results import load_marked_examples
+from expound.web.human_study.tables import AnnotatorAnswer
 from sites import METHODS, TEXTS, annotator, csrf, model, project, rank
 
 MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada": [[0, 26, 37]], "Ben": [[0, 0, 5]]}}
@@ -59,7 +59,7 @@ def test_rankings_have_one_row_per_method_in_csv_and_parquet(full_site):
 def test_marks_become_a_corpus_that_training_reads(marked_site, tmp_path):
     path = tmp_path / "corpus.parquet"
     path.write_bytes(export(marked_site, "rationales.parquet"))
-    data = exegete.load_data(f"parquet:{path}", "all")
+    data = expound.load_data(f"parquet:{path}", "all")
     assert data["text"] == TEXTS
     assert data["rationale"] == [[[2, 13]], [], None, [[0, 5], [26, 37]]]
     assert data.features["label"].names == ["bad", "good"]
@@ -72,7 +72,7 @@ def test_marks_become_a_corpus_that_training_reads(marked_site, tmp_path):
 def test_label_studio_and_argilla_exports_have_the_same_marks(marked_site, tmp_path, name, spec):
     path = tmp_path / name
     path.write_bytes(export(marked_site, name))
-    data = exegete.load_data(f"{spec}:{path}", "all")
+    data = expound.load_data(f"{spec}:{path}", "all")
     assert data["text"] == TEXTS
     assert data["rationale"] == [[[2, 13]], [], None, [[0, 5], [26, 37]]]
     assert data["label"] == [1, 0, 1, 0]
@@ -87,7 +87,7 @@ def test_exports_have_safe_file_names(marked_site, chief):
 def test_rankings_have_no_rationales_to_export(full_site, chief):
     project(full_site)
     assert chief.get("/studies/first/export/rationales.parquet").status_code == 422
-    with pytest.raises(ExegeteError, match=r"it has: answers\.csv"):
+    with pytest.raises(ExpoundError, match=r"it has: answers\.csv"):
         export(full_site, "../secret")
 
 

@@ -12,11 +12,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
-from exegete.errors import ExegeteError
-from exegete.web.human_study.items import StudyItem
-from exegete.web.human_study.projects import create_project, find_project
-from exegete.web.human_study.storage import Storage, make_migration_config, upgrade
-from exegete.web.human_study.tables import Base, Project
+from expound.errors import ExpoundError
+from expound.web.human_study.items import StudyItem
+from expound.web.human_study.projects import create_project, find_project
+from expound.web.human_study.storage import Storage, make_migration_config, upgrade
+from expound.web.human_study.tables import Base, Project
 
 
 def test_migrations_make_the_tables_that_the_code_expects(url):
@@ -81,7 +81,7 @@ def test_a_database_of_a_later_version_is_refused_unchanged(url):
     with storage.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     storage.close()
-    with pytest.raises(ExegeteError, match="cannot be used as storage"):
+    with pytest.raises(ExpoundError, match="cannot be used as storage"):
         Storage(url)
 
 
@@ -112,14 +112,14 @@ def test_sqlite_syncs_every_commit_to_disk(tmp_path):
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nonsense", "oracle+no://x"])
 def test_an_unusable_storage_url_is_refused(url):
-    with pytest.raises(ExegeteError):
+    with pytest.raises(ExpoundError):
         Storage(url)
 
 
 @pytest.mark.parametrize("name", ["text.db", "text.db/s.db"])
 def test_a_file_that_is_not_a_database_is_refused_unchanged(tmp_path, name):
     (tmp_path / "text.db").write_text("no database, " * 100)
-    with pytest.raises(ExegeteError, match="cannot be used as storage: ") as told:
+    with pytest.raises(ExpoundError, match="cannot be used as storage: ") as told:
         Storage(f"sqlite:///{tmp_path}/{name}")
     assert "\n" not in str(told.value)
     assert (tmp_path / "text.db").read_text() == "no database, " * 100
@@ -128,11 +128,11 @@ def test_a_file_that_is_not_a_database_is_refused_unchanged(tmp_path, name):
 def test_a_missing_driver_is_named(monkeypatch):
     for url, module, told in (("mysql://a@b/c", "MySQLdb", "MySQLdb$"), ("postgresql://a@b/c", "psycopg", "postgres")):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(ExegeteError, match=told):
+        with pytest.raises(ExpoundError, match=told):
             Storage(url)
 
 
 def test_errors_of_connections_do_not_show_the_password():
-    with pytest.raises(ExegeteError, match="cannot be used") as told:
+    with pytest.raises(ExpoundError, match="cannot be used") as told:
         Storage("postgresql://me:secret@127.0.0.1:1/none")
     assert "secret" not in str(told.value)

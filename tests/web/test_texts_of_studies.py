@@ -7,20 +7,20 @@ from string import Formatter
 
 import pytest
 
-import exegete
-from exegete.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST
-from exegete.web.human_study.blinding import hide_method
-from exegete.web.human_study.exports import EXPORTS
-from exegete.web.human_study.kinds import KINDS
-from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, WITHDRAWN
-from exegete.web.human_study.texts import (
+import expound
+from expound.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST
+from expound.web.human_study.blinding import hide_method
+from expound.web.human_study.exports import EXPORTS
+from expound.web.human_study.kinds import KINDS
+from expound.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, WITHDRAWN
+from expound.web.human_study.texts import (
     LANGUAGES,
     choose_language,
     load_catalogue,
     make_admin_translator,
     make_translator,
 )
-from exegete.web.pages import ROOM
+from expound.web.pages import ROOM
 from sites import TEXTS, model, project
 
 PAGES = sorted(
@@ -49,7 +49,7 @@ def test_all_texts_of_pages_come_from_the_catalogue(path):
     for key in re.findall(r'\bt\("(\w+)"[,)]', source):
         assert key in load_catalogue(), key
     shown = re.sub(r"\{% block root %\}.*?\{% endblock %\}|<[^>]*>", " ", source)
-    assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"exegete"}
+    assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"expound"}
 
 
 ADMIN = [ROOM / f"templates/{name}.html.j2" for name in ("studies", "study", "study_results")]
@@ -62,7 +62,7 @@ def test_all_texts_of_admin_pages_have_a_translation(path):
     for text in SAID.findall(source):
         assert places(make_admin_translator("de")(text)) == places(text)
     shown = re.sub(r"<[^>]*>", " ", source)
-    assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"exegete"}
+    assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"expound"}
     assert re.findall(r'aria-label="[A-Za-z]', source) == []
 
 
@@ -107,7 +107,7 @@ def test_values_are_put_into_placeholders():
 
 
 def test_signed_methods_look_like_unsigned_ones():
-    item = exegete.attribute(model(), TEXTS[0], "input_x_gradient")[0]
+    item = expound.attribute(model(), TEXTS[0], "input_x_gradient")[0]
     assert item.signed
     assert (item.scores[0] < 0).any()
     shown = {rule: hide_method(item, "A", rule).scores[0] for rule in ("positive", "absolute", "signed")}

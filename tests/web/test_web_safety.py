@@ -11,13 +11,13 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from exegete.cli import app as commands
-from exegete.errors import ExegeteError
-from exegete.web import Limits, create_app
-from exegete.web.human_study.exports import to_csv
-from exegete.web.human_study.items import StudyItem
-from exegete.web.human_study.projects import TOKEN_BYTES, create_project, digest_token, find_project, invite_annotators
-from exegete.web.human_study.tables import Annotator, AnnotatorAnswer
+from expound.cli import app as commands
+from expound.errors import ExpoundError
+from expound.web import Limits, create_app
+from expound.web.human_study.exports import to_csv
+from expound.web.human_study.items import StudyItem
+from expound.web.human_study.projects import TOKEN_BYTES, create_project, digest_token, find_project, invite_annotators
+from expound.web.human_study.tables import Annotator, AnnotatorAnswer
 from sites import HERE, MARKUP, SCRIPT, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
 
 OPEN = {"/sign-in", "/static/style.css", "/favicon.ico"}
@@ -95,7 +95,7 @@ def test_the_cookie_of_another_server_opens_nothing(full_site, tmp_path):
 
 
 def test_a_short_admin_token_is_refused(full_site):
-    with pytest.raises(ExegeteError, match="at least 20"):
+    with pytest.raises(ExpoundError, match="at least 20"):
         full_site.__class__("short")
 
 
@@ -142,7 +142,7 @@ def test_an_unknown_invitation_is_refused(full_site):
     project(full_site)
     client = stranger(full_site)
     assert client.get("/join/" + "x" * 43).status_code == 403
-    client.cookies.set("exegete-annotator", "x" * 43)
+    client.cookies.set("expound-annotator", "x" * 43)
     assert client.get("/annotate/1").status_code == 403
 
 
@@ -323,7 +323,7 @@ def test_no_path_from_a_request_reaches_the_file_system(full_site, chief, tmp_pa
 
 def test_a_learned_method_that_the_server_was_not_given_is_never_loaded(chief, tmp_path, monkeypatch):
     loaded = []
-    monkeypatch.setattr("exegete.explainers.base.Explainer.from_pretrained", loaded.append)
+    monkeypatch.setattr("expound.explainers.base.Explainer.from_pretrained", loaded.append)
     reply = chief.get(
         "/explore", params={"text": "a film", "method": f"parameterised_attention:{tmp_path}", "whole": "1"}
     )
@@ -346,7 +346,7 @@ def test_details_of_unexpected_errors_are_not_shown(full_site, monkeypatch):
     def fail(*_):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr("exegete.web.human_study.manage.compute_findings", fail)
+    monkeypatch.setattr("expound.web.human_study.manage.compute_findings", fail)
     project(full_site)
     reply = admin(full_site).get("/studies/first/results")
     assert (reply.status_code, SECRET in reply.text, "went wrong" in reply.text) == (500, False, True)
@@ -359,9 +359,9 @@ def test_names_and_numbers_of_studies_are_checked(full_site, chief):
                   {"limit": "9" * 30}, {"limit": "-1"}, {"seed": "x"}):  # fmt: skip
         assert chief.post("/studies", data=good | wrong).status_code == 422, wrong
     assert chief.post("/studies", data=good).status_code == 200
-    with full_site.studies.write_session() as session, pytest.raises(ExegeteError, match="already"):
+    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match="already"):
         create_project(session, "new", [StudyItem(("a",))], "highlight")
-    with full_site.studies.write_session() as session, pytest.raises(ExegeteError, match="1 to 200"):
+    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match="1 to 200"):
         invite_annotators(session, find_project(session, "new"), [str(number) for number in range(201)])
 
 

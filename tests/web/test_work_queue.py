@@ -10,10 +10,10 @@ from threading import Event
 import httpx
 import pytest
 
-from exegete.web import Limits
-from exegete.web.explore.progress import StoppedError
-from exegete.web.explore.queue import WorkQueue
-from exegete.web.write_limit import BusyError
+from expound.web import Limits
+from expound.web.explore.progress import StoppedError
+from expound.web.explore.queue import WorkQueue
+from expound.web.write_limit import BusyError
 from serving import listening
 from sites import TEXTS, TOKEN, admin, csrf, project, site
 

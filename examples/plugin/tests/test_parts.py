@@ -1,9 +1,9 @@
-"""exegete's contracts hold for every part of the package, and exegete finds them by their ids."""
+"""expound's contracts hold for every part of the package, and expound finds them by their ids."""
 
 import pytest
 
-import exegete
-from exegete.testing import (
+import expound
+from expound.testing import (
     ExplainerContract,
     MetricContract,
     ObjectiveContract,
@@ -12,19 +12,19 @@ from exegete.testing import (
     make_examples,
     random_model,
 )
-from exegete_example.confidence_penalty import ConfidencePenalty
-from exegete_example.keep_one import KeepOne
-from exegete_example.penalise_confidence import penalise_confidence
-from exegete_example.starred import Starred
+from expound_example.confidence_penalty import ConfidencePenalty
+from expound_example.keep_one import KeepOne
+from expound_example.penalise_confidence import penalise_confidence
+from expound_example.starred import Starred
 
 
 class TestKeepOne(ExplainerContract):
     @pytest.fixture
     def explainer(self):
-        return exegete.explainer("keep_one")
+        return expound.explainer("keep_one")
 
     def test_it_is_listed(self):
-        assert "keep_one" in set(exegete.list_methods()["name"])
+        assert "keep_one" in set(expound.list_methods()["name"])
 
     def test_a_word_alone_by_hand(self):
         model = random_model()
@@ -40,13 +40,13 @@ class TestKeepOne(ExplainerContract):
 class TestTopShare(MetricContract):
     @pytest.fixture
     def metric(self):
-        return exegete.metric("top_share?count=2")
+        return expound.metric("top_share?count=2")
 
 
 class TestConfidencePenalty(ObjectiveContract):
     @pytest.fixture
     def objective(self):
-        return exegete.objective("confidence_penalty")
+        return expound.objective("confidence_penalty")
 
 
 class TestPenaliseConfidence(RecipeContract):
@@ -55,7 +55,7 @@ class TestPenaliseConfidence(RecipeContract):
         return penalise_confidence
 
     def test_it_is_found_by_its_id(self):
-        penalty = exegete.recipe("penalise_confidence", weight=0.3).objectives[1]
+        penalty = expound.recipe("penalise_confidence", weight=0.3).objectives[1]
         assert penalty == ConfidencePenalty(0.3)
 
 
@@ -67,12 +67,12 @@ class TestStarred(ReaderContract):
         return Starred(path=str(tmp_path / "reviews.txt"))
 
     def test_stars_mark_the_evidence(self, reader):
-        row = exegete.load_data(f"starred:{reader.path}", "all")[1]
+        row = expound.load_data(f"starred:{reader.path}", "all")[1]
         assert row["text"] == "film 1 is not 1 what it says"
         assert [row["text"][start:end] for start, end in row["rationale"]] == ["not 1", "says"]
 
     def test_an_odd_star_is_an_error(self, reader):
         with open(reader.path, "a") as file:
             file.write("\ngood: a *film")
-        with pytest.raises(exegete.ExegeteError, match="line 41: expected LABEL: text"):
-            exegete.load_data(f"starred:{reader.path}")
+        with pytest.raises(expound.ExpoundError, match="line 41: expected LABEL: text"):
+            expound.load_data(f"starred:{reader.path}")

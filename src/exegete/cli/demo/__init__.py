@@ -1,1 +1,0 @@
-"""`exegete demo`: reviews, and citations of a small language model."""

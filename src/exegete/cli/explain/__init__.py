@@ -1,1 +1,0 @@
-"""`exegete explain`: single examples, corpora, generated text."""

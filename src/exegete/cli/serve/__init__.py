@@ -1,1 +1,0 @@
-"""`exegete serve` and its human studies."""

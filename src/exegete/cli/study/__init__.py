@@ -1,1 +1,0 @@
-"""`exegete study`: its commands, studies opened, and their output."""

@@ -1,1 +1,0 @@
-"""`exegete train`: one command per recipe."""

@@ -1,6 +1,0 @@
-"""Attributive masking (AML): a model that explains another model by learning to mask its input."""
-
-from exegete.explainers.attributive_masking.explainer import AttributiveMasking
-from exegete.explainers.attributive_masking.settings import MaskingSettings
-
-__all__ = ["AttributiveMasking", "MaskingSettings"]

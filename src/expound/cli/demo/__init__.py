@@ -1,0 +1,1 @@
+"""`expound demo`: reviews, and citations of a small language model."""

@@ -1,0 +1,1 @@
+"""`expound explain`: single examples, corpora, generated text."""

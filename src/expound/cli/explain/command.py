@@ -1,0 +1,247 @@
+"""`expound explain`: attributions of a text, a corpus or a generated answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from expound.cli.shared import options
+from expound.cli.shared.checks import check
+from expound.cli.shared.console import console, say, silence_libraries
+from expound.cli.shared.reading import say_columns
+from expound.cli.shared.stopping import set_stop_message
+from expound.cli.shared.threads import Threads, hidden_size, set_threads
+from expound.errors import ExpoundError
+
+if TYPE_CHECKING:
+    from expound.reports.explanations import Explanations
+
+
+def explain(
+    model: options.Model,
+    text: Annotated[
+        str | None, typer.Argument(help="The text to explain, or the prompt; - reads standard input.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", help="Explain a dataset of any size instead of a text; needs --output-dir."),
+    ] = None,
+    split: options.SplitOrAll = None,
+    pair: Annotated[str | None, typer.Option(help="The second text of a pair (hypothesis, context).")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated ids; `expound methods` lists all. Default: decompx_linear if the model's family is "
+            "supported, otherwise integrated_gradients; for generated text: occlusion."
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="predicted, label, or a class by index or name. Generated text: response, sentences (default), words, "
+            "tokens, or token spans such as 0:4,7:9."
+        ),
+    ] = "predicted",
+    html: Annotated[
+        Path | None, typer.Option(help="Write an HTML page with the highlighted text to this file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of coloured text.")] = False,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-dir",
+            "-o",
+            callback=options.require_writable,
+            help="Save the attributions as Parquet in this folder. An interrupted corpus is resumed.",
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Corpus: number of processes.")] = 1,
+    ray: Annotated[str | None, typer.Option(help="Corpus: address of a Ray cluster; auto: the local one.")] = None,
+    rows_per_part: Annotated[int, typer.Option(min=1, help="Corpus: examples per file.")] = 1000,
+    batch_size: options.BatchSize = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    max_length: options.MaxLength = None,
+    template: options.Template = None,
+    labels: options.Labels = None,
+    task: options.Task = None,
+    prompt: Annotated[Path | None, typer.Option(help="Generation: a file with the prompt.")] = None,
+    messages: Annotated[
+        Path | None,
+        typer.Option(help="Generation: a JSON file with a list of messages or {messages, sources, response}."),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Generation: a file, or NAME=FILE, inserted at {sources} or {NAME} of the prompt; repeatable."
+        ),
+    ] = None,
+    response: Annotated[
+        str | None, typer.Option(help="Generation: the response to explain. Default: the model's own.")
+    ] = None,
+    raw_prompt: Annotated[
+        bool,
+        typer.Option(
+            "--raw-prompt",
+            help="Generation: read the prompt as it is. Default: as one user message, if the tokenizer has a chat "
+            "template.",
+        ),
+    ] = False,
+    unit: options.Unit = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Generation: maximum length of the response.")] = 64,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Generation: 0 is greedy decoding, higher values sample.")
+    ] = 0.0,
+    attribute_target: Annotated[
+        bool, typer.Option("--attribute-target", help="Generation: also score the response's own earlier tokens.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Generation: print passes and time of each method, or requests and tokens of a server, instead of "
+            "running it.",
+        ),
+    ] = False,
+    allow_nan: options.AllowNan = False,
+    incomplete: options.Incomplete = False,
+    stride: options.Stride = None,
+    quiet: options.Quiet = False,
+    threads: Threads = None,
+    text_column: options.TextColumn = None,
+    text_pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
+    rationale_column: options.RationaleColumn = None,
+    keep_columns: Annotated[
+        str | None, typer.Option(help="Corpus: comma-separated columns to keep as metadata; id always is.")
+    ] = None,
+) -> None:
+    """Explain one text (or pair), a corpus, or the response to a prompt, by one or several methods.
+
+    Example: expound explain "A moving film about nothing." --model my-model --methods integrated_gradients,occlusion
+
+    Example: expound explain --data csv:reviews.csv --model my-model --output-dir explained --workers 4
+
+    Example: expound explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
+    """
+    if task != "generation" and (prompt or messages or source or response or dry_run or attribute_target or raw_prompt):
+        raise ExpoundError(
+            "--prompt, --messages, --source, --response, --raw-prompt, --attribute-target and --dry-run need "
+            "--task generation"
+        )
+    load_options: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "max_length": max_length,
+        "incomplete": incomplete,
+    }
+    load_options |= options.prompt_options(template, labels)
+    if task is not None:
+        load_options["task"] = task
+    files = [prompt, messages, *[item.rpartition("=")[2] for item in source or ()]]
+    check(models=[model], data=data, methods=methods, device=device, dtype=dtype, files=files)
+    if data is not None:
+        _check_corpus_options(text or pair or html or json or task == "generation", output_dir, methods)
+    import sys
+
+    import expound
+    from expound.cli.explain import generated
+    from expound.explainers.plan import plan_work
+    from expound.explainers.registry import add_seed, default_method
+    from expound.reports.explanations import Explanations
+
+    silence_libraries()
+    if data is not None:
+        set_threads(threads, hidden_size(model), device)
+        named = options.column_options(text_column, text_pair_column, label_column, rationale_column, keep_columns)
+        job: dict[str, Any] = {"model": model, "data": data, "folder": output_dir, "split": split, "target": target}
+        job |= {"loading": load_options, "columns": named, "rows_per_part": rows_per_part, "method": methods}
+        job |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "stride": stride}
+        _explain_corpus(job, workers, threads, ray)
+        return
+    if text == "-":
+        text = sys.stdin.read()
+    explained = expound.load(model, **load_options)
+    set_threads(threads, hidden_size(explained), device)
+    ids = options.split_ids(methods) or [default_method(explained)]
+    example: Any = text if pair is None else (text, pair)
+    if task == "generation":
+        example = generated.make_example(text, prompt, messages, source or (), response)
+        unit = unit or ("source" if example.get("sources") else "sentence")
+        explained_target = generated.parse_target(target)
+        example = generated.apply_chat_template(explained, example, raw=raw_prompt)
+        if not dry_run:
+            example = generated.add_response(explained, example, max_new_tokens, temperature, seed)
+        work = (explained_target, cast(Any, unit), max_new_tokens)
+        plans = [plan_work(explained, example, spec, *work, attribute_target=attribute_target) for spec in ids]
+        if dry_run:
+            typer.echo("\n".join(generated.describe_costs(explained, example, plans, max_new_tokens)))
+            return
+        generated.warn_of_long_runs(explained, example, plans)
+    else:
+        explained_target = options.parse_target(target, explained.labels)
+    specs = [add_seed(spec, seed) for spec in ids]
+    by_method = expound.attribute(
+        explained,
+        example,
+        specs,
+        explained_target,
+        unit=cast(Any, unit),
+        allow_nan=allow_nan,
+        stride=stride,
+        attribute_target=attribute_target,
+        show_progress=False if quiet else None,
+    )
+    _print_results(sum(by_method.values(), Explanations()), explained.task.name, output_dir, html, json, quiet)
+
+
+def _print_results(
+    attributions: Explanations, task: str, output_dir: Path | None, html: Path | None, json: bool, quiet: bool
+) -> None:
+    from expound.explainers.registry import describe_score
+    from expound.reports.highlighted.colors import LEVELS
+    from expound.reports.table import has_no_colors
+    from expound.reports.terminal import render_explanation
+
+    if output_dir is not None:
+        attributions.save(output_dir)
+    if html is not None:
+        attributions.to_html(html)
+        say(f"page: {html}")
+    if json:
+        typer.echo(attributions.to_json())
+    else:
+        for item in attributions:
+            console().print(render_explanation(item, unit=describe_score(item, task)))
+        if task != "generation" and not quiet:
+            shown = "score" if has_no_colors() else "colour"
+            say(f"words without a {shown} have less than {1 / (2 * LEVELS):.0%} of the strongest")
+
+
+def _check_corpus_options(other: object, folder: Path | None, methods: str | None) -> None:
+    """Raise ExpoundError for options that cannot be combined with a corpus."""
+    if folder is None:
+        raise ExpoundError("--data needs --output-dir, the folder for the explanations")
+    if other:
+        raise ExpoundError("--data cannot be combined with a text, --pair, --html, --json or --task generation")
+    if len(options.split_ids(methods) or [""]) > 1:
+        raise ExpoundError(
+            "a corpus is explained by one method: run the command for each method, with its own --output-dir"
+        )
+
+
+def _explain_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
+    """Explain the rows that are not explained yet, and print their number and the next command."""
+    from expound.studies.corpus.engines import explain_corpus
+    from expound.studies.corpus.job import CorpusJob
+
+    folder = job["folder"]
+    set_stop_message(f"finished files are saved in {folder}: resume with the same command")
+    say_columns(job["data"], job["columns"])
+    corpus_job = CorpusJob(**job | {"target": options.parse_target(job["target"], ())})
+    rows = explain_corpus(corpus_job, workers, threads=threads, ray=ray)
+    if rows:
+        say(f"{rows} rows are explained in {folder}; summarise them with: expound summary {folder}")

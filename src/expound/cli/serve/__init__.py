@@ -1,0 +1,1 @@
+"""`expound serve` and its human studies."""

@@ -1,0 +1,1 @@
+"""`expound study`: its commands, studies opened, and their output."""

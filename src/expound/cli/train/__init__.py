@@ -1,0 +1,1 @@
+"""`expound train`: one command per recipe."""

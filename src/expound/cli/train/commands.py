@@ -1,0 +1,154 @@
+"""`expound train`: one command per recipe, built from the recipe's parameters and the shared options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+import typer
+from typer.core import TyperGroup
+
+from expound.cli.shared.help import GroupedCommand
+from expound.cli.train.options import check_command, run
+from expound.data.registry import parse_params
+from expound.data.source import read_source
+from expound.errors import ExpoundError
+from expound.training.loop.options import PYTHON_ONLY, RunOptions
+
+if TYPE_CHECKING:
+    from expound.recipes import Recipe
+
+PRESET = Annotated[
+    str | None,
+    typer.Option(
+        help="paper: the paper's values for options that are not given. Default: values for short runs on small data."
+    ),
+]
+SEARCH = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--search",
+        metavar="NAME=V,V",
+        help="Train once for each of these values of an option above, in OUTPUT-DIR/search, and copy the best run to "
+        "OUTPUT-DIR: by the metric that the method exists for on dev, with accuracy at most .01 below the best. "
+        "Repeatable: all combinations.",
+    ),
+]
+RENAMED = {"explainer_id": "explainer", "processing_class": "tokenizer", "early_stopping_patience": "early-stopping"}
+
+
+class Recipes(TyperGroup):
+    """The registry as commands. Native recipes are read from their source files, so that help imports no torch."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all recipes, in the registry's order."""
+        from expound.recipes import RECIPES
+
+        return list(RECIPES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a recipe, None if the registry has no such recipe."""
+        from expound.recipes import RECIPES
+
+        point = RECIPES.native.get(cmd_name)
+        if point is not None:
+            source = read_source(point.module)
+            return make_command(cmd_name, source.function(point.attr), source.constant("DEPARTURES", default=()))
+        if cmd_name not in RECIPES:
+            return None
+        return make_command(cmd_name, RECIPES[cmd_name])
+
+
+app = typer.Typer(cls=Recipes, help="Train a model: one command per training method.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Train a model: one command per training method."""
+
+
+def make_command(name: str, factory: Callable[..., Any], departures: Sequence[str] = ()) -> Any:
+    """Return the command of a recipe: the factory's docstring is the help, with the departures from the paper below."""
+    epilog = None
+    if departures:
+        epilog = "\n\n– ".join(["Departures from the paper:", *departures])
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command(factory.__name__, cls=GroupedCommand, epilog=epilog)(_function(name, factory))
+    return typer.main.get_command(alone)
+
+
+def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
+    """Return a function whose parameters are those of the recipe, of `run` and of RunOptions."""
+    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=PYTHON_ONLY))
+
+    def train(**values: Any) -> None:
+        from expound.recipes.registry import RECIPES, paper_parameters, use_preset
+
+        parameters = {option.name: values.pop(option.name) for option in own}
+        context, preset, searched = values.pop("context"), values.pop("preset"), values.pop("search")
+        run_options = {option.name: values.pop(option.name) for option in options}
+        # Mistakes in paths and names are reported before torch is imported.
+        check_command(values, run_options["device"])
+        if preset is not None:
+            for option, value in paper_parameters(name).items():
+                if context.get_parameter_source(option).name == "DEFAULT":
+                    parameters[option] = value
+
+        def make_recipe(**changes: Any) -> Recipe:
+            return use_preset(RECIPES[name](**parameters | changes), preset)
+
+        search = None
+        if searched:
+            from expound.recipes.search import Search
+
+            search = Search.create(make_recipe, parse_search(name, RECIPES[name], searched))
+        recipe = search.candidates[0][1] if search else make_recipe()
+        run(recipe, search, RunOptions(**run_options), **values)
+
+    known = {"Recipe": object, "Search": object, "RunOptions": object}
+    shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[3:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    preset = inspect.Parameter("preset", keyword, default=None, annotation=PRESET)
+    search = inspect.Parameter("search", keyword, default=None, annotation=SEARCH)
+    context = inspect.Parameter("context", keyword, annotation=typer.Context)
+    train.__doc__, train.__name__ = factory.__doc__, factory.__name__
+    train.__annotations__ = {"return": None}
+    signature = inspect.Signature([context, *own, preset, search, *shared, *options])
+    setattr(train, "__signature__", signature)  # noqa: B010  # functions have no such field
+    return train
+
+
+def parse_search(name: str, factory: Callable[..., Any], texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of each searched parameter of a recipe, from texts such as weight=0.1,1,10."""
+    parameters = {option: parameter for parameter, option in RENAMED.items()}
+    values: dict[str, list[Any]] = {}
+    for text in texts:
+        option, equals, choices = text.partition("=")
+        if not equals or not choices:
+            raise ExpoundError(f"expected --search NAME=VALUE,VALUE, got {text!r}")
+        parameter = parameters.get(option, option.replace("-", "_"))
+        values[parameter] = []
+        for choice in choices.split(","):
+            values[parameter].append(parse_params(name, factory, {parameter: choice.strip()})[parameter])
+    return values
+
+
+def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
+    """Yield the parameters as typer options; each is Annotated with a help text, and optionally limits."""
+    for parameter in inspect.signature(called, eval_str=True).parameters.values():
+        if parameter.name in leave_out:
+            continue
+        if get_origin(parameter.annotation) is not Annotated:
+            raise TypeError(f"{called.__name__}: {parameter.name} needs a help text, as Annotated[type, text]")
+        kind, text, *limits = get_args(parameter.annotation)
+        name = RENAMED.get(parameter.name, parameter.name.replace("_", "-"))
+        flag = f"--{name}"
+        if kind in (bool, bool | None) and parameter.default is not False:
+            flag += f"/--no-{name}"
+        settings = limits[0] if limits else {}
+        option = typer.Option(flag, help=text, **settings)
+        # an option is text, where Python also takes an object: a model, an explainer, a tokenizer
+        if kind is Any or str in get_args(kind):
+            kind = str | None
+        yield parameter.replace(annotation=Annotated[kind, option], kind=inspect.Parameter.KEYWORD_ONLY)

@@ -1,0 +1,308 @@
+"""Alignment of the three views of an example: characters, words and the model's tokens.
+
+Characters are those of the raw text. Words do not depend on a tokenizer, so scores of different models can be compared
+word by word. Tokens come from a `tokenizers.Encoding`. Its offsets and sequence ids are used; its `word_ids` are not,
+because they restart at every text of a pair, and byte-level tokenizers split words at punctuation.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+from unicodedata import category
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from tokenizers import Encoding
+
+from expound.errors import ExpoundError, check_choice
+
+How = Literal["sum", "max", "mean"]
+TokenSpan = tuple[int, int, int]
+
+NO_WORD = -1
+_RUN = re.compile(r"\S+")
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f"  # Myanmar, Khmer
+    "\u2e80-\u2fdf\u3001-\u303f\u3040-\u30ff\u31c0-\u31ff"  # radicals, CJK punctuation, kana, strokes
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"  # ideographs, half-width kana
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"  # further kana and ideographs
+)
+# a mark of Latin scripts needs white space after it (as in 3.14), one of CJK scripts does not
+_END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
+_BLANK = re.compile(r"\n[^\S\n]*\n\s*")
+_ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|cf|Fig|al))\.$")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word: the characters [start, end) of the raw text number `side`."""
+
+    text: str
+    side: int
+    start: int
+    end: int
+
+    @property
+    def span_without_punctuation(self) -> tuple[int, int]:
+        """The characters [start, end) without the punctuation around the word."""
+        inner = [position for position, character in enumerate(self.text, self.start) if character.isalnum()]
+        return (inner[0], inner[-1] + 1) if inner else (self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The alignment of an example with L tokens and W words.
+
+    Attributes:
+        texts: the raw texts, one or two.
+        tokens: [L] the tokens as the tokenizer writes them.
+        spans: [L] (side, start, end) of each token in raw characters, without white space at its ends; a token of white
+            space has an empty span, a special token None.
+        words: [W] the words of the first text, then of the second, except those that were truncated. A word that the
+            tokenizer drops is kept and has no tokens.
+        word_of: [L] index into `words`, or -1 for a token that covers no character of a word.
+        truncated: whether tokens were cut off.
+    """
+
+    texts: tuple[str, ...]
+    tokens: tuple[str, ...]
+    spans: tuple[TokenSpan | None, ...]
+    words: tuple[Word, ...]
+    word_of: tuple[int, ...]
+    truncated: bool
+
+
+def split_words(text: str, side: int = 0) -> tuple[Word, ...]:
+    """Split a text at white space into words.
+
+    In scripts without spaces (ideographs, kana, Thai, Lao, Khmer, Myanmar) each character, with the combining marks
+    that follow it, is a word.
+    """
+    words = []
+    for run in _RUN.finditer(text):
+        for start, end in _split_run(text, *run.span()):
+            words.append(Word(text[start:end], side, start, end))
+    return tuple(words)
+
+
+def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> Alignment:
+    """Align the tokens of an encoding with the texts that it was made from. Padding counts as special tokens.
+
+    A token that overlaps several words belongs to the one with which it shares the most characters, the first in a tie.
+
+    Args:
+        texts: the raw texts, one or two.
+        encoding: the tokenizer's encoding of them. Truncated tokens are found in `encoding.overflowing`.
+        truncated: whether the texts were truncated without a record in the encoding. Words outside of the characters
+            that a text's tokens cover are then left out.
+
+    Raises:
+        ExpoundError: the encoding does not belong to these texts.
+    """
+    texts = tuple(texts)
+    spans = tuple(_token_spans(texts, encoding))
+    truncated_sides = _truncated_sides(texts, spans, encoding)
+    if truncated and not truncated_sides:
+        truncated_sides = set(range(len(texts)))
+    words: list[Word] = []
+    for side, text in enumerate(texts):
+        text_words = split_words(text, side)
+        if side in truncated_sides:
+            text_words = _drop_truncated_words(text_words, side, spans)
+        words += text_words
+    owners = _map_characters_to_words(texts, words)
+    word_of = []
+    for span in spans:
+        if span is None:
+            word_of.append(NO_WORD)
+        else:
+            side, start, end = span
+            word_of.append(_choose_word(owners[side][start:end]))
+    return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_sides))
+
+
+def token_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
+    """Return [L] whether each token overlaps a character span [start, end) of the text number `side`."""
+    marked = _character_mask(alignment.texts[side], spans)
+    return [span is not None and span[0] == side and any(marked[span[1] : span[2]]) for span in alignment.spans]
+
+
+def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
+    """Return [W] whether each word overlaps a character span [start, end) of the text number `side`."""
+    marked = _character_mask(alignment.texts[side], spans)
+    return [word.side == side and any(marked[word.start : word.end]) for word in alignment.words]
+
+
+def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "sum") -> NDArray[np.float64]:
+    """Pool token scores [L] to word scores [n_words]. A word without tokens gets 0; tokens without a word are ignored.
+
+    Raises ExpoundError for an unknown way of pooling, and if the numbers of scores and tokens differ.
+    """
+    check_choice("pooling", how, get_args(How))
+    values, index = np.asarray(scores, dtype=np.float64), np.asarray(word_of, dtype=np.int64)
+    if values.shape != index.shape:
+        raise ExpoundError(f"expected a score for each of {len(index)} tokens, got scores of shape {values.shape}")
+    values, index = values[index != NO_WORD], index[index != NO_WORD]
+    if how == "max":
+        pooled = np.full(n_words, -np.inf)
+        np.maximum.at(pooled, index, values)
+        pooled[np.bincount(index, minlength=n_words) == 0] = 0.0
+        return pooled
+    pooled = np.zeros(n_words)
+    np.add.at(pooled, index, values)
+    if how == "mean":
+        pooled /= np.maximum(np.bincount(index, minlength=n_words), 1)
+    return pooled
+
+
+def _split_run(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the words of a run without white space; characters of scripts without spaces are words."""
+    if not _UNSPACED.search(text, start, end):
+        yield start, end
+        return
+    cuts, alone = [start], False
+    for position in range(start, end):
+        # combining marks stay with the character before them
+        if category(text[position]).startswith("M"):
+            continue
+        was_alone, alone = alone, _UNSPACED.match(text[position]) is not None
+        if position > start and (alone or was_alone):
+            cuts.append(position)
+    yield from pairwise([*cuts, end])
+
+
+def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | None]:
+    rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+    for (start, end), side, special in rows:
+        if special or side is None:
+            yield None
+        elif side >= len(texts) or end > len(texts[side]):
+            raise ExpoundError(
+                f"the encoding does not belong to these texts: a token has characters {start} to {end} of text "
+                f"{side + 1}, expected texts of {list(map(len, texts))} characters"
+            )
+        else:
+            yield (side, *trim_span(texts[side], start, end))
+
+
+def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return a span without white space at its ends; a span of white space becomes the empty span at its end."""
+    piece = text[start:end]
+    lead = len(piece) - len(piece.lstrip())
+    return start + lead, max(start + len(piece.rstrip()), start + lead)
+
+
+def _truncated_sides(texts: tuple[str, ...], kept: tuple[TokenSpan | None, ...], encoding: Encoding) -> set[int]:
+    """Return the sides whose truncated tokens the encoding has in `overflowing`."""
+    sides, known = set(), set(kept)
+    for part in encoding.overflowing:
+        for span in _token_spans(texts, part):
+            # with a stride, overflowing parts repeat tokens that were kept
+            if span is not None and span[1] < span[2] and span not in known:
+                sides.add(span[0])
+    return sides
+
+
+def _drop_truncated_words(words: tuple[Word, ...], side: int, spans: tuple[TokenSpan | None, ...]) -> tuple[Word, ...]:
+    """Return the words of a truncated text that overlap the characters from its first to its last token."""
+    starts, ends = [], []
+    for span in spans:
+        if span is not None and span[0] == side and span[1] < span[2]:
+            starts.append(span[1])
+            ends.append(span[2])
+    first, last = min(starts, default=0), max(ends, default=0)
+    return tuple(word for word in words if word.start < last and word.end > first)
+
+
+def _map_characters_to_words(texts: tuple[str, ...], words: Sequence[Word]) -> list[list[int]]:
+    """Return for each character of each text the index of its word, or -1."""
+    owners = [[NO_WORD] * len(text) for text in texts]
+    for index, word in enumerate(words):
+        owners[word.side][word.start : word.end] = [index] * (word.end - word.start)
+    return owners
+
+
+def _choose_word(owners: list[int]) -> int:
+    """Return the word with most of a token's characters; `owners`: the word of each character."""
+    if not owners:
+        return NO_WORD
+    if owners[0] == owners[-1]:
+        return owners[0]
+    counts = Counter(owner for owner in owners if owner != NO_WORD)
+    return max(counts, key=lambda owner: counts[owner], default=NO_WORD)
+
+
+def _character_mask(text: str, spans: Iterable[Sequence[int]]) -> bytearray:
+    """Return 1 for each character in a span, 0 for others."""
+    marked = bytearray(len(text))
+    for start, end in spans:
+        if not 0 <= start <= end <= len(text):
+            raise ExpoundError(f"expected spans inside a text of {len(text)} characters, got [{start}, {end}]")
+        marked[start:end] = b"\x01" * (end - start)
+    return marked
+
+
+def find_sentence_ends(text: str) -> list[int]:
+    """Return the character at which each sentence ends; the white space before a sentence belongs to it.
+
+    A sentence ends at a line break, and at a full stop, question mark or exclamation mark before white space, unless a
+    lower-case letter follows or the stop belongs to a common abbreviation. The last sentence ends with the text.
+    """
+    ends: list[int] = []
+    for match in _END.finditer(text):
+        end, start = match.end(), ends[-1] if ends else 0
+        following = text[end:].lstrip()[:1]
+        inside = match.group() and (following.islower() or _ABBREVIATION.search(text, start, end))
+        if following and not inside and text[start:end].strip():
+            ends.append(end)
+    return [*ends, len(text)]
+
+
+def split_sentences(text: str, side: int = 0) -> tuple[Word, ...]:
+    """Return the sentences of a text, without the white space around them, as units that people can mark."""
+    sentences = []
+    for first, last in pairwise([0, *find_sentence_ends(text)]):
+        start, end = trim_span(text, first, last)
+        if start < end:
+            sentences.append(Word(text[start:end], side, start, end))
+    return tuple(sentences)
+
+
+def find_paragraph_ends(text: str) -> list[int]:
+    """Return the character at which each paragraph ends: at blank lines, and at the end of the text."""
+    ends = []
+    for match in _BLANK.finditer(text):
+        # blank lines at the beginning and at the end separate nothing
+        if text[: match.start()].strip() and text[match.end() :].strip():
+            ends.append(match.start())
+    return [*ends, len(text)]
+
+
+def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]]) -> list[int]:
+    """Return [L] the number of each token's sentence, or other part, counted through all texts; -1 for special tokens.
+
+    `ends_of` returns the ends of a text's parts, such as `find_sentence_ends`.
+    """
+    ends, first, parts = list(map(ends_of, alignment.texts)), [0], []
+    for text_ends in ends:
+        first.append(first[-1] + len(text_ends))
+    for span in alignment.spans:
+        if span is None:
+            parts.append(-1)
+            continue
+        side, start, _ = span
+        # an empty token at the end of the text belongs to the last part
+        parts.append(first[side] + min(bisect_right(ends[side], start), len(ends[side]) - 1))
+    return parts
+
+
+def find_text_of_tokens(alignment: Alignment) -> list[int]:
+    """Return [L] the number of each token's text, -1 for special tokens."""
+    return [-1 if span is None else span[0] for span in alignment.spans]

@@ -1,0 +1,82 @@
+"""Folders on the Hugging Face hub: downloaded like local ones, and uploaded with a card."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from expound.data.local import looks_local
+from expound.errors import ExpoundError, shorten
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd
+
+CARD = "README.md"
+LEFT_OUT = ("checkpoint-*", ".*", "training_args.bin", CARD)
+
+
+def find_folder(name: str | Path) -> Path:
+    """Return the local folder of this name, or the cached copy of the newest state of the repository `user/name`.
+
+    Raises:
+        ExpoundError: no such repository, or no connection and no cached copy.
+    """
+    # a name with one slash may be both; an existing folder wins over a repository
+    path = Path(name).expanduser()
+    if isinstance(name, Path) or path.exists() or looks_local(name) or name.count("/") != 1:
+        return path
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name))
+    except (OSError, ValueError) as error:
+        raise ExpoundError(f"found no folder {name}, and the repository cannot be read: {shorten(error)}") from error
+
+
+def make_operations(folder: Path, card: str) -> list[CommitOperationAdd]:
+    """Return the operations that add a folder's files, except checkpoints and hidden files, and the card.
+
+    Raises:
+        ExpoundError: the folder is empty or does not exist.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    added = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        # a pattern may match the file or any folder that it is in
+        is_left_out = any(Path(part).match(pattern) for part, pattern in product(name.parts, LEFT_OUT))
+        if path.is_file() and not is_left_out:
+            added.append(CommitOperationAdd(str(name), path))
+    if not added:
+        raise ExpoundError(f"{folder} has no files to push")
+    return [CommitOperationAdd(CARD, card.encode()), *added]
+
+
+def push(folder: Path, repo_id: str, card: str, *, private: bool = False, token: str | None = None) -> str:
+    """Upload a folder and its card to a repository, in one commit, and return the repository's address.
+
+    The repository is created if it does not exist.
+
+    Raises:
+        ExpoundError: an invalid name, an empty folder, or an error of the hub.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    added = make_operations(folder, card)
+    api = HfApi(token=token)
+    try:
+        repository = api.create_repo(repo_id, private=private, exist_ok=True)
+        api.create_commit(repository.repo_id, added, commit_message="Upload by expound")
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ExpoundError(f"{repo_id} cannot be pushed: {shorten(error)}") from error
+    return str(repository)
+
+
+def make_card(text: str, **facts: Any) -> str:
+    """Return the text of a card: the facts as its YAML header, then the text."""
+    from huggingface_hub import ModelCardData
+
+    return f"---\n{ModelCardData(**facts).to_yaml()}\n---\n\n{text}"

@@ -1,0 +1,120 @@
+"""Examples of generated text: a prompt or messages, sources, the response, and the sources that it needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from expound.data.readers.base import Row, Table, require_text
+from expound.data.readers.columns import Records, find_names
+from expound.errors import ExpoundError
+
+EXCHANGE = ("prompt", "messages", "sources", "response", "evidence", "kind")
+
+
+def exchange_features() -> dict[str, Any]:
+    """Return the types of the columns. `evidence`: names of sources, null if not annotated; `kind`: of the question."""
+    from datasets import List, Value
+
+    text = Value("string")
+    return {
+        "prompt": text,
+        "messages": List({"role": text, "content": text}),
+        "sources": List({"name": text, "text": text}),
+        "response": text,
+        "evidence": List(text),
+        "kind": text,
+    }
+
+
+def are_exchanges(records: Records) -> bool:
+    """Return whether records are generated text: they have a prompt or messages, and neither a text nor a label."""
+    names = set(find_names(records))
+    return bool(names & {"prompt", "messages"}) and not names & {"text", "label"}
+
+
+def exchange_key(row: Row) -> str:
+    """Return the prompt, messages and sources of an example as one text, the key that it is divided by."""
+    return json.dumps([row.get(name) for name in EXCHANGE[:3]], ensure_ascii=False)
+
+
+def make_exchange_table(records: Records) -> Table:
+    """Return the records as a table, with the columns that any of them has.
+
+    Raises:
+        ExpoundError: a record with neither or both of a prompt and messages, or a malformed value, naming the place.
+    """
+    from datasets import Features
+
+    present: set[str] = set()
+    for _, row in records:
+        for name, value in row.items():
+            if value is not None:
+                present.add(name)
+    types = exchange_features()
+    columns = {name: types[name] for name in EXCHANGE if name in present}
+    return Table(Features(columns), _make_rows(records, tuple(columns)))
+
+
+def _make_rows(records: Records, names: tuple[str, ...]) -> Iterator[Row]:
+    for where, record in records:
+        if (record.get("prompt") is None) == (record.get("messages") is None):
+            raise ExpoundError(f"{where}: expected either 'prompt' or 'messages'; it has: {', '.join(record)}")
+        yield {name: _PARSERS[name](record.get(name), name, where) for name in names}
+
+
+def _parse_text(value: Any, name: str, where: str) -> str | None:
+    return None if value is None else require_text(value, name, where)
+
+
+def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
+    messages = _require_list(value, name, where)
+    if messages is None:
+        return None
+    parsed = []
+    for message in messages:
+        match message:
+            case {"role": str(role), "content": str(content)}:
+                parsed.append({"role": role, "content": content})
+            case _:
+                expected = f"{name} as a list of {{'role': …, 'content': …}}"
+                raise ExpoundError(f"{where}: expected {expected}, got {message!r:.80}")
+    return parsed
+
+
+def _parse_sources(value: Any, name: str, where: str) -> list[Row] | None:
+    if isinstance(value, dict):
+        value = [{"name": title, "text": text} for title, text in value.items()]
+    entries = _require_list(value, name, where)
+    if entries is None:
+        return None
+    sources = []
+    for number, entry in enumerate(entries, 1):
+        row = entry if isinstance(entry, dict) else {"text": entry}
+        title = row.get("name") or row.get("title") or f"source {number}"
+        sources.append({"name": str(title), "text": require_text(row.get("text"), name, where)})
+    return sources
+
+
+def _parse_names(value: Any, name: str, where: str) -> list[str] | None:
+    names = _require_list(value, name, where)
+    if names is None:
+        return None
+    return [require_text(source, name, where) for source in names]
+
+
+def _require_list(value: Any, name: str, where: str) -> list[Any] | None:
+    if value is not None and not isinstance(value, list):
+        raise ExpoundError(f"{where}: expected a list in {name!r}, got {type(value).__name__}")
+    return value
+
+
+_PARSERS = {
+    "prompt": _parse_text,
+    "messages": _parse_messages,
+    "sources": _parse_sources,
+    "response": _parse_text,
+    "evidence": _parse_names,
+    "kind": _parse_text,
+}

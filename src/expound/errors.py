@@ -1,0 +1,45 @@
+"""Errors caused by the input rather than the code, each with a one-line message for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+
+
+class ExpoundError(ValueError):
+    """Invalid input. The message says what was expected, what was given and what to do; commands exit with code 2."""
+
+
+class ModelFailedError(ExpoundError, RuntimeError):
+    """The model raises an error of its own on an input that it is given; the message holds that error's."""
+
+
+class Stopped(ExpoundError):  # noqa: N818  # no error: a signal asked for it
+    """A signal stopped a training whose result is needed. Checkpoints are kept, and the same call resumes from them."""
+
+    def __init__(self, message: str, signal: int | None = None) -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
+def unknown(what: str, name: str, valid: Iterable[str]) -> ExpoundError:
+    """Return the error for an unknown name, which lists the valid names and suggests the closest one."""
+    names = sorted(valid)
+    close = get_close_matches(name, names, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return ExpoundError(f"unknown {what} {name!r}.{hint} Valid choices: {', '.join(names)}")
+
+
+def check_choice(what: str, name: str, valid: Collection[str]) -> None:
+    """Raise ExpoundError for a name that is not among the valid ones, see `unknown`."""
+    if name not in valid:
+        raise unknown(what, name, valid)
+
+
+def shorten(text: object, length: int = 300) -> str:
+    """Return the text as one line of at most `length` characters; the middle of a longer text is replaced by dots."""
+    line = " ".join(str(text).split())
+    half = (length - 3) // 2
+    if len(line) <= length:
+        return line
+    return f"{line[: length - 3 - half]}...{line[-half:]}"

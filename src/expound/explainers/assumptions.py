@@ -1,0 +1,113 @@
+"""What methods assume about a model, each checked once when a method relies on it, and checks of their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from expound.errors import ExpoundError
+from expound.explainers.registry import is_removal_method
+from expound.models import Batch, ExplainedModel
+from expound.models.checks import CHECKS, Probe, find_failure, get_tolerance
+from expound.models.generation.completions import make_weights_error
+
+if TYPE_CHECKING:
+    from expound.explainers.base import Explainer
+
+
+OF_ATTENTION = ("answers", "readout", "attention")
+"""Assumptions of methods that read attention maps where the answer is read."""
+OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
+"""Assumptions of methods that follow the parts of hidden states through the layers."""
+TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
+"""Families of methods that score every token, those of a response too."""
+OTHERS = "use gradients (input_x_gradient, integrated_gradients) or removal (occlusion)"
+INSTEAD = {
+    "answers": "load a causal language model, or a model of another task",
+    "gradients": "use removal (occlusion?perturbation=remove)",
+    "readout": OTHERS,
+    "attention": f"load it with attn_implementation='eager' if it has that, or {OTHERS}",
+    "decomposition": OTHERS,
+    "second_derivatives": "explain it inside torch.no_grad(), without a graph to the weights",
+}
+"""What works where an assumption is broken."""
+
+
+def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) -> None:
+    """Raise ExpoundError if the model breaks one of the method's assumptions."""
+    require_removal(method, model)
+    # Checked now, because later passes run inside hooks of the method, which would see the passes of the check.
+    probe = Probe(model, batch)
+    find_failure(model, "padding", probe)
+    needed = list(method.assumes)
+    if method.needs_gradient:
+        needed.append("gradients")
+    if method.differentiable and torch.is_grad_enabled():
+        needed.append("second_derivatives")
+    for assumption in needed:
+        reason = find_failure(model, assumption, probe)
+        if reason:
+            name = model.config.model_type
+            raise ExpoundError(f"{method.name} is refused for model type {name!r}: {reason}; {INSTEAD[assumption]}")
+
+
+def require_removal(method: Explainer, model: ExplainedModel) -> None:
+    """Raise ExpoundError if the model is behind a server and the method does not only remove input."""
+    if model.is_remote and not is_removal_method(type(method)):
+        raise ExpoundError(f"{method.name} is refused: {make_weights_error()}")
+
+
+def _check_decomposition(model: ExplainedModel, probe: Probe) -> str:
+    """Check that the components of all positions sum to the logit, so that no part of a layer is left out."""
+    # That module imports the base of explainers, which imports this one.
+    from expound.explainers.decomposition.decompx import DecompXClassifier  # noqa: PLC0415
+
+    # No decomposition of a text's log-probability exists, and none of the head for masked words is complete.
+    if model.task.name in ("generation", "masked"):
+        return ""
+    try:
+        alone = probe.alone
+        explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))
+    except ExpoundError:
+        # A family without a record, or a head that it does not take: the method refuses those itself.
+        return ""
+    assert explanation.delta is not None
+    missing, size = float(explanation.delta.abs()), max(1.0, float(explanation.scores.abs().max()))
+    if missing <= get_tolerance(model) * size:
+        return ""
+    return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
+
+
+# Beside the checks of models themselves: this one needs an explainer.
+CHECKS["decomposition"] = _check_decomposition
+
+
+def find_nonfinite(scores: Tensor) -> list[int]:
+    """Return the rows of scores [B, L] that contain NaN or an infinite number."""
+    return (~scores.detach().isfinite()).any(1).nonzero().flatten().tolist()
+
+
+def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, numbers: Sequence[int] = ()) -> None:
+    """Raise ExpoundError if scores [B, L] contain NaN or an infinite number; `numbers`: indices of the examples."""
+    rows = find_nonfinite(scores)
+    if rows:
+        first = numbers[rows[0]] if numbers else rows[0]
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        dtype = str(model.dtype).removeprefix("torch.")
+        advice = "load the model in float32 (--dtype float32)" if model.dtype.itemsize < 4 else "choose another method"
+        raise ExpoundError(
+            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, "
+            "or let such examples be counted and left out, with allow_nan=True (--allow-nan)"
+        )
+
+
+def require_token_scores(method: Explainer) -> None:
+    """Raise ExpoundError for a method that scores only units of the prompt."""
+    if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
+        raise ExpoundError(
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
+        )

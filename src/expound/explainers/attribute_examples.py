@@ -1,0 +1,298 @@
+"""Explains examples of any task: encodes them in batches, scores their parts, and describes the results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expound.data.alignment import pool
+from expound.data.granularity import Granularity
+from expound.errors import ExpoundError
+from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
+from expound.explainers.base import Explainer, TokenScores
+from expound.explainers.learned.trained_citation import TrainedCitation
+from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
+from expound.explainers.registry import default_method, resolve_unit
+from expound.explainers.units import find_strongest_pairs, list_units, score_units
+from expound.models import Batch, ExplainedModel
+from expound.models.encoding.encode import as_sequence, make_batches, read_metadata, select_targets
+from expound.models.generation.examples import prompt_to_row
+from expound.models.generation.model import GeneratingModel
+from expound.models.loading.load import ModelSource, load
+from expound.models.outputs import require_finite_logits
+from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.windowed import WindowedModel
+from expound.reports.explanations import Explanation, Explanations
+from expound.reports.progress import progress_bar
+from expound.reports.records import Target, Unit, find_target_spans
+
+logger = logging.getLogger(__name__)
+
+TOKENS_PER_EXPLAINED_BATCH_ON_CPU = 256
+"""The budget if one method explains a batch: a quarter of the memory, for a tenth more time."""
+
+
+@overload
+def attribute(
+    model: ModelSource, examples: Any, method: str | Explainer | None = None, target: Any = "predicted", **options: Any
+) -> Explanations: ...
+@overload
+def attribute(
+    model: ModelSource,
+    examples: Any,
+    method: list[str] | list[Explainer] | list[str | Explainer],
+    target: Any = "predicted",
+    **options: Any,
+) -> dict[str, Explanations]: ...
+def attribute(
+    model: ModelSource,
+    examples: Any,
+    method: str | Explainer | list[Any] | None = None,
+    target: Any = "predicted",
+    *,
+    unit: Granularity | None = None,
+    batch_size: int | None = None,
+    show_progress: bool | None = None,
+    allow_nan: bool = False,
+    stride: int | None = None,
+    attribute_target: bool = False,
+    **params: Any,
+) -> Explanations | dict[str, Explanations]:
+    """Explain examples and return one explanation per example, in their order.
+
+    Args:
+        model: what to explain, from `expound.load`, or what that takes: a folder, a pipeline, (model, tokenizer).
+        examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset. For
+            generated text: a prompt, which is read as it is, or a row with `messages`, read in the chat template, with
+            or without its `response`; a `foil` is another response, whose scores are subtracted.
+        method: an id of `expound.list_methods()` or an explainer, by default `default_method`; a list gives a dict.
+        target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
+            (for, against) of two classes explains the difference of their outputs. For generated text: the response as
+            a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
+        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`; methods that remove input remove
+            a whole unit.
+        batch_size: examples per batch; default: as many as fit a token budget. Similar lengths share a batch.
+        show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
+        allow_nan: continue if scores are not finite; a warning tells for how many examples.
+        stride: read texts longer than the model's limit in windows that share `stride` tokens, see `WindowedModel`; a
+            token's score is the mean over its windows, or what removing it does to the answer. Default: cut texts.
+        attribute_target: for generated text, score the response's own earlier tokens too (`response_scores`).
+            Methods that start from a baseline or add noise then do so there as well, which changes the prompt's scores.
+        params: the method's parameters, as `n_steps=50`.
+
+    Raises ExpoundError for an unknown method or parameter, an empty text, an answer of NaN, or scores not finite.
+    """
+    explained = load(model)
+    if stride is not None:
+        explained = WindowedModel(explained, stride)
+    examples = explained.expand_examples(as_sequence(examples))
+    if not len(examples):
+        raise ExpoundError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
+    is_generating = isinstance(explained, GeneratingModel)
+    if attribute_target and not is_generating:
+        raise ExpoundError("attribute_target is about generated text: load the model with task='generation'")
+    chosen = default_method(explained) if method is None else method
+    methods = chosen if isinstance(chosen, list) else [chosen]
+    if not methods:
+        raise ExpoundError("there is nothing to explain by: no method was given")
+    explainers = [resolve_unit(spec, unit, dict(params), is_generating=is_generating) for spec in methods]
+    names = [spec if isinstance(spec, str) else spec.name for spec in methods]
+    if len(set(names)) < len(names):
+        raise ExpoundError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
+    # Methods without passes count as one, so that the bar moves.
+    costs = [sum(single.passes(AVERAGE_LENGTH)) or 1.0 for single, _ in explainers]
+    total = sum(costs) * len(examples)
+    is_measured = total >= MEASURED_PASSES and not is_generating
+    estimate = (lambda: total * measure_pass(explained, examples)) if is_measured else None
+    description = "explaining"
+    if explained.is_remote:
+        description = f"explaining ({forecast_requests(explained, examples, explainers, target)})"
+        logger.info("%s", description)
+    results = []
+    with progress_bar(description, total, show_progress, estimate) as report:
+        for (single, size), cost in zip(explainers, costs, strict=True):
+            batches = _explain_batches(explained, examples, single, target, size, batch_size, attribute_target)
+            config = {"model": explained.config._name_or_path, "model_type": explained.config.model_type}
+            config |= {"method": single.name, "params": single.params}
+            if stride is not None:
+                config["stride"] = stride
+            results.append(Explanations(_collect(batches, explained, single, allow_nan, cost, report), config))
+    if not isinstance(method, list):
+        return results[0]
+    return dict(zip(names, results, strict=True))
+
+
+def _collect(
+    batches: Iterator[list[Explanation]], model: ExplainedModel, method: Explainer, allow_nan: bool, cost: float,
+    report: Callable[[float], None],
+) -> list[Explanation]:  # fmt: skip
+    """Return the explanations in the order of the examples; `report` is called with the cost of each finished batch."""
+    explanations, broken = list[Explanation](), list[int]()
+    for batch in batches:
+        for item in batch:
+            scores = item.scores if item.token_scores is None else item.token_scores
+            if not np.isfinite(scores).all():
+                broken.append(item.index)
+        if broken and not allow_nan:
+            require_finite(method, model, torch.full((len(broken), 1), torch.nan), broken)
+        explanations += batch
+        report(len(batch) * cost)
+    if broken:
+        share = f"{len(broken)} of {len(explanations)}"
+        logger.warning("%s: %s examples have scores that are not finite", method.name, share)
+    return sorted(explanations, key=lambda item: item.index)
+
+
+def _explain_batches(
+    model: ExplainedModel, examples: Sequence[Any], method: Explainer, target: Any, unit: Granularity,
+    batch_size: int | None, attribute_target: bool,
+) -> Iterator[list[Explanation]]:  # fmt: skip
+    """Yield the explanations of each batch: one target per example, or several of a response."""
+    # Each response has targets of its own, so it is a batch of its own.
+    batches: Iterable[list[int]] = ([index] for index in range(len(examples)))
+    if not isinstance(model, GeneratingModel):
+        batches = make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU)
+    for indices in batches:
+        rows = [examples[index] for index in indices]
+        if isinstance(model, GeneratingModel):
+            described = [_explain_response(model, rows[0], indices[0], method, target, unit, attribute_target)]
+        else:
+            batch = model.encode(rows)
+            scored = _score_batch(model, method, batch, select_targets(target, indices, len(examples)))
+            described = describe_batch(model, method, batch, *scored, indices)
+        items = []
+        for row, item in zip(rows, described, strict=True):
+            named = replace(item, metadata=item.metadata | read_metadata(row))
+            # Images and token ids have no words.
+            items.append(named if unit in ("word", item.unit) else named.aggregate(unit))
+        yield items
+
+
+@torch.no_grad()
+def _score_batch(
+    model: ExplainedModel, method: Explainer, batch: Batch, target: Any
+) -> tuple[Tensor, Tensor, TokenScores]:
+    """Return the resolved target, the model's logits and the scores."""
+    if method.returns_logits:
+        scores = method.explain(model, batch, target)
+        assert scores.logits is not None
+        return model.resolve_target(batch, target, scores.logits), scores.logits, scores
+    require_assumptions(method, model, batch)
+    with model.evaluation_mode(), skip_unread_positions(model):
+        logits = require_finite_logits(model(batch).logits)
+    explained = model.resolve_target(batch, target, logits)
+    return explained, logits, method.explain(model, batch, explained)
+
+
+def describe_batch(
+    model: ExplainedModel, method: Explainer, batch: Batch, target: Tensor, logits: Tensor, scores: TokenScores,
+    indices: Sequence[int],
+) -> list[Explanation]:  # fmt: skip
+    """Return a batch's scores as plain values, one explanation by words (or patches) per example, without padding."""
+    explained = None
+    # Methods that say what their scores miss of the output, or what of it belongs to no position, sum to the output.
+    if scores.delta is not None or scores.bias is not None:
+        explained = model.task.with_output(method.output).score(logits, target).tolist()
+    targets = model.describe_targets(batch, target, logits, explained)
+    predictions = model.describe_predictions(batch, logits)
+    explanations = []
+    for row, index in enumerate(indices):
+        real = batch.attended[row].cpu()
+        values = scores.scores[row].float().cpu()[real].numpy()
+        special = ~batch.content[row].cpu()[real].numpy()
+        fields: dict[str, Any] = {"prediction": predictions[row], "image_shape": batch.image_shape, "index": index}
+        if batch.alignments is None:
+            tokens = [Unit(name) for name in batch.name_positions(row)]
+            fields["unit"] = "token" if batch.image_shape is None else "patch"
+            fields["units"] = [unit for unit, is_special in zip(tokens, special, strict=True) if not is_special]
+            fields["scores"] = values[None, ~special]
+            member = np.eye(len(special))[~special]
+        else:
+            alignment = batch.alignments[row]
+            tokens = [Unit(token, *(span or ())) for token, span in zip(alignment.tokens, alignment.spans, strict=True)]
+            fields |= {"unit": "word", "texts": alignment.texts, "truncated": alignment.truncated}
+            fields["units"] = [Unit(word.text, word.side, word.start, word.end) for word in alignment.words]
+            fields["scores"] = pool(values, alignment.word_of, len(alignment.words))[None]
+            member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
+        if scores.delta is not None:
+            fields["delta"] = float(scores.delta[row])
+        if scores.layers is not None:
+            fields["layers"] = scores.layers[row].float().cpu()[:, real].numpy()
+        if scores.pairs is not None:
+            pairs = scores.pairs[row].double().cpu()[real][:, real].numpy()
+            fields["interactions"] = find_strongest_pairs(member @ pairs @ member.T)
+        fields |= {"tokens": tokens, "token_scores": values[None], "special": special.tolist()}
+        explanations.append(_describe(method, (targets[row],), **fields))
+    return explanations
+
+
+def _explain_response(
+    model: GeneratingModel, example: Any, index: int, method: Explainer, target: Any, unit: Granularity,
+    attribute_target: bool,
+) -> Explanation:  # fmt: skip
+    """Explain spans of the response of one example, or the response rather than its foil.
+
+    Raises:
+        ExpoundError: `attribute_target` with a foil, or of a method that scores only units of the prompt; a foil for a
+            method whose scores of a difference are not differences of scores.
+    """
+    if attribute_target:
+        require_token_scores(method)
+    row = prompt_to_row(example)
+    foil = row.pop("foil", None)
+    if foil is None:
+        return _explain_spans(model, row, index, method, target, unit, attribute_target)
+    if attribute_target:
+        raise ExpoundError("a foil begins otherwise than the response: leave it or attribute_target out")
+    if not (method.signed and method.supports_contrasts):
+        raise ExpoundError(f"{method.name} explains no difference of two responses: its scores have no sign")
+    # Each is read after the prompt and its own beginning.
+    response = _explain_spans(model, row, index, method, "response", unit, False)
+    other = _explain_spans(model, row | {"response": foil}, index, method, "response", unit, False)
+    if response.units != other.units:
+        raise ExpoundError(f"the prompt of example {index} is cut differently before response and foil: shorten it")
+    log_prob = (response.target.log_prob or 0.0) - (other.target.log_prob or 0.0)
+    return replace(
+        response,
+        targets=(response.target._replace(log_prob=log_prob),),
+        scores=response.scores - other.scores,
+        bounds=None,
+        params=response.params | {"foil": other.response},
+    )
+
+
+def _explain_spans(
+    model: GeneratingModel, row: Mapping[str, Any], index: int, method: Explainer, target: Any, unit: Granularity,
+    attribute_target: bool,
+) -> Explanation:  # fmt: skip
+    """Explain spans of the response of one example."""
+    batch = model.encode([row])
+    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
+    spans, units = find_target_spans(exchange, target), list_units(batch, unit)
+    targets = torch.tensor(spans, device=batch.device)[:, None]
+    with torch.no_grad(), model.evaluation_mode():
+        table = require_finite_logits(model(batch).logits)
+    scores, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
+    bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
+    sentences, metadata = exchange.spans("sentences"), dict[str, Any]()
+    if bounds is not None:
+        # The bounds were calibrated on sentences, so they hold for nothing else.
+        bounds[[span not in sentences for span in spans]] = np.nan
+    if target == "sentences" and len(sentences) > len(spans):
+        (whole,) = model.describe_predictions(batch, table)
+        metadata = {"repeated_sentences": len(sentences) - len(spans), "response_log_prob": whole.log_prob}
+    about = {"texts": alignment.texts, "truncated": alignment.truncated, "exchange": exchange, "index": index}
+    scored = {"units": units.units, "scores": scores, "bounds": bounds, "response_scores": response_scores}
+    described = tuple(model.describe_targets(batch, span, table)[0] for span in targets)
+    return _describe(method, described, unit=unit, metadata=metadata, **about, **scored)
+
+
+def _describe(method: Explainer, targets: tuple[Target, ...], **fields: Any) -> Explanation:
+    """Return the explanation of these targets by a method."""
+    return Explanation(targets, method=method.name, params=method.params, signed=method.signed, **fields)

@@ -1,0 +1,400 @@
+"""The interface of all attribution methods."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from expound.data.cards import MethodCard
+from expound.data.registry import read_fields
+from expound.errors import ExpoundError, check_choice
+from expound.explainers.assumptions import require_assumptions, require_finite
+from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.models.loading.digest import digest_weights
+from expound.models.outputs import require_finite_logits
+from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.state import freeze_weights
+from expound.models.tasks import OutputKind
+from expound.models.windowed import WindowedModel
+
+Aggregate = Literal["sum", "l2", "abs"]
+TOKENS_OF_WINDOWS = 2048
+"""Token budget of the windows that are explained in one call."""
+_RETAIN_GRAPH: ContextVar[bool] = ContextVar("expound_retain_graph", default=False)
+"""Whether another backward pass through the same forward pass will follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """The attributions of a batch by one method.
+
+    Attributes:
+        scores: [B, L], zero outside content.
+        delta: [B], the convergence error of methods with a completeness property: what the scores miss to sum to.
+        layers: [B, N, L], scores layer by layer.
+        bias: [B], the part of the target's score that belongs to no position, for methods that separate it.
+        logits: the model's answer, if the method's own pass computed it.
+        pairs: [B, L, L], the interaction of two positions, for methods that score pairs.
+    """
+
+    scores: Tensor
+    delta: Tensor | None = None
+    layers: Tensor | None = None
+    bias: Tensor | None = None
+    logits: Tensor | None = None
+    pairs: Tensor | None = None
+
+
+TargetSelector = Callable[[Tensor | None], Tensor]
+"""A function from the model's logits, or None if the method has not computed them yet, to the target."""
+
+
+def constant_target(target: Tensor) -> TargetSelector:
+    """Return a selector that gives this target for any logits."""
+    return lambda logits: target
+
+
+class Explainer(ABC):
+    """An attribution method with its parameters; subclasses are frozen dataclasses and registered by `card.name`.
+
+    A method implements `scores`, or `compute` if it returns more than scores or the logits of its own pass. Both are
+    called in evaluation mode, with gradients enabled exactly if attributions must keep a graph to the model's weights.
+    """
+
+    card: ClassVar[MethodCard]
+    assumes: ClassVar[tuple[str, ...]] = ("answers",)
+    """What must hold for a model, see `assumptions`."""
+    output: OutputKind | None = None
+    supports_contrasts: ClassVar[bool] = False
+    """Whether the method can explain the difference of two outputs."""
+    returns_logits: ClassVar[bool] = False
+    """Whether explanations contain the model's logits, so that no other pass is needed for the prediction."""
+
+    @property
+    def name(self) -> str:
+        """The id of the explainer in the registry."""
+        return self.card.name
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether attributions keep a graph to the model's weights, so that they can enter a training loss."""
+        return self.card.differentiable
+
+    @property
+    def signed(self) -> bool:
+        """Whether negative scores mean evidence against the target."""
+        return self.card.signed
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The method's parameters by name, as plain values."""
+        return read_fields(self)
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """Return the number of forward and backward passes for an example with `length` content positions."""
+        return 1.0, 0.0
+
+    def cost(self, length: int) -> float:
+        """Return the approximate cost in forward passes; one back to the input alone costs about 1.5."""
+        return self.passes(length)[0] + 1.5 * self.passes(length)[1]
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether the method runs backward passes."""
+        return self.passes(1)[1] > 0
+
+    def attribute(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Tensor:
+        """Return scores [B, L], zero outside content.
+
+        The scores keep a graph to the model's weights if the method is differentiable and gradients are enabled.
+
+        Args:
+            model: the model to explain; its state is restored after the call.
+            batch: B examples.
+            target: what to explain, see `ExplainedModel.target`; default: the prediction.
+
+        Raises:
+            ExpoundError: a score is not finite.
+        """
+        scores = self.explain(model, batch, target).scores
+        require_finite(self, model, scores)
+        return scores
+
+    def explain(
+        self, model: ExplainedModel, batch: Batch, target: Any = None, *, special_tokens: bool = False
+    ) -> TokenScores:
+        """Return the scores, finite or not, with all that the method computes beside them.
+
+        `special_tokens` keeps the scores of special tokens, which are zero otherwise: explanation regularisation treats
+        them as part of the input. Scores of padding are then arbitrary. See `attribute` for the other arguments.
+
+        Raises:
+            ExpoundError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.
+        """
+        self._check_gradients()
+        # Methods that remove input ask for the answer to the whole text, which is no mean of effects in its windows.
+        if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
+            return self._explain_windows(model, batch, target, special_tokens=special_tokens)
+        require_assumptions(self, model, batch)
+        keep_graph = torch.is_grad_enabled() and self.differentiable
+
+        def select_target(logits: Tensor | None) -> Tensor:
+            if logits is not None:
+                require_finite_logits(logits)
+            selected = model.resolve_target(batch, target, logits)
+            if model.task.is_contrast(selected) and not self.supports_contrasts:
+                raise ExpoundError(
+                    f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
+                )
+            return selected
+
+        # Fixed weights save the memory of their gradients, and leave the user's `.grad` untouched.
+        weights = nullcontext() if keep_graph else freeze_weights(model.model)
+        with model.evaluation_mode(), weights, torch.set_grad_enabled(keep_graph):
+            explanation = self.compute(model.with_output(self.output), batch, select_target)
+        self._check_shape(explanation.scores, batch)
+        if special_tokens:
+            return explanation
+        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
+
+    def _explain_windows(self, model: WindowedModel, batch: Batch, target: Any, *, special_tokens: bool) -> TokenScores:
+        """Explain the target in each window; a position's score is the mean over the windows that contain it."""
+        with model.evaluation_mode(), torch.no_grad():
+            logits = require_finite_logits(model(batch).logits)
+        target = model.resolve_target(batch, target, logits)
+        windows, inner = model.make_windows(batch), model.window_model
+        if windows is None:
+            explanation = self.explain(inner, batch, target, special_tokens=special_tokens)
+            return replace(explanation, logits=logits, delta=None, pairs=None)
+        explanations = []
+        for part in torch.arange(len(windows.owner)).split(max(1, TOKENS_OF_WINDOWS // windows.batch.length)):
+            targets = target[windows.owner[part]]
+            explanations.append(self.explain(inner, windows.batch.select(part), targets, special_tokens=True))
+        scores = windows.mean_scores(torch.cat([explanation.scores for explanation in explanations]))
+        # Masked here, not per window: the mean needs all positions of each window.
+        scores = scores if special_tokens else scores.masked_fill(~batch.content, 0.0)
+        layers = [explanation.layers for explanation in explanations if explanation.layers is not None]
+        return TokenScores(scores, layers=windows.mean_scores(torch.cat(layers)) if layers else None, logits=logits)
+
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Compute the explanation of the target that `select_target` gives for the logits, or for None without them."""
+        return TokenScores(self.scores(model, batch, select_target(None)))
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """Compute scores [B, L] of a resolved target; values outside content are ignored."""
+        if type(self).compute is Explainer.compute:
+            raise TypeError(f"{type(self).__name__} defines neither scores nor compute")
+        return self.compute(model, batch, constant_target(target)).scores
+
+    @torch.no_grad()
+    def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
+        """Return scores [T, B, L] for each of T targets [T, B, ...], zero outside content and without a graph.
+
+        Passes and perturbed inputs that do not depend on the target are run once.
+        """
+        self._check_gradients()
+        if isinstance(model, WindowedModel):
+            return torch.stack([self.explain(model, batch, target).scores for target in targets])
+        require_assumptions(self, model, batch)
+        with model.evaluation_mode(), model.cache_perturbed(), freeze_weights(model.model):
+            resolved = [model.resolve_target(batch, target) for target in targets]
+            results = self.compute_each(model.with_output(self.output), batch, resolved)
+        for scores in results:
+            self._check_shape(scores, batch)
+        return torch.stack(results).masked_fill(~batch.content, 0.0)
+
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """Compute scores [B, L] for each target; methods override this to share passes among targets."""
+        return [self.scores(model, batch, target) for target in targets]
+
+    def _check_shape(self, scores: Tensor, batch: Batch) -> None:
+        shape = list(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        expected = list(batch.content.shape)
+        if shape != expected:
+            method = "scores_from_outputs" if isinstance(self, SinglePass) else "scores"
+            raise ExpoundError(f"{self.name}.{method} returned {shape}, expected {expected}: a score for each position")
+
+    def _check_gradients(self) -> None:
+        # Tensors made in inference mode can never enter autograd, unlike those made in no_grad.
+        if torch.is_inference_mode_enabled() and self.needs_gradient:
+            raise ExpoundError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """Load a learned explainer from the folder it was saved in; ExpoundError for methods that are not learned."""
+        raise ExpoundError(f"{cls.card.name} is not learned: it takes no path")
+
+    def with_params(self, **params: Any) -> Self:
+        """Return the learned explainer with these inference parameters; ExpoundError for methods without any."""
+        if params:
+            raise ExpoundError(f"a saved {self.name} takes no parameter, got {', '.join(params)}")
+        return self
+
+
+@dataclass(frozen=True)
+class OutputExplainer(Explainer):
+    """Base of methods that explain a number of the target which the user can choose.
+
+    Args:
+        output: `logit`, `log_prob` or `prob`; default: the task's own, for classes the logit (for methods that remove
+            input: the probability), for generated text the log-probability.
+    """
+
+    output: OutputKind | None = field(default=None, kw_only=True)
+    supports_contrasts: ClassVar[bool] = True
+
+    def score(self, model: ExplainedModel, outputs: Outputs, target: Tensor) -> Tensor:
+        """Return the explained number of each example from one pass: [B]."""
+        return model.task.with_output(self.output).score(outputs.logits, target)
+
+
+class Point(NamedTuple):
+    """A point in embedding space, `at` [B, L, d], and the `direction` [B, L, d] its gradient is multiplied by."""
+
+    at: Tensor
+    direction: Tensor
+
+
+@dataclass(frozen=True)
+class DimensionwiseExplainer(OutputExplainer):
+    """Base of methods that compute a contribution [B, L, d] of every embedding dimension, then one score per position.
+
+    Args:
+        output: see `OutputExplainer`.
+        aggregate: `sum` over the dimensions, signed; `l2`, their norm; `abs`, the sum of their magnitudes.
+    """
+
+    aggregate: Aggregate = field(default="sum", kw_only=True)
+
+    @property
+    def signed(self) -> bool:
+        """Whether scores have a sign: sums do, magnitudes do not."""
+        return self.aggregate == "sum"
+
+    def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
+        """Return where gradients are taken if scores are Σ_points Σ_d direction ⊙ gradient, else None."""
+        return None
+
+    def override_derivatives(self, model: ExplainedModel) -> AbstractContextManager[None]:
+        """Return a context in which the model's derivatives follow the method's rules."""
+        return nullcontext()
+
+    def aggregate_dimensions(self, contributions: Tensor) -> Tensor:
+        """Reduce contributions [..., d] to [...] as `aggregate` says; ExpoundError for an unknown one."""
+        if self.aggregate == "sum":
+            return contributions.sum(-1)
+        check_choice("aggregate", self.aggregate, get_args(Aggregate))
+        norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if self.aggregate == "l2" else 1, dim=-1)
+        return norms
+
+
+class SharedPasses(Explainer):
+    """Base of methods whose forward passes serve several targets, and the prediction."""
+
+    returns_logits: ClassVar[bool] = True
+
+    @abstractmethod
+    def compute_targets(
+        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    ) -> list[TokenScores]:
+        """Compute the explanation of each target from the same forward passes and, for gradients, a backward pass."""
+
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Compute the explanation of one target."""
+        return self.compute_targets(model, batch, [select_target])[0]
+
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """Compute scores [B, L] for each target."""
+        selectors = [constant_target(target) for target in targets]
+        return [explanation.scores for explanation in self.compute_targets(model, batch, selectors)]
+
+
+class SinglePass(SharedPasses):
+    """Base of methods that need one forward pass and the quantities captured in it.
+
+    A training step can hand its own pass to `scores_from_outputs`, so that guidance costs no further pass. Methods that
+    take gradients use `compute_gradient`, which lets several targets go back through one pass.
+    """
+
+    @property
+    def capture(self) -> Capture:
+        """The quantities to capture in the forward pass."""
+        return Capture()
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """Whether the pass must run on input embeddings given to it, because their gradient is taken."""
+        return False
+
+    @abstractmethod
+    def scores_from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """Compute scores [B, L] from one pass; `keep_graph`: the scores themselves will be differentiated."""
+
+    def compute_from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> TokenScores:
+        """Compute the explanation from one pass, for methods that return more than scores [B, L]."""
+        return TokenScores(self.scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
+
+    def compute_targets(
+        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    ) -> list[TokenScores]:
+        """Compute the explanations from one pass, which the prediction is read from too."""
+        keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
+        # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
+        last_only = self.capture.last_only and (keep_graph or backward)
+        capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
+        with torch.set_grad_enabled(keep_graph or backward):
+            embeddings = None
+            if backward:
+                embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
+            # Without the positions that the head does not read, the last hidden states would be incomplete.
+            with nullcontext() if capture.hidden_states else skip_unread_positions(model):
+                outputs = model(batch, embeddings, capture)
+            logits, explanations = outputs.logits.detach(), []
+            for number, select_target in enumerate(selectors, 1):
+                # Autograd frees the graph in a backward pass unless told that another one follows.
+                token = _RETAIN_GRAPH.set(number < len(selectors))
+                try:
+                    target = select_target(logits)
+                    explanation = self.compute_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
+                finally:
+                    _RETAIN_GRAPH.reset(token)
+                scores = explanation.scores if keep_graph else explanation.scores.detach()
+                explanations.append(replace(explanation, scores=scores, logits=logits))
+        return explanations
+
+
+def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
+    """Return input embeddings [B, L, d] that require a gradient; `keep_graph`: attached to the embedding table."""
+    embeddings = model.embed(batch)
+    if keep_graph and embeddings.requires_grad:
+        return embeddings
+    return embeddings.detach().requires_grad_()
+
+
+def compute_gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
+    """Return the gradient of `of` [B] at a tensor [B, ...]: examples do not see each other, so each gets its own."""
+    return compute_gradients(of, [at], keep_graph=keep_graph)[0]
+
+
+def compute_gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
+    """Return the gradient of `of` [B] at each of several tensors, see `compute_gradient`."""
+    retain_graph = keep_graph or _RETAIN_GRAPH.get()
+    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)
+
+
+def describe_explainer(explainer: Explainer) -> dict[str, Any]:
+    """Return a method's name, parameters and, for learned ones, a digest of its weights, for the record of a run."""
+    weights = {"digest": digest_weights(explainer)} if isinstance(explainer, nn.Module) else {}
+    return {"method": explainer.name, **explainer.params, **weights}

@@ -1,0 +1,197 @@
+"""Every hidden state as a sum of the contributions of the input positions, layer by layer (DecompX)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from expound.explainers.decomposition import biases
+from expound.explainers.decomposition.trace import LayerState, Trace
+from expound.models.layers import activations
+from expound.models.layers.layer_parts import LayerParts, Norm
+
+Activation = Literal["zero_origin", "tangent", "relu"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecompositionRules:
+    """Rules that share nonlinear parts among components; `max_memory`: bytes per chunk."""
+
+    bias: str = "absdot"
+    activation: Activation = "zero_origin"
+    feed_forward: bool = True
+    max_memory: int = 1 << 25
+
+
+@torch.no_grad()
+def decompose_layers(trace: Trace, rules: DecompositionRules, needed: Tensor) -> Iterator[Tensor]:
+    """Yield X [R, K, d] after every layer: X[i, k] is the contribution of position k to the hidden state Σ_k X[i, k].
+
+    R is all positions, after the last layer only those `needed`; K is L (with the bias rule `token` L + 1, and the last
+    one is the biases). All layers share one tensor: the yielded one is overwritten by the next layer.
+    """
+    everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
+    current: Tensor | None = None
+    for number, state in enumerate(trace.layers, 1):
+        rows = needed if number == len(trace.layers) else everywhere
+        mixed = _mix_first_layer(state, rules, rows) if current is None else _mix_layer(state, rules, current, rows)
+        bias = _get_attention_bias(state, first=current is None)
+        size = count_rows_per_chunk(state.parts, mixed.shape[1], rules.max_memory)
+        for part, index in zip(mixed.split(size), rows.split(size), strict=True):
+            part.copy_(_apply_rest_of_layer(state, rules, biases.add_bias(rules.bias, part, bias), index))
+        current = mixed
+        yield current
+
+
+def apply_norm(norm: Norm, parts: Tensor, before: Tensor, bias: str) -> Tensor:
+    """Return the components [R, K, d] of `before` [R, d] after a norm that is held at its scale."""
+    if not norm.active:
+        # Callers write into the result, which must not be their input.
+        return parts.clone()
+    return biases.add_bias(bias, norm.linear(parts, norm.scale(before)[:, None]), norm.bias)
+
+
+def _get_attention_bias(state: LayerState, *, first: bool) -> Tensor | None:
+    """Return the bias of the attention block [d], or None."""
+    # Rows of attention sum to 1, so the value bias reaches every position whole. In the first layer it is part of the
+    # values; in later ones, components are mixed without it.
+    value, output = state.parts.value, state.parts.output
+    if first or value.bias is None:
+        return output.bias
+    through = output.weight @ value.bias
+    if output.bias is None:
+        return through
+    return through + output.bias
+
+
+def _mix_first_layer(state: LayerState, rules: DecompositionRules, rows: Tensor) -> Tensor:
+    """Return attention plus residual of the first layer, where each position is its own only component: [R, K, d]."""
+    weights, vectors = state.decompose_middle(rows)
+    length, size = state.x.shape
+    mixed = state.x.new_zeros(len(rows), length + (rules.bias == "token"), size)
+    step = max(1, rules.max_memory // (len(rows) * size * mixed.element_size()))
+    for start in range(0, length, step):
+        mixed[:, start : min(start + step, length)] = (
+            weights[start : start + step] @ vectors[start : start + step]
+        ).transpose(0, 1)
+    return mixed
+
+
+def _mix_layer(state: LayerState, rules: DecompositionRules, current: Tensor, rows: Tensor) -> Tensor:
+    """Return attention plus residual [R, K, d], written into `current` if R is all positions."""
+    heads = len(state.attention)
+    attention = state.attention[:, rows]
+    whole = len(rows) == len(current)
+    mixed = current if whole else current[rows]
+    shares = _share_norm_bias(state, rules, current) if state.parts.norm_first else None
+    # Attention mixes positions, so all of them are needed at once and the chunks are of components.
+    step = max(1, rules.max_memory // (current[:, 0].numel() * 4 * current.element_size()))
+    for start in range(0, current.shape[1], step):
+        chunk = slice(start, start + step)
+        values = _make_attention_inputs(state, current[:, chunk], None if shares is None else shares[:, chunk])
+        values = (values @ state.parts.value.weight.T).unflatten(-1, (heads, -1))
+        joined = attention @ values.permute(2, 0, 1, 3).flatten(2)
+        joined = joined.unflatten(-1, (values.shape[1], -1)).permute(1, 2, 0, 3).flatten(2)
+        mixed[:, chunk] += joined @ state.parts.output.weight.T
+    return mixed
+
+
+def _share_norm_bias(state: LayerState, rules: DecompositionRules, current: Tensor) -> Tensor | None:
+    """Return each component's share [L, K] of the bias of the norm before attention."""
+    norm = state.parts.norms[0]
+    if norm.bias is None:
+        return None
+    scale = norm.scale(state.x)[:, None]
+    step = max(1, rules.max_memory // (current[0].numel() * current.element_size()))
+    chunks = zip(current.split(step), scale.split(step), strict=True)
+    return torch.cat([biases.compute_bias_shares(rules.bias, norm.linear(part, s), norm.bias) for part, s in chunks])
+
+
+def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | None) -> Tensor:
+    """Return the inputs [L, c, d] of the value projection: the components, after the norm in pre-norm families."""
+    norm = state.parts.norms[0]
+    if not state.parts.norm_first:
+        return part
+    part = norm.linear(part, norm.scale(state.x)[:, None])
+    if shares is None or norm.bias is None:
+        return part
+    return part + shares[..., None] * norm.bias
+
+
+def _apply_rest_of_layer(state: LayerState, rules: DecompositionRules, mixed: Tensor, rows: Tensor) -> Tensor:
+    """Return the components [c, K, d] of some rows after norms and feed-forward."""
+    parts, middle = state.parts, state.middle[rows]
+    norm = parts.norms[int(parts.norm_first)]
+    between = apply_norm(norm, mixed, middle, rules.bias)
+    # The residual branch starts before the norm in pre-norm layers, after it in post-norm ones.
+    added = mixed if parts.norm_first else between
+    if rules.feed_forward:
+        point = norm(middle)
+        fed = propagate_feed_forward(parts, between, point, rules.bias, rules.activation)
+        if state.scale is not None:
+            fed *= state.scale[rows][:, None]
+        added = fed.add_(added)
+    if parts.norm_first:
+        return added
+    return apply_norm(parts.norms[1], added, state.end[rows], rules.bias)
+
+
+def propagate_feed_forward(
+    parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation
+) -> Tensor:
+    """Propagate components [c, K, d] of the inputs `point` [c, d] through the feed-forward block: [c, K, d]."""
+    # With frozen slopes the block is one matrix per position, M_i = W₂ diag(θ_i) W₁. Building it costs less than two
+    # projections of every component if the input is long.
+    width, size = parts.into.weight.shape
+    count = components.shape[1]
+    linear = activation != "tangent" or parts.gate is not None
+    if linear and bias not in biases.NEED_LENGTHS and width * size + count * size < 2 * count * width:
+        out = _propagate_folded(parts, components, compute_slopes(parts, point, activation), bias)
+    else:
+        out = _propagate_in_steps(parts, components, point, bias, activation)
+    return biases.add_bias(bias, out, parts.out.bias)
+
+
+def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
+    """Return θ [c, d_ff], the factor of the wide layer's values: the activation's slope, or the gate's output."""
+    name = parts.activation
+    if parts.gate is not None:
+        height = parts.gate(point)
+        return activations.get_slope(name)(height) * height
+    if activation == "relu":
+        name = "relu"
+    return activations.get_slope(name)(parts.into(point))
+
+
+def _propagate_folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:
+    first, second = parts.into, parts.out.weight
+    matrices = (second * theta[:, None]).flatten(0, 1) @ first.weight
+    out: Tensor = components @ matrices.unflatten(0, (len(theta), -1)).mT
+    if first.bias is None:
+        return out
+    inner = components @ (first.bias @ first.weight)
+    owned = biases.RULES[bias](inner, inner)
+    return out.addcmul_(owned[..., None], ((theta * first.bias) @ second.T)[:, None])
+
+
+def _propagate_in_steps(
+    parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation
+) -> Tensor:
+    wide = biases.add_bias(bias, components @ parts.into.weight.T, parts.into.bias)
+    if activation == "tangent" and parts.gate is None:
+        steepness, height = activations.compute_tangent(parts.activation, parts.into(point))
+        wide = biases.add_bias(bias, wide.mul_(steepness[:, None]), height)
+    else:
+        wide.mul_(compute_slopes(parts, point, activation)[:, None])
+    return wide @ parts.out.weight.T
+
+
+def count_rows_per_chunk(parts: LayerParts, count: int, max_memory: int) -> int:
+    """Return how many rows of `count` components fit into `max_memory` bytes, in whichever form is larger."""
+    wide, size = parts.into.weight.shape
+    numbers = max(count * (wide + 2 * size), wide * size + size * size)
+    return max(1, max_memory // (numbers * parts.into.weight.element_size()))

@@ -1,0 +1,183 @@
+"""DecompX: the network's output as a sum of the contributions of the input positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from expound.data.cards import MethodCard
+from expound.errors import check_choice
+from expound.explainers.assumptions import OF_DECOMPOSITION
+from expound.explainers.base import Explainer, TargetSelector, TokenScores
+from expound.explainers.decomposition import biases
+from expound.explainers.decomposition.components import Activation, DecompositionRules, apply_norm, decompose_layers
+from expound.explainers.decomposition.trace import Trace, stack_readout_rows, trace_examples
+from expound.models import Batch, ExplainedModel
+from expound.models.layers import activations
+from expound.models.layers.layer_parts import HeadParts, get_head_parts
+from expound.models.token_heads import Tagging
+
+
+@dataclass(frozen=True)
+class DecompX(Explainer):
+    """Length of each position's component of the last hidden state where the answer is read. Unsigned.
+
+    Hidden states are kept as sums of components, one per position, through attention, residuals, norms held at their
+    scales, and feed-forwards held at their activation slopes; every bias is shared among the components (Modarressi et
+    al. 2023). In pre-norm families a norm's bias is shared at the norm, in gated feed-forwards the gate is held, and
+    the length is that of the residual stream; components sum to the hidden states there too.
+    `TokenScores.layers` contains the lengths after every layer.
+
+    Args:
+        bias: how a bias is shared: in proportion to `absdot` |⟨x_k, b⟩|, `dot`, `norm` ‖x_k‖ or `abssim` |cos(x_k, b)|;
+            in `equal` parts; to the `first` position; to a `token` of its own; `none` drops it.
+        activation: the slope at which activations are held: `zero_origin` f(x)/x, `tangent` f'(x) with the rest shared
+            as a bias, or `relu`, as if they were ReLUs (components then do not sum to the hidden states).
+        feed_forward: include the feed-forwards; GlobEnc does not.
+        max_memory: bytes per chunk of intermediate tensors; the decomposed state, L²·d numbers, is extra.
+    """
+
+    returns_logits: ClassVar[bool] = True
+    bias: biases.Bias = "absdot"
+    activation: Activation = "zero_origin"
+    feed_forward: bool = True
+    max_memory: int = 1 << 25
+    assumes: ClassVar = OF_DECOMPOSITION
+    card: ClassVar = MethodCard(
+        name="decompx", label="DecompX", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023",
+        unit="length of a part of the last hidden state",
+        equation=r"x^{(N)}_q = \sum_k x^{(N)}_{q \Leftarrow k}, \; s_k = \lVert x^{(N)}_{q \Leftarrow k} \rVert_2",
+        use="Parts of the hidden states that sum to them exactly, layer by layer.",
+        avoid="Do not use it for long texts (it keeps L² · d numbers), or for scores of one class: see "
+        "`decompx_classifier`.",
+    )  # fmt: skip
+
+    def cost(self, length: int) -> float:
+        """Return the cost: every layer is applied to one part per position, but only its linear operations."""
+        return length / 2 + 1
+
+    @property
+    def rules(self) -> DecompositionRules:
+        """The parameters for the decomposition of layers."""
+        check_choice("bias rule", self.bias, biases.RULES)
+        check_choice("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
+        return DecompositionRules(self.bias, self.activation, self.feed_forward, self.max_memory)
+
+    @torch.no_grad()
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Compute ‖X_i←k‖₂ after every layer, example by example."""
+        traces = trace_examples(model, batch)
+        layers = stack_readout_rows(model, batch, traces, select_target, self._compute_lengths)
+        return TokenScores(layers[:, -1], layers=layers, logits=traces.logits)
+
+    def _compute_lengths(self, trace: Trace, weights: Tensor) -> Tensor:
+        """Return norms [N, L] of each position's component at every layer, weighted by the readout."""
+        needed = weights.nonzero().flatten()
+        weights = weights[needed].to(trace.layers[0].x.dtype)
+        lengths = []
+        for number, state in enumerate(decompose_layers(trace, self.rules, needed), 1):
+            read = state if number == len(trace.layers) else state[needed]
+            lengths.append(weights @ read[:, : len(trace.positions)].square().sum(-1).sqrt())
+        return torch.stack(lengths)
+
+
+@dataclass(frozen=True)
+class DecompXClassifier(DecompX):
+    """Contribution of each position to the target's logit, with the classifier included. Signed, exact.
+
+    As `decompx`, continued through pooler or head with the activation held at its slope (Modarressi et al. 2023).
+    `TokenScores.delta` [B] is the difference of the sum and the logit: rounding, unless a rule drops something.
+
+    Args:
+        head_activation: as `activation`, for the activation in the head: `zero_origin` or `tangent`.
+    """
+
+    head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
+    supports_contrasts: ClassVar[bool] = True
+    card: ClassVar = MethodCard(
+        name="decompx_classifier", label="DecompX with classifier", family="decomposition", signed=True,
+        cost="≈ L F / 2", paper="Modarressi et al. 2023", unit="part of the {output}",
+        equation=r"f_c = \sum_k s_k, \; s_k = w_c \cdot \text{head}(x^{(N)}_{q \Leftarrow k})",
+        use="Signed contributions that sum to the logit, with the biases shared among positions.",
+        avoid="Do not use it for long texts: `decompx_linear` gives nearly the same in one backward pass.",
+    )  # fmt: skip
+
+    @torch.no_grad()
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Compute the target's column of the contributions to all outputs."""
+        traces = trace_examples(model, batch)
+        target = select_target(traces.logits)
+        rows = make_readout_weights(model, batch, target)
+        scores, biases_own, deltas = [], [], []
+        for number, trace in enumerate(traces):
+            classes = self.compute_contributions(model, trace, rows[number][:, trace.positions])
+            own = self._select_target_scores(model, classes, target[number], batch, number)
+            count = len(trace.positions)
+            true = model.task.score(trace.logits[None], target[number : number + 1])[0]
+            scores.append(trace.spread(own[:count], batch.length))
+            biases_own.append(own[count:].sum())
+            deltas.append(own.sum() - true)
+        bias = torch.stack(biases_own) if self.bias == "token" else None
+        return TokenScores(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=traces.logits)
+
+    @torch.no_grad()
+    def compute_contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:
+        """Return contributions of K components to each of C outputs at Q readouts [Q, L]: [Q, K, C]."""
+        needed = readout.any(0).nonzero().flatten()
+        *_, state = decompose_layers(trace, self.rules, needed)
+        point = trace.layers[-1].answer(needed)
+        if trace.final is not None:
+            before = trace.layers[-1].end[needed]
+            state, point = apply_norm(trace.final, state, before, self.bias), trace.final(before)
+        weights = readout[:, needed].to(point.dtype)
+        pooled = torch.einsum("qr,rkd->qkd", weights, state)
+        return propagate_head(get_head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
+
+    def _select_target_scores(
+        self, model: ExplainedModel, classes: Tensor, target: Tensor, batch: Batch, number: int
+    ) -> Tensor:
+        """Return contributions [K] to the target's logit: for spans start plus end, for tags the sum over words."""
+        if isinstance(model.task, Tagging):
+            assert batch.readout_mask is not None
+            return model.task.sum_over_words(classes[: int(batch.readout_mask[number].sum())], target)
+        if model.task.name == "span":
+            return classes[0, :, 0] + classes[1, :, 1]
+        return model.task.pick(classes[0], target.expand(classes.shape[1], *target.shape))
+
+
+def make_readout_weights(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+    """Return weights [B, Q, L] of the positions that the head pools.
+
+    Q is 1; for spans 2, the start and the end; for tags the most words of an example, with zero rows after the last.
+    """
+    if isinstance(model.task, Tagging) and batch.readout_mask is not None:
+        read = batch.readout_mask.long()
+        rows = torch.nn.functional.one_hot((read.cumsum(1) - 1).masked_fill(read == 0, int(read.sum(1).max())))
+        return rows[..., : int(read.sum(1).max())].transpose(1, 2).to(model.dtype)
+    if model.task.name == "span":
+        return torch.nn.functional.one_hot(target, batch.length).to(model.dtype)
+    return model.readout_weights(batch, target)[:, None]
+
+
+def propagate_head(
+    parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
+) -> Tensor:
+    """Propagate components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
+    check_choice("head activation rule", activation, ("zero_origin", "tangent"))
+    if parts.dense is not None:
+        components = biases.add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
+        height = parts.dense(point)
+        steepness = activations.get_slope(parts.activation)(height)
+        point = steepness * height
+        if activation == "tangent":
+            steepness, rest = activations.compute_tangent(parts.activation, height)
+            components = biases.add_bias(bias, components * steepness[:, None], rest)
+        else:
+            components = components * steepness[:, None]
+    if parts.norm is not None:
+        scale = parts.norm.scale(point)
+        components = biases.add_bias(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
+    return biases.add_bias(bias, components @ parts.output.weight.T, parts.output.bias)

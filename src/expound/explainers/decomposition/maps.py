@@ -1,0 +1,83 @@
+"""The base of methods that multiply token-to-token maps through the layers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from expound.errors import check_choice
+from expound.explainers.base import Explainer, TargetSelector, TokenScores
+from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
+from expound.models import Batch, ExplainedModel
+
+Maps = Literal["up_to", "each"]
+
+LARGEST_PRODUCT = 2.0**40
+"""Products of maps are divided by a power of two above this, so that squares of scores still fit into float32."""
+
+
+@dataclass(frozen=True)
+class LayerMaps(Explainer):
+    """Base of methods with a map M_l of how much position j contributes to position i in layer l: R_l = M_l R_{l-1}.
+
+    Scores are the row of R_N where the answer is read. No identity is added, since the maps contain the residual. The
+    maps of a deep pre-norm model are lengths of thousands, whose product no float32 holds: R_l is then divided by a
+    power of two, the same for all positions and targets of an example, so only ratios within an example are defined.
+
+    Args:
+        layers: the content of `TokenScores.layers`, at that row: R_l (`up_to`) or M_l (`each`).
+        max_memory: bytes per chunk of the widest intermediate tensor.
+    """
+
+    returns_logits: ClassVar[bool] = True
+    layers: Maps = "up_to"
+    max_memory: int = 1 << 21
+
+    @abstractmethod
+    def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
+        """Return M_l at the rows [R], from all positions: [R, L]."""
+
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Compute the scores example by example, without padding."""
+        check_choice("choice of layers", self.layers, ("up_to", "each"))
+        traces = trace_examples(model, batch)
+        both = stack_readout_rows(model, batch, traces, select_target, self._compute_readout_rows)
+        return TokenScores(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach())
+
+    def compute_maps(self, trace: Trace) -> list[Tensor]:
+        """Return M_l [L, L] of every layer."""
+        everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
+        return [self.compute_map(state, everywhere) for state in trace.layers]
+
+    def _compute_readout_rows(self, trace: Trace, weights: Tensor) -> Tensor:
+        """Return the readout's row [L] at each layer, followed by that of R_N: [N + 1, L]."""
+        everywhere = torch.arange(len(weights), device=weights.device)
+        needed = weights.nonzero().flatten()
+        weights = weights.to(trace.layers[0].x.dtype)
+        read: list[Tensor] = []
+        rolled: Tensor | None = None
+        for number, state in enumerate(trace.layers, 1):
+            # Of the last layer, only the rows that the readout weights are needed.
+            last = number == len(trace.layers)
+            rows = needed if last else everywhere
+            own = self.compute_map(state, rows)
+            rolled = own if rolled is None else own @ rolled
+            # The last product has only the rows of one target, whose scale must not differ from other targets'.
+            if not last:
+                rolled = _rescale_large(rolled)
+            shown = rolled if self.layers == "up_to" else own
+            read.append(weights[rows] @ shown)
+        assert rolled is not None
+        return torch.stack([*read, weights[needed] @ rolled])
+
+
+def _rescale_large(product: Tensor) -> Tensor:
+    """Return a product of maps, divided by a power of two if its largest entry exceeds `LARGEST_PRODUCT`."""
+    largest = product.detach().amax()
+    if not largest > LARGEST_PRODUCT:
+        return product
+    return product / 2.0 ** int(torch.frexp(largest).exponent)

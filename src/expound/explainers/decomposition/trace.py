@@ -1,0 +1,179 @@
+"""Traces of forward passes for decompositions: one unpadded example at a time, in float32 at least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from expound.explainers.base import TargetSelector
+from expound.models import Batch, Capture, ExplainedModel
+from expound.models.layers.architecture import get_architecture, get_base_model, get_layers, get_module
+from expound.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_norm
+from expound.models.outputs import to_float32
+from expound.models.passes.capture import intercept_inputs
+
+CAPTURE = Capture(attentions=True, heads=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """One layer at one example of L positions.
+
+    Attributes:
+        parts: the layer's weights.
+        attention: [H, Q, L], attention probabilities of the last Q positions (usually all L), times the scale of the
+            norm of attention's output, if it has one.
+        values: [H, L, d_h], the values that attention mixes, with the value bias.
+        x: [L, d], the layer's input.
+        middle: [L, d], x plus the output of attention, before any norm.
+        end: [L, d], the input of the second norm of a post-norm layer, or the output of a pre-norm one.
+        scale: [L, 1], that of the norm of the feed-forward's output, if there is one.
+    """
+
+    parts: LayerParts
+    attention: Tensor
+    values: Tensor
+    x: Tensor
+    middle: Tensor
+    end: Tensor
+    scale: Tensor | None = None
+
+    def answer(self, rows: Tensor) -> Tensor:
+        """Return the layer's output at `rows` [R]: [R, d]."""
+        end = self.end[rows]
+        if self.parts.norm_first:
+            return end
+        return self.parts.norms[1](end)
+
+    def decompose_middle(
+        self, rows: Tensor, through: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return `middle` at `rows`, without the output bias, as weights [L, R, H + 1] times vectors [L, H + 1, d].
+
+        middle_i = Σ_j Σ_h weights[j, i, h] · vectors[j, h] + b_O; the last "head" is the residual, with weight δ_ij and
+        vector x_j.
+
+        Args:
+            rows: [R] positions i.
+            through: a linear map on [..., d], applied to the vectors.
+        """
+        columns = self.parts.output.weight.T
+        x = self.x
+        if through is not None:
+            columns, x = through(columns), through(x)
+        heads = self.values @ columns.unflatten(0, (len(self.values), -1))
+        residual = torch.eye(len(x), dtype=x.dtype, device=x.device)[None, rows]
+        weights = torch.cat([self.attention[:, rows], residual]).permute(2, 1, 0).contiguous()
+        return weights, torch.cat([heads, x[None]]).transpose(0, 1).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All layers at one example.
+
+    Attributes:
+        layers: the layers' states.
+        positions: [L], the example's columns in the batch.
+        final: the norm after the last layer, if there is one.
+        logits: [C].
+    """
+
+    layers: tuple[LayerState, ...]
+    positions: Tensor
+    final: Norm | None
+    logits: Tensor
+
+    def spread(self, scores: Tensor, length: int) -> Tensor:
+        """Return scores [..., L] in the batch's columns [..., length], zero at padding."""
+        return scores.new_zeros(*scores.shape[:-1], length).index_copy(-1, self.positions, scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The logits [B, C] of a batch, and an iterator over the traces of its examples."""
+
+    logits: Tensor
+    examples: Iterator[Trace]
+
+    def __iter__(self) -> Iterator[Trace]:
+        return self.examples
+
+
+def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0) -> Traces:
+    """Run one forward pass over the batch and return the traces of its examples, made one at a time.
+
+    Args:
+        model: the explained model.
+        batch: B examples.
+        first_query: the first column of the batch whose attention to others the traces contain.
+    """
+    blocks = get_layers(model.model)
+    architecture = get_architecture(model.model)
+    inputs: list[list[Tensor]] = []
+    with ExitStack() as scope:
+        x = scope.enter_context(intercept_inputs(blocks))
+        for path in (*architecture.norms, *architecture.norms_of_outputs):
+            inputs.append(scope.enter_context(intercept_inputs([get_module(block, path) for block in blocks])))
+        final = []
+        if architecture.final_norm:
+            final = [get_module(get_base_model(model.model), architecture.final_norm)]
+        last = scope.enter_context(intercept_inputs(final))
+        outputs = model(batch, capture=replace(CAPTURE, first_query=first_query))
+    first, second, *outputs_of_parts = inputs
+    # A pre-norm layer ends where the next one, or the final norm, begins.
+    middle, end = (second, [*x[1:], *last]) if architecture.norm_first else (first, second)
+    parts = [get_layer_parts(model.model, block) for block in blocks]
+
+    def trace(row: int) -> Trace:
+        positions = batch.attended[row].nonzero().flatten()
+        index = index_positions(positions)
+        queries = index_positions(positions[positions >= first_query] - first_query)
+        states = []
+        for n in range(len(blocks)):
+            # In half precision the many small terms of a decomposition would not sum to the hidden state.
+            attention = to_float32(outputs.attentions[n][row][:, queries][:, :, index])
+            scales = []
+            for norm, before in zip(parts[n].norms_of_outputs, outputs_of_parts, strict=True):
+                scales.append(norm.scale(before[n][row, index]))
+            if scales:
+                attention = attention * scales[0][-attention.shape[1] :]
+            state = LayerState(
+                parts=parts[n],
+                attention=attention,
+                values=to_float32(outputs.values[n][row][:, index]),
+                x=to_float32(x[n][row, index]),
+                middle=to_float32(middle[n][row, index]),
+                end=to_float32(end[n][row, index]),
+                scale=scales[1] if scales else None,
+            )
+            states.append(state)
+        return Trace(tuple(states), positions, to_norm(final[0]) if final else None, to_float32(outputs.logits[row]))
+
+    return Traces(outputs.logits, map(trace, range(len(batch))))
+
+
+def stack_readout_rows(
+    model: ExplainedModel,
+    batch: Batch,
+    traces: Traces,
+    select_target: TargetSelector,
+    rows: Callable[[Trace, Tensor], Tensor],
+) -> Tensor:
+    """Return [B, N, L]: for each trace, `rows` [N, l] of its readout weights [l], in the batch's columns."""
+    readout = model.readout_weights(batch, select_target(traces.logits))
+    spread = []
+    for trace, weights in zip(traces, readout, strict=True):
+        spread.append(trace.spread(rows(trace, weights[trace.positions]), batch.length))
+    return torch.stack(spread)
+
+
+def index_positions(positions: Tensor) -> slice | Tensor:
+    """Return an index for these positions: a slice, which copies no data, if they are consecutive."""
+    start, stop = int(positions[0]), int(positions[-1]) + 1
+    if stop - start == len(positions):
+        return slice(start, stop)
+    return positions

@@ -1,0 +1,244 @@
+"""Gradients integrated along the straight path from a reference to the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from expound.data.cards import MethodCard
+from expound.errors import ExpoundError, check_choice
+from expound.explainers.base import (
+    DimensionwiseExplainer,
+    Point,
+    TargetSelector,
+    TokenScores,
+    constant_target,
+    embed_with_gradient,
+)
+from expound.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
+from expound.models import Batch, ExplainedModel
+from expound.models.hugging_face import Baselines
+
+
+@dataclass(frozen=True)
+class IntegratedGradients(DimensionwiseExplainer):
+    """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, aggregated over d (Sundararajan et al. 2017).
+
+    Completeness: the scores of all positions sum to f_c(E) − f_c(b), up to the quadrature error `delta`.
+
+    Args:
+        n_steps: quadrature points; `auto`: each example gets as many as it needs to reach `tolerance`, placed where its
+            path bends (Simpson's rule on intervals that are halved where their error is large).
+        baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero` (everywhere;
+            special tokens then carry a share of the sum, which the scores omit). Or the token ids of a reference text
+            as long as the example, special tokens included.
+        rule: `gausslegendre`, `riemann_middle` or `riemann_trapezoid`; ignored with `auto`.
+        internal_batch_size: interpolated inputs per pass; default: by tokens.
+        tolerance: `auto` stops when |delta| is at most this share of |f_c(E) − f_c(b)|.
+        max_steps: `auto` stops refining at this number of points.
+    """
+
+    n_steps: int | Literal["auto"] = 50
+    baselines: Baselines = "mask"
+    rule: Rule = "gausslegendre"
+    internal_batch_size: int | None = None
+    tolerance: float = 0.01
+    max_steps: int = 200
+    card: ClassVar = MethodCard(
+        name="integrated_gradients", family="gradients", signed=True, differentiable=True, cost="n_steps (F + B) + 2 F",
+        paper="Sundararajan et al. 2017", unit="part of the {output}",
+        equation=r"s_i = \langle E_i - b_i, \int_0^1 \partial f_c / \partial E_i \, (b + \alpha (E - b)) \, d\alpha "
+        r"\rangle",
+        use="Signed scores whose sum is checked (`delta`), for any architecture.",
+        avoid="Do not use it when tens of passes are too many: `decompx_linear` and `attn_lrp` cost one backward "
+        "pass. If `delta` is large, take more points (`n_steps=auto` places them).",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_choice("quadrature rule", self.rule, get_args(Rule))
+        least = 2 if self.rule == "riemann_trapezoid" else 1
+        if self.n_steps != "auto" and self.n_steps < least:
+            raise ExpoundError(f"{self.rule} needs n_steps of at least {least}, got {self.n_steps}")
+        if self.internal_batch_size is not None and self.internal_batch_size < 1:
+            raise ExpoundError(f"internal_batch_size is at least 1, got {self.internal_batch_size}")
+        if self.tolerance <= 0:
+            raise ExpoundError(f"tolerance is above 0, got {self.tolerance}")
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """Return a forward and a backward pass per point, and two forward passes for `delta`; with `auto` at most."""
+        steps = self.max_steps if self.n_steps == "auto" else self.n_steps
+        return steps + 2.0, float(steps)
+
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+        """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
+        target = select_target(None)
+        start, end = self._ends(model, batch)
+        if self.n_steps == "auto":
+            return self._adaptive(model, batch, target, start, end)
+        contributions = self._contributions(model, batch, target, start, end)
+        # The two ends are no quadrature points, so the error costs two forward passes.
+        with torch.no_grad():
+            ends = [model.task.score(model(batch, embeddings=point).logits, target) for point in (end, start)]
+            delta = contributions.detach().sum((1, 2)) - (ends[0] - ends[1])
+        return TokenScores(self.aggregate_dimensions(contributions), delta)
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """Return the scores [B, L] without `delta`, which would cost two passes."""
+        if self.n_steps == "auto":
+            return self.compute(model, batch, constant_target(target)).scores
+        return self.aggregate_dimensions(self._contributions(model, batch, target, *self._ends(model, batch)))
+
+    def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
+        """Return the points of the rule, in the direction of the path; None with `auto`, which chooses per target."""
+        if self.n_steps == "auto":
+            return None
+        start, end = self._ends(model, batch)
+        alphas, weights = quadrature(self.rule, self.n_steps)
+        steps = zip(alphas.tolist(), weights.tolist(), strict=True)
+        # One at a time: each point is as large as the batch's embeddings.
+        return (Point(start + alpha * (end - start), weight * (end - start)) for alpha, weight in steps)
+
+    def _ends(self, model: ExplainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the embeddings [B, L, d] of reference and input."""
+        keep_graph = torch.is_grad_enabled()
+        end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
+        return model.embed_reference(batch, self.baselines), end
+
+    def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """Return every embedding dimension's share [B, L, d] of f(end) − f(start), with a fixed number of points."""
+        assert self.n_steps != "auto"
+        difference = end - start
+        nodes, node_weights = quadrature(self.rule, self.n_steps)
+        alphas, weights = end.new_tensor(nodes), end.new_tensor(node_weights)
+        rows, points = repeat_rows(batch, len(alphas))
+
+        def between(index: Tensor) -> Tensor:
+            return start[rows[index]] + alphas[points[index], None, None] * difference[rows[index]]
+
+        # Σ_q w_q ∇f(b + α_q (E − b)) ⊙ (E − b): examples and points are packed into the same passes.
+        total = torch.zeros_like(difference)
+        for part in gradients_at(model, batch, target, rows, between, self.internal_batch_size):
+            total = total.index_add(0, rows[part.points], part.gradient * weights[points[part.points], None, None])
+        return total * difference
+
+    def _adaptive(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> TokenScores:
+        """Return the explanation with points chosen adaptively per example."""
+        difference = end - start
+        shares: dict[tuple[int, float], Tensor] = {}
+
+        def evaluate(numbers: Sequence[int], points: Sequence[float]) -> list[Value]:
+            rows = torch.tensor(numbers, device=end.device)
+            alphas = torch.tensor(points, dtype=end.dtype, device=end.device)[:, None, None]
+
+            def between(index: Tensor) -> Tensor:
+                return start[rows[index]] + alphas[index] * difference[rows[index]]
+
+            scores = torch.zeros(len(numbers), dtype=torch.float64)
+            for part in gradients_at(model, batch, target, rows, between, self.internal_batch_size):
+                scores[part.points.cpu()] = part.score.detach().double().cpu()
+                share = part.gradient * difference[rows[part.points]]
+                # Only sums can be reduced before integration: norms need every dimension, at d times the memory.
+                if self.aggregate == "sum":
+                    share = share.sum(-1, keepdim=True)
+                shares.update(zip(((numbers[i], points[i]) for i in part.points.tolist()), share, strict=True))
+            sums = (float(shares[key].detach().double().sum()) for key in zip(numbers, points, strict=True))
+            return [Value(*pair) for pair in zip(scores.tolist(), sums, strict=True)]
+
+        paths = integrate(evaluate, len(batch), self.tolerance, self.max_steps)
+        total = []
+        for row, path in enumerate(paths):
+            weighted = [weight * shares[row, point] for point, weight in path.weights().items()]
+            total.append(torch.stack(weighted).sum(0))
+        delta = torch.tensor([sum(path.errors()) for path in paths], dtype=end.dtype, device=end.device)
+        return TokenScores(self.aggregate_dimensions(torch.stack(total)), delta)
+
+
+INITIAL_POINTS = (0.0, 0.125, 0.25, 0.5, 1.0)
+SPLIT_SHARE = 0.5
+CANCELLATION = 4.0
+
+Evaluate = Callable[[Sequence[int], Sequence[float]], Sequence["Value"]]
+
+
+class Value(NamedTuple):
+    """The function's value and its slope along the path at a point."""
+
+    score: float
+    slope: float
+
+
+class Path:
+    """One path from 0 to 1: the points evaluated so far and the intervals between them."""
+
+    def __init__(self) -> None:
+        self.values: dict[float, Value] = {}
+        self.ends = list(INITIAL_POINTS)
+
+    def missing_points(self) -> list[float]:
+        """Return the points that the intervals need and that are not evaluated yet."""
+        points: set[float] = set()
+        for start, end in pairwise(self.ends):
+            points.update(point for point, _ in _simpson(start, end))
+        return sorted(points - self.values.keys())
+
+    def weights(self) -> dict[float, float]:
+        """Return the composite rule's weight of every point; weights sum to 1."""
+        total = dict.fromkeys(self.values, 0.0)
+        for interval in pairwise(self.ends):
+            for point, weight in _simpson(*interval):
+                total[point] += weight
+        return total
+
+    def errors(self) -> list[float]:
+        """Return the signed integration error of each interval."""
+        errors = []
+        for start, end in pairwise(self.ends):
+            integral = sum(weight * self.values[point].slope for point, weight in _simpson(start, end))
+            errors.append(integral - (self.values[end].score - self.values[start].score))
+        return errors
+
+    def has_converged(self, tolerance: float) -> bool:
+        """Return whether the total error is below `tolerance` of the whole rise, and not only because errors cancel."""
+        gaps, allowed = self.errors(), tolerance * abs(self.values[1.0].score - self.values[0.0].score)
+        return abs(sum(gaps)) <= allowed and sum(map(abs, gaps)) <= CANCELLATION * allowed
+
+    def halve_intervals(self) -> None:
+        """Halve the interval with the largest error, and those whose error is nearly as large."""
+        gaps = [abs(gap) for gap in self.errors()]
+        # Several intervals per round: the new points of one round share passes.
+        least, middles = SPLIT_SHARE * max(gaps), []
+        for (start, end), gap in zip(pairwise(self.ends), gaps, strict=True):
+            if gap >= least:
+                middles.append((start + end) / 2)
+        self.ends = sorted([*self.ends, *middles])
+
+
+def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) -> list[Path]:
+    """Integrate along `count` paths; each is refined until its error is below `tolerance` or it has `max_steps` points.
+
+    `evaluate(paths, points)` is called once per round with the new points of all unfinished paths.
+    """
+    paths = [Path() for _ in range(count)]
+    pending = list(range(count))
+    while pending:
+        asked: list[tuple[int, float]] = []
+        for number in pending:
+            asked += [(number, point) for point in paths[number].missing_points()]
+        numbers, points = zip(*asked, strict=True)
+        for (number, point), value in zip(asked, evaluate(numbers, points), strict=True):
+            paths[number].values[point] = value
+        pending = [n for n in pending if len(paths[n].values) < max_steps and not paths[n].has_converged(tolerance)]
+        for number in pending:
+            paths[number].halve_intervals()
+    return paths
+
+
+def _simpson(start: float, end: float) -> tuple[tuple[float, float], ...]:
+    """Return points and weights of Simpson's rule on an interval."""
+    sixth = (end - start) / 6
+    return (start, sixth), ((start + end) / 2, 4 * sixth), (end, sixth)

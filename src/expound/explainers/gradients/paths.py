@@ -1,0 +1,130 @@
+"""The target's score and its gradient at many points of embedding space, packed into passes by a token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from expound.explainers.base import compute_gradients
+from expound.models import Batch, Capture, ExplainedModel
+from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.perturbation.run import TOKENS_PER_PASS
+
+TOKENS_WORTH_A_PASS = {"cpu": 32, "cuda": 4096}
+"""The overhead of a pass, as the number of tokens that take as long."""
+Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
+
+
+class GradientsAt(NamedTuple):
+    """Results at m of the points: their numbers `points` [m], the target's `score` [m], its `gradient` [m, L, d]."""
+
+    points: Tensor
+    score: Tensor
+    gradient: Tensor
+
+
+def gradients_at(
+    model: ExplainedModel,
+    batch: Batch,
+    target: Tensor,
+    rows: Tensor,
+    at: Callable[[Tensor], Tensor],
+    points_per_pass: int | None = None,
+) -> Iterator[GradientsAt]:
+    """Yield the gradients at M points, each once, long examples first, in passes without unnecessary padding.
+
+    Args:
+        model: what to explain.
+        batch: B examples.
+        target: [B], or [B, 2] for spans.
+        rows: [M], the example of each point.
+        at: a function from the numbers of points [m] to their input embeddings [m, L, d].
+        points_per_pass: default: by tokens.
+
+    Gradients keep a graph to the model's weights if gradients are enabled.
+    """
+    keep_graph = torch.is_grad_enabled()
+    capture = Capture(differentiable_twice=keep_graph)
+    for index in _pack_points(batch, rows, points_per_pass):
+        part, columns = batch.select(rows[index]).trim_padding()
+        with torch.enable_grad(), skip_unread_positions(model):
+            inputs = at(index)[:, columns]
+            if not (keep_graph and inputs.requires_grad):
+                inputs = inputs.detach().requires_grad_()
+            score = model.task.score(
+                model(part, inputs, capture).logits, shift_spans(model, columns, target[rows[index]])
+            )
+            (slope,) = compute_gradients(score, [inputs], keep_graph=keep_graph)
+        # The padding that was cut off gets a zero gradient.
+        outside = (0, 0, columns.start, batch.length - columns.stop)
+        yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))
+
+
+def scores_at(
+    model: ExplainedModel, batch: Batch, target: Tensor, rows: Tensor, at: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the target's score [M] at each point, without gradients; for the arguments see `gradients_at`."""
+    parts, capture = [], Capture(differentiable_twice=torch.is_grad_enabled())
+    for index in _pack_points(batch, rows, None):
+        part, columns = batch.select(rows[index]).trim_padding()
+        with skip_unread_positions(model):
+            logits = model(part, at(index)[:, columns], capture).logits
+        parts.append((index, model.task.score(logits, shift_spans(model, columns, target[rows[index]]))))
+    order = torch.cat([index for index, _ in parts])
+    return torch.cat([score for _, score in parts])[order.argsort()]
+
+
+def repeat_rows(batch: Batch, count: int) -> tuple[Tensor, Tensor]:
+    """Return, for `count` points per example, the row and the number of each point: [B · count] twice."""
+    rows = torch.arange(len(batch), device=batch.device).repeat_interleave(count)
+    return rows, torch.arange(count, device=batch.device).repeat(len(batch))
+
+
+@cache
+def quadrature(rule: Rule, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of a rule on [0, 1]; weights sum to 1."""
+    if rule == "gausslegendre":
+        # NumPy's nodes are on [-1, 1].
+        nodes, weights = np.polynomial.legendre.leggauss(points)
+        return (nodes + 1) / 2, weights / 2
+    if rule == "riemann_middle":
+        return (np.arange(points) + 0.5) / points, np.full(points, 1 / points)
+    weights = np.full(points, 1 / (points - 1))
+    weights[[0, -1]] /= 2
+    return np.linspace(0, 1, points), weights
+
+
+def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator[Tensor]:
+    """Yield the numbers of the points of each pass, those of long examples first.
+
+    Points of shorter examples join a pass only if their padding costs less than another pass would.
+    """
+    if not len(rows):
+        return
+    sizes, order = batch.attended.sum(1)[rows].sort(descending=True, stable=True)
+    if points_per_pass:
+        yield from order.split(points_per_pass)
+        return
+    device = batch.device.type
+    if device not in TOKENS_PER_PASS:
+        device = "cuda"
+    lengths, counts = (values.tolist() for values in sizes.unique_consecutive(return_counts=True))
+    start, stop, longest = 0, 0, 0
+    for length, count in zip(lengths, counts, strict=True):
+        if (longest - length) * count > TOKENS_WORTH_A_PASS[device]:
+            yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // longest))
+            start, longest = stop, 0
+        stop, longest = stop + count, longest or length
+    yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // max(1, longest)))
+
+
+def shift_spans(model: ExplainedModel, columns: slice, target: Tensor) -> Tensor:
+    """Return the target for a batch cut to these columns; spans count from the first column."""
+    if model.task.name == "span":
+        return target - int(columns.start)
+    return target

@@ -1,0 +1,204 @@
+"""The registry of explainers by their id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from expound.data.cards import MethodCard
+from expound.data.registry import BOOLEANS, Registry, parse_params, parse_spec
+from expound.errors import ExpoundError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from expound.data.granularity import Granularity
+    from expound.explainers.base import Explainer
+    from expound.models import ExplainedModel
+    from expound.reports.explanations import Explanation
+
+EXPLAINERS: Registry[type[Explainer]] = Registry(
+    "method",
+    "expound.explainers",
+    {
+        "random": "control:Random",
+        "saliency": "gradients.saliency:Saliency",
+        "input_x_gradient": "gradients.input_x_gradient:InputXGradient",
+        "smooth_grad": "gradients.smooth_grad:SmoothGrad",
+        "integrated_gradients": "gradients.integrated_gradients:IntegratedGradients",
+        "sequential_integrated_gradients": "gradients.sequential_integrated_gradients:SequentialIntegratedGradients",
+        "gradient_shap": "gradients.gradient_shap:GradientShap",
+        "deep_lift": "gradients.deep_lift:DeepLift",
+        "attention_last": "attention.weights:AttentionLast",
+        "attention_all": "attention.weights:AttentionAll",
+        "scaled_attention": "attention.weights:ScaledAttention",
+        "attention_rollout": "attention.weights:AttentionRollout",
+        "generic_attention": "attention.generic_attention:GenericAttention",
+        "value_zeroing": "attention.value_zeroing:ValueZeroing",
+        "globenc": "decomposition.globenc:GlobEnc",
+        "alti": "decomposition.alti:Alti",
+        "information_flow": "decomposition.information_flow:InformationFlow",
+        "flash_trace": "decomposition.flash_trace:FlashTrace",
+        "decompx": "decomposition.decompx:DecompX",
+        "decompx_classifier": "decomposition.decompx:DecompXClassifier",
+        "decompx_linear": "backward_rules.decompx_linear:DecompXLinear",
+        "attn_lrp": "backward_rules.lrp:AttnLrp",
+        "cp_lrp": "backward_rules.lrp:CpLrp",
+        "gim": "backward_rules.gim:Gim",
+        "occlusion": "perturbation.occlusion:Occlusion",
+        "lime": "perturbation.lime:Lime",
+        "kernel_shap": "perturbation.kernel_shap:KernelShap",
+        "shapley_sampling": "perturbation.shapley_sampling:ShapleySampling",
+        "context_cite": "perturbation.context_cite:ContextCite",
+        "reagent": "perturbation.reagent:Reagent",
+        "spex": "perturbation.spex:Spex",
+        "solvex": "perturbation.solvex:Solvex",
+        "llm_ranking": "llm_ranking:LlmRanking",
+        "attention_to_source": "learned.attention_to_source:AttentionToSource",
+        "hidden_state_probe": "learned.hidden_state_probe:HiddenStateProbe",
+        "citation": "learned.trained_citation:TrainedCitation",
+        "parameterised_attention": "learned.parameterised_attention:ParameterisedAttention",
+        "rationale_extractor": "learned.rationale_extractor:RationaleExtractor",
+        "interpretable_attention": "learned.interpretable_attention:InterpretableAttention",
+        "attributive_masking": "attributive_masking.explainer:AttributiveMasking",
+    },
+)
+
+
+def explainer(spec: str | Explainer, **params: Any) -> Explainer:
+    """Return the explainer of a spec: an id, `integrated_gradients?n_steps=20`, or `ID:PATH` for a learned one.
+
+    `ID?untrained` is a learned explainer before training, with all coefficients equal. Explainers are returned as they
+    are.
+
+    Raises:
+        ExpoundError: an unknown id or parameter; the message names the valid ones.
+    """
+    if not isinstance(spec, str):
+        if not hasattr(spec, "explain"):
+            raise ExpoundError(
+                f"a method is one id, as 'integrated_gradients', or an explainer, not a {type(spec).__name__}: "
+                "ask for each in turn, or for all with expound.compare(model, data, methods)"
+            )
+        if params:
+            raise ExpoundError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
+        return spec
+    address, options = parse_spec(spec)
+    options = options | params
+    name, _, path = address.partition(":")
+    explainer_class = EXPLAINERS[name]
+    if path:
+        return explainer_class.from_pretrained(path).with_params(**options)
+    if not explainer_class.card.learned:
+        return explainer_class(**parse_params(name, explainer_class, options))
+    if not BOOLEANS.get(options.pop("untrained", "false")):
+        raise ExpoundError(
+            f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
+        )
+    # Learned explainers import the registry themselves.
+    from expound.explainers.learned.untrained import UntrainedExplainer
+
+    return UntrainedExplainer.from_options(explainer_class, options)
+
+
+def make_seeded(method: str | Explainer, seed: int) -> Explainer:
+    """Return the explainer with this seed, if it has one and the spec does not set it."""
+    return explainer(method, **seed_params(method, seed))
+
+
+def seed_params(method: str | Explainer, seed: int) -> dict[str, Any]:
+    """Return `{"seed": seed}` for a method that has a seed which the spec does not set, else an empty dict."""
+    takes_seed = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
+    if not takes_seed:
+        return {}
+    return {"seed": seed}
+
+
+def add_seed(spec: str, seed: int) -> str:
+    """Return the spec with this seed, if the method has one and the spec does not set it."""
+    if not seed_params(spec, seed):
+        return spec
+    return f"{spec}{'&' if '?' in spec else '?'}seed={seed}"
+
+
+def resolve_unit(
+    method: str | Explainer, unit: Granularity | None, params: dict[str, Any], *, is_generating: bool = True
+) -> tuple[Explainer, Granularity]:
+    """Return the explainer and the unit of its scores; default: the method's own unit, or words.
+
+    Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
+    """
+    if is_generating and isinstance(method, str):
+        name, options = parse_spec(method)
+        # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
+        if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in options:
+            params = {"perturbation": "remove"} | params
+    resolved = explainer(method, **params)
+    if "granularity" in resolved.params and unit is not None:
+        resolved = explainer(resolved.name, **resolved.params | {"granularity": unit})
+    if not is_generating:
+        return resolved, unit or "word"
+    return resolved, resolved.params.get("granularity") or unit or resolved.params.get("unit") or "word"
+
+
+def is_removal_method(explainer_class: type[Explainer]) -> bool:
+    """Return whether a method runs perturbed inputs, whose answers serve every target."""
+    return "perturbation" in getattr(explainer_class, "__dataclass_fields__", {})
+
+
+def make_titles(specs: Iterable[str]) -> dict[str, str]:
+    """Return a title per spec, with folder and parameters in brackets; the spec itself if two titles are equal."""
+    titles = {spec: _make_title(spec) for spec in specs}
+    count = Counter(titles.values())
+    for spec, title in titles.items():
+        if count[title] > 1:
+            titles[spec] = spec
+    return titles
+
+
+def _make_title(spec: str) -> str:
+    address, _, params = spec.partition("?")
+    name, _, path = address.partition(":")
+    if name not in EXPLAINERS:
+        return spec
+    folder = path.rstrip("/").rpartition("/")[2]
+    details = ", ".join(text for text in (folder, *params.split("&")) if text)
+    title = EXPLAINERS.card(name, MethodCard).title
+    return f"{title} ({details})" if details else title
+
+
+def describe_score(item: Explanation, task: str) -> str:
+    """Return what a score of the explanation means in a task (its name), empty if the method's card does not say."""
+    name = item.params.get("of", item.method)
+    if name not in EXPLAINERS:
+        return ""
+    return EXPLAINERS.card(name, MethodCard).describe_scores(task, item.params.get("output"), signed=item.signed)
+
+
+def default_method(model: ExplainedModel) -> str:
+    """Return the id of the default method for a model: the best that its family allows.
+
+    `occlusion` for generated text; else `decompx_linear` for families with a record, `integrated_gradients` for others.
+    """
+    from expound.models.families import FAMILIES
+
+    if model.task.name == "generation":
+        return "occlusion"
+    if model.config.model_type in FAMILIES:
+        return "decompx_linear"
+    return "integrated_gradients"
+
+
+def list_methods() -> pd.DataFrame:
+    """Return a table of all methods: id, title, family, signed, differentiable, learned, cost, paper.
+
+    Costs are in forward (F) and backward (B) passes per example.
+    """
+    import pandas as pd
+
+    columns = ("name", "title", "family", "signed", "differentiable", "learned", "cost", "paper")
+    rows = []
+    for card in EXPLAINERS.cards(MethodCard).values():
+        rows.append({column: getattr(card, column) for column in columns})
+    return pd.DataFrame(rows)

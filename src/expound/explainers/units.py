@@ -1,0 +1,145 @@
+"""Units of a text that are scored or removed (tokens, words, sentences, paragraphs, texts), and their scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from expound.data.alignment import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
+from expound.data.granularity import Granularity
+from expound.errors import ExpoundError, check_choice
+from expound.explainers.base import Explainer
+from expound.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
+from expound.models import Batch, ExplainedModel
+from expound.reports.records import Unit
+
+ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends}
+
+
+class Units(NamedTuple):
+    """The U units of an example, and the `number` [L] of each position's unit, -1 outside of units."""
+
+    units: tuple[Unit, ...]
+    number: Tensor
+
+
+def number_units(batch: Batch, granularity: Granularity) -> Tensor:
+    """Return the number of each content position's unit [B, L], from 0 without gaps per example; -1 outside content.
+
+    A source is one text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, if set, defines the
+    sources (and, for batches of token ids without alignment, the sentences).
+
+    Raises:
+        ExpoundError: an unknown granularity, or sentences and sources of token ids without `unit_of`.
+    """
+    check_choice("granularity", granularity, get_args(Granularity))
+    if granularity == "token":
+        return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
+    numbers = batch.word_of
+    if granularity != "word":
+        numbers = _number_larger_units(batch, granularity)
+    numbers = torch.where(batch.content, numbers, -1)
+    # Truncation and special tokens leave gaps in the numbers. Each number becomes its rank among those present, as the
+    # cumulative sum of a table of presence; column 0 is for -1.
+    present = torch.zeros(len(batch), int(numbers.max()) + 2, dtype=torch.long, device=batch.device)
+    present.scatter_(1, numbers + 1, 1)
+    present[:, 0] = 0
+    return torch.where(numbers >= 0, (present.cumsum(1) - 1).gather(1, numbers + 1), -1)
+
+
+def _number_larger_units(batch: Batch, granularity: Granularity) -> Tensor:
+    """Return the number of each position's sentence, paragraph or text [B, L]."""
+    if batch.unit_of is not None and (granularity == "source" or batch.alignments is None):
+        return batch.unit_of
+    if batch.alignments is None:
+        raise ExpoundError(f"nothing says which {granularity} a position belongs to: give the batch unit_of")
+    units = torch.full_like(batch.word_of, -1)
+    for row, attended, alignment in zip(units, batch.attended, batch.alignments, strict=True):
+        is_source = granularity == "source"
+        numbers = find_text_of_tokens(alignment) if is_source else find_part_of_tokens(alignment, ENDS[granularity])
+        row[attended] = torch.tensor(numbers, device=batch.device)
+    return units
+
+
+def spread(scores: Tensor, unit: Tensor) -> Tensor:
+    """Return scores of positions [B, L] from units' scores [B, U], shared equally by a unit's positions; 0 outside."""
+    inside = unit >= 0
+    index = unit.clamp(min=0)
+    size = torch.zeros_like(scores).scatter_add_(1, index, inside.to(scores.dtype))
+    return (scores / size.clamp(min=1)).gather(1, index) * inside
+
+
+def unit_membership(unit: Tensor) -> Tensor:
+    """Return whether each position belongs to each unit, from unit numbers [B, L]: [B, L, U] bool."""
+    return unit[..., None] == torch.arange(int(unit.max()) + 1, device=unit.device)
+
+
+def sum_by_unit(scores: Tensor, unit: Tensor) -> Tensor:
+    """Return sums [B, U] of scores [B, L] over the positions of each unit."""
+    # Unit -1 adds to column 0, which is dropped.
+    count = int(unit.max()) + 1
+    return scores.new_zeros(len(unit), count + 1).scatter_add(1, unit + 1, scores)[:, 1:]
+
+
+def list_units(batch: Batch, unit: Granularity) -> Units:
+    """Return the units of a batch of one example with an alignment."""
+    (alignment,) = batch.alignments or ()
+    number = number_units(batch, unit)[0].cpu()
+    positions: list[list[int]] = [[] for _ in range(int(number.max()) + 1)]
+    for position, own in enumerate(number.tolist()):
+        if own >= 0:
+            positions[own].append(position)
+    units = []
+    for inside in positions:
+        spans = [alignment.spans[position] for position in inside]
+        extents = [span for span in spans if span is not None]
+        side = extents[0][0]
+        start, end = min(span[1] for span in extents), max(span[2] for span in extents)
+        name = alignment.texts[side][start:end]
+        if unit == "source" and batch.exchanges is not None:
+            name = batch.exchanges[0].names[side]
+        # A token may cover no characters, as a piece of a byte sequence.
+        units.append(Unit(name or alignment.tokens[inside[0]], side, start, end))
+    return Units(tuple(units), number)
+
+
+def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
+    """Return the `most` pairs (i, j, value), i < j, of largest magnitude in a symmetric matrix, without zeros."""
+    first, second = np.triu_indices(len(pairs), 1)
+    values = pairs[first, second]
+    order = np.argsort(-np.abs(values), kind="stable")[:most]
+    return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
+
+
+def score_units(
+    method: Explainer, model: ExplainedModel, batch: Batch, targets: Tensor, units: Units, *, attribute_target: bool
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Return scores [T, U] of the units and, if asked for, [T, R] of the response's tokens, NaN for unseen ones.
+
+    They are computed in whichever direction takes fewer passes.
+    """
+    count = len(units.units)
+    if not attribute_target and is_forward_cheaper(method, len(targets), count):
+        parts = units.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
+        sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
+        if sums is not None:
+            return sums[:, 0].cpu().numpy().astype(np.float32), None
+    assert batch.response is not None
+    wide = replace(batch, content=batch.content | batch.response) if attribute_target else batch
+    scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
+    # Positions without a unit go to an extra column, which is dropped.
+    total = scores.new_zeros(len(scores), count + 1)
+    total.index_add_(1, torch.where(units.number < 0, count, units.number), scores)
+    by_unit: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
+    if not attribute_target:
+        return by_unit, None
+    own: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
+    # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
+    last_read = targets[:, 0, 1:].cpu().numpy() - 2
+    own[np.arange(own.shape[1]) > last_read] = np.nan
+    return by_unit, own

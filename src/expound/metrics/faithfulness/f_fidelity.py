@@ -1,0 +1,111 @@
+"""F-fidelity: erasure measured on a copy of the model that was fine-tuned on inputs with random masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from expound.data.cards import MetricCard
+from expound.errors import ExpoundError
+from expound.explainers.seeding import example_generators
+from expound.metrics.faithfulness.unit_order import UnitMetric, UnitOrder
+from expound.metrics.ranking import check_fractions, fractions_to_counts
+from expound.models import Batch, ExplainedModel, load
+from expound.models.windowed import WindowedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class FFidelity(UnitMetric):
+    """Mean drop of the copy's p when a random part of the top is removed, over budgets and draws (Zheng et al. 2025).
+
+    This is FFid+ of the paper. The copy is the explained model fine-tuned on inputs with random masks, so that inputs
+    with missing words are not out of distribution. Only a part of the top, and never much of the input, is removed, so
+    that the positions of the gaps carry no information.
+
+    Args:
+        copy: the copy's folder, as `expound train baseline --model MODEL --masked-share 1` writes it.
+        budgets: shares of the units that count as the top.
+        alpha: share of the top that is removed; see `beta`.
+        beta: at most this share of all units is removed, and at least one unit.
+        draws: random parts for each budget.
+        seed: with the example's content it determines the draws, which are the same for all methods.
+    """
+
+    copy: str = ""
+    budgets: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5)
+    alpha: float = 0.5
+    beta: float = 0.1
+    draws: int = 8
+    seed: int = 0
+    positive_params: ClassVar = ("draws",)
+    card: ClassVar = MetricCard(
+        name="f_fidelity", label="F-fidelity", family="faithfulness", higher_is_better=True, paper="Zheng et al. 2025",
+        bounds=(-1, 1),
+        equation=r"\mathbb{E} [ \tilde{p}(x) - \tilde{p}(x \setminus \text{part of top}_k) ]",
+        computed="A copy of the model that was fine-tuned on texts with random masks is asked (p̃), so that texts with "
+        "gaps are familiar to it. Of the top 10, 20, 30, 40 and 50 % of the words (`budgets`), a random half "
+        "(`alpha`), but no more than a tenth of the text (`beta`), is masked; the value is the mean drop of the "
+        "probability over budgets and 8 draws each. {units} {masked}",
+        read="0.05 means that the copy's probability fell by 5 points on average. It is smaller than "
+        "`aopc_comprehensiveness`, since less is masked. {control}",
+        use="You doubt `aopc_comprehensiveness` because texts with gaps are unusual for the model.",
+        avoid="Do not use it when you cannot fine-tune a copy of the model (`expound train baseline --model MODEL "
+        "--masked-share 1`).",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fractions((*self.budgets, self.alpha, self.beta))
+
+    def supports(self, model: ExplainedModel) -> bool:
+        """Return whether a copy was given."""
+        return bool(self.copy)
+
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Return one value per example [B], see `Metric.compute`. Raises ExpoundError without a matching copy."""
+        copy = self.load_copy(model)
+        removed = self.draw_removed(batch, self.order_units(batch, attribution))
+        with copy.cache_perturbed():
+            answers = self.probability(copy, batch, target, torch.cat([torch.ones_like(removed[:1]), ~removed]))
+        return {self.name: (answers[0] - answers[1:]).mean(0).float()}
+
+    def load_copy(self, model: ExplainedModel) -> ExplainedModel:
+        """Return the copy on the model's device. Raises ExpoundError if it is missing or has other labels."""
+        if not self.copy:
+            raise ExpoundError(
+                "f_fidelity needs a copy fine-tuned on random masks: train one by `expound train baseline --model "
+                "MODEL --masked-share 1 …`, and give its folder as copy="
+            )
+        copy = _load_cached(str(Path(self.copy).expanduser().resolve()), str(model.device))
+        if copy.labels != model.labels:
+            raise ExpoundError(f"{self.copy} is no copy of the model: its labels are {copy.labels}, not {model.labels}")
+        if not isinstance(model, WindowedModel):
+            return copy
+        return WindowedModel(copy, model.stride)
+
+    def draw_removed(self, batch: Batch, order: UnitOrder) -> Tensor:
+        """Return the removed units of each budget and draw: [K · draws, B, U]."""
+        top = fractions_to_counts(order.counts, self.budgets)
+        part_of_top = fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top)
+        count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.beta,)))
+        noise = torch.full((self.draws, *order.place.shape), torch.inf, dtype=torch.float64)
+        # One number per unit, not per top unit: every method removes by the same draws.
+        for row, (units, random) in enumerate(
+            zip(order.counts.tolist(), example_generators(batch, self.seed), strict=True)
+        ):
+            noise[:, row, :units] = torch.from_numpy(random.random((self.draws, units)))
+        in_top = order.first(top)[:, None]
+        candidates = noise.to(batch.device).masked_fill(~in_top, torch.inf)
+        # The `count` lowest numbers of the top are a uniform sample of it without replacement.
+        drawn = candidates.argsort(-1).argsort(-1) < count[:, None, :, None]
+        return (drawn & in_top).flatten(0, 1)
+
+
+@lru_cache(maxsize=2)
+def _load_cached(folder: str, device: str) -> ExplainedModel:
+    return load(folder, device=device)

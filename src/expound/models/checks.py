@@ -1,0 +1,347 @@
+"""Checks of a model against what methods assume about it, each run once per loaded model on one example.
+
+A check returns the reason why its assumption fails, or an empty string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from expound.errors import ExpoundError, ModelFailedError
+from expound.models.batch import PER_POSITION, Batch
+from expound.models.layers.architecture import get_base_model, unwrap_adapter
+from expound.models.outputs import Capture, require_finite_logits
+from expound.models.passes.replace_inputs import find_last_tokens
+from expound.models.state import freeze_weights
+
+MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a model raises when it is given an input that it does not take."""
+Readout = Literal["first", "last", "all", "content"]
+"""Positions at which a head for the whole text reads: one of them, or the mean over several."""
+LEAST, MOST = 4, 16
+"""Positions of the example on which a model is checked: with fewer, first and last could be the same."""
+PADDING = 3
+"""Positions of padding that the check adds."""
+# Many models compute norms and softmaxes in float32, whatever their type.
+TOLERANCE = {8: 1e-6, 4: 1e-4, 2: 5e-2}
+"""The difference that counts as rounding, as a share of the largest number, by the bytes of the model's type."""
+
+_FOUND = WeakKeyDictionary[nn.Module, dict[str, Any]]()
+
+
+@dataclass
+class Probe:
+    """One example, and the model's answer to it, which are the same for all checks of one call."""
+
+    model: Any
+    batch: Batch
+
+    @cached_property
+    def alone(self) -> Batch:
+        """The example, see `take_example`."""
+        return take_example(self.model, self.batch)
+
+    @cached_property
+    def answer(self) -> Tensor:
+        """The logits of the example."""
+        before = torch.get_rng_state()
+        logits = require_finite_logits(self.model(self.alone).logits).double()
+        # Reformer hashes positions at random, which changes the answer to some texts only.
+        if not torch.equal(before, torch.get_rng_state()):
+            raise ExpoundError("it draws random numbers in every pass, so that equal texts get different answers")
+        return logits
+
+
+def find_failure(model: Any, assumption: str, probe: Probe) -> str:
+    """Return why an assumption does not hold for the model; empty if it holds, or if the model is not checked.
+
+    Args:
+        model: an explained model.
+        assumption: `answers`: equal texts get equal answers, and the probability of a response token depends only on
+            what precedes it; `gradients`: the answer has a gradient at the input embeddings; `readout`: the head reads
+            one position, or the mean of several; `attention`: each layer has one attention map; `padding`: padding does
+            not change answers; `second_derivatives`: attention is an explicit softmax.
+        probe: the example that is used.
+
+    Raises:
+        ModelFailedError: the model fails on the example.
+    """
+    if not can_be_checked(model):
+        return ""
+
+    def measure() -> str:
+        try:
+            return CHECKS[assumption](model, probe)
+        except ModelFailedError:
+            raise
+        except ExpoundError as error:
+            return str(error)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except MODEL_ERRORS as error:
+            # Raised, not remembered: the next call may succeed.
+            advice = "take another method, or leave the checks out (check=False)"
+            raise describe_failure(model, f"in the check of its {assumption}", error, advice) from error
+
+    reason: str = remember(model, assumption, measure)
+    return reason
+
+
+def describe_failure(model: Any, when: str, error: Exception, advice: str) -> ModelFailedError:
+    """Return an error that says when a model failed, the first line of its own error, and what to do."""
+    name, reason = type(unwrap_adapter(model.model)).__name__, (str(error).strip() or "no message").splitlines()[0]
+    return ModelFailedError(f"{name} fails {when} ({type(error).__name__}: {reason:.120}): {advice}")
+
+
+def can_be_checked(model: Any) -> bool:
+    """Return whether checks are wanted, and the model's answers are those of its own type."""
+    # Accelerate's mixed precision is inside of the model's own forward, so that answers are rounded.
+    return model.is_checked and not hasattr(model.model, "_original_forward")
+
+
+def is_changed_by_padding(model: Any) -> bool:
+    """Return whether padding is known to change the model's answers."""
+    return model.is_checked and bool(_FOUND.get(model.model, {}).get("padding"))
+
+
+def remember(model: Any, name: str, measure: Callable[[], Any]) -> Any:
+    """Return a fact about a loaded model, measured at the first call, in evaluation mode with fixed weights."""
+    with model.lock():
+        facts = _FOUND.setdefault(model.model, {})
+        if name not in facts:
+            with ExitStack() as scope:
+                scope.enter_context(model.evaluation_mode())
+                scope.enter_context(freeze_weights(model.model))
+                scope.enter_context(torch.inference_mode(False))
+                scope.enter_context(torch.no_grad())
+                # The tolerances are those of the model's own type.
+                scope.enter_context(torch.autocast(model.device.type, enabled=False))
+                facts[name] = measure()
+        return facts[name]
+
+
+def take_example(model: Any, batch: Batch) -> Batch:
+    """Return the shortest example of at least four positions, or else the longest, without padding.
+
+    Where the head reads one position, or their mean, the example is cut to 16 positions.
+    """
+    lengths = batch.attended.sum(1)
+    enough = lengths >= LEAST
+    row = lengths.argmax()
+    if enough.any():
+        row = lengths.masked_fill(~enough, batch.length + 1).argmin()
+    alone = batch.select([int(row)]).trim_padding()[0]
+    if not model.has_text_head or model.modality == "image":
+        return alone
+    return alone._map_tensors(lambda values: values[:, :MOST], PER_POSITION)
+
+
+def get_tolerance(model: Any) -> float:
+    """Return the share of the largest number that counts as rounding of the model's passes."""
+    # Layers of 8-bit weights round their inputs as well, whatever the model's type.
+    if getattr(model.model, "is_loaded_in_8bit", False):
+        return TOLERANCE[2]
+    return TOLERANCE[model.dtype.itemsize]
+
+
+def are_close(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether two answers differ by no more than rounding."""
+    one, other = one.double(), other.double()
+    # Some heads answer −∞ for outputs that are masked.
+    scale = float(torch.where(other.isfinite(), other, 0).abs().max().clamp(min=1))
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=TOLERANCE[dtype.itemsize] * scale)
+
+
+def check_answers(model: Any, probe: Probe) -> str:
+    """Check that generated text has the model's own log-probabilities, and that no token depends on later ones."""
+    answer = probe.answer
+    if model.task.name != "generation":
+        return ""
+    alone = probe.alone
+    ids, response = alone.inputs["input_ids"], alone.response
+    assert response is not None
+    # The last response token is left out: what precedes it does not need it, unless attention is not causal.
+    if model.is_encoder_decoder:
+        decoder = alone.decoder_mask
+        assert decoder is not None
+        said, before = ids[decoder][None], ids[alone.attended & ~decoder][None]
+        arguments = {"input_ids": before, "decoder_input_ids": said[:, :-1]}
+    else:
+        said = ids[:, : int(response[0].nonzero()[-1]) + 1]
+        arguments = {"input_ids": said[:, :-1]}
+    count = int(response.sum())
+    own = model.generator(**arguments, use_cache=False, return_dict=True).logits[0, -count:].double()
+    expected = own.log_softmax(-1).gather(1, said[0, -count:, None])[:, 0]
+    if are_close(answer[0, :, 0], expected, model.dtype):
+        return ""
+    name = type(unwrap_adapter(model.generator)).__name__
+    return f"its log-probabilities of a response are not those that {name} gives before it has read what follows"
+
+
+def check_gradients(model: Any, probe: Probe) -> str:
+    """Check that the answer to the model's own embeddings is its answer, and has a gradient there."""
+    reason: str = _take_slopes(model, probe)[0]
+    return reason
+
+
+def check_readout(model: Any, probe: Probe) -> str:
+    """Check that the head for the whole input reads one position, or the mean of several."""
+    if not model.has_text_head or _take_slopes(model, probe)[1]:
+        return ""
+    return "its head does not read one position or a mean of positions"
+
+
+def find_readout(model: Any, batch: Batch) -> Readout | None:
+    """Return which positions the head for the whole input reads; None if that cannot be said in these terms."""
+    readout: Readout | None = _take_slopes(model, Probe(model, batch))[1]
+    return readout
+
+
+def _take_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
+    """Return why gradients cannot be taken, or an empty string, and which positions the head reads."""
+    found: tuple[str, Readout | None] = remember(
+        model, "slopes", lambda: _measure_slopes(model, probe.alone, probe.answer)
+    )
+    return found
+
+
+def _measure_slopes(model: Any, alone: Batch, answer: Tensor) -> tuple[str, Readout | None]:
+    states: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        last = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", None)
+        if isinstance(last, Tensor) and last.ndim == 3:
+            states.append(last)
+
+    base = get_base_model(model.model)
+    with torch.enable_grad(), base.register_forward_hook(keep):
+        embeddings = model.embed(alone).detach().requires_grad_()
+        logits = model(alone, embeddings).logits
+        if not are_close(logits.detach(), answer, model.dtype):
+            return "it reads more of a text than its input embeddings", None
+        # A fixed direction, so that the gradients of logits do not cancel.
+        direction = torch.linspace(1, 2, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+        points = [embeddings, *(state for state in states[-1:] if state.requires_grad)]
+        slopes: tuple[Tensor | None, ...] = torch.autograd.grad((logits * direction).sum(), points, allow_unused=True)
+    if slopes[0] is None:
+        return "its answer has no gradient at its input embeddings", None
+    # BigBird pads texts to full blocks.
+    if len(slopes) == 1 or slopes[1] is None or slopes[1].shape[1] < alone.length:
+        return "", None
+    return "", _name_positions(model, alone, slopes[1][0, : alone.length].double())
+
+
+def _name_positions(model: Any, alone: Batch, rows: Tensor) -> Readout | None:
+    """Return the name of the positions whose gradients [L, d] are not zero, if those are all the same."""
+    size = rows.abs().amax(1)
+    tolerance = TOLERANCE[model.dtype.itemsize] * float(size.max())
+    read = size > tolerance
+    used = rows[read]
+    if not len(used) or float((used - used[0]).abs().max()) > tolerance:
+        return None
+    place = torch.arange(alone.length, device=read.device)
+    expected: dict[Readout, Tensor] = {
+        "first": place == 0,
+        "last": place == _find_last(model, alone)[0],
+        "all": alone.attended[0],
+        "content": alone.content[0],
+    }
+    found = [name for name, positions in expected.items() if torch.equal(read, positions)]
+    # A text of one token has all of them at one position: then the usual one is taken.
+    usual: Readout = "last" if model.is_decoder else "first"
+    if usual in found:
+        return usual
+    return found[0] if found else None
+
+
+def _find_last(model: Any, batch: Batch) -> Tensor:
+    if model.modality == "image":
+        return torch.full((len(batch),), batch.length - 1, device=batch.device)
+    return find_last_tokens(batch, model.config.get_text_config().pad_token_id)
+
+
+def make_readout_weights(model: Any, batch: Batch) -> Tensor:
+    """Return the weights [B, L] of the positions that the head for the whole text reads.
+
+    Raises:
+        ExpoundError: they are neither one position nor a mean of several.
+    """
+    kind = find_readout(model, batch)
+    if kind is None and not model.is_checked:
+        kind = "last" if model.is_decoder else "first"
+    if kind is None:
+        raise ExpoundError(
+            f"the head of model type {model.config.model_type!r} does not read one position or a mean of positions"
+        )
+    if kind in ("all", "content"):
+        mask = batch.attended if kind == "all" else batch.content
+        return (mask / mask.sum(1, keepdim=True)).to(model.dtype)
+    position = batch.attended.long().argmax(1) if kind == "first" else _find_last(model, batch).to(batch.device)
+    weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=model.dtype)
+    return weights.scatter(1, position[:, None], 1.0)
+
+
+def check_attention(model: Any, probe: Probe) -> str:
+    """Check that each layer has one attention map, whose rows are shares, and that they are the model's own."""
+    alone = probe.alone
+    outputs = model(alone, capture=Capture(attentions=True))
+    if not are_close(outputs.logits, probe.answer, model.dtype):
+        return "an explicit softmax gives other answers than its attention does"
+    maps, layers = outputs.attentions, model.attention_shape[0]
+    if len(maps) != layers:
+        return f"its {layers} layers have {len(maps)} attention maps"
+    for layer in maps:
+        if layer.ndim != 4 or list(layer.shape[-2:]) != [alone.length] * 2:
+            return "its attention maps are not among the positions of the input"
+        # Joined maps of an encoder-decoder have one row sum per side.
+        most = 2.0 if model.is_encoder_decoder else 1.0
+        if float(layer.sum(-1).max()) > most + 10 * TOLERANCE[model.dtype.itemsize] or float(layer.min()) < 0:
+            return "the rows of its attention maps do not sum to 1"
+    return ""
+
+
+def check_second_derivatives(model: Any, probe: Probe) -> str:
+    """Check that attention computed without fused kernels, which second derivatives need, gives the same answer."""
+    explicit = model.run_pass(probe.alone, None, Capture(differentiable_twice=True)).logits
+    if are_close(explicit, probe.answer, model.dtype):
+        return ""
+    return "an explicit softmax gives other answers than its attention does"
+
+
+def check_padding(model: Any, probe: Probe) -> str:
+    """Check that padding does not change the answer."""
+    if model.modality == "image":
+        return ""
+    alone = probe.alone
+    sides = (PADDING, 0) if model.is_decoder else (0, PADDING)
+
+    def pad(values: Tensor) -> Tensor:
+        return nn.functional.pad(values, sides)
+
+    padded = alone._map_tensors(pad, PER_POSITION)
+    ids = padded.inputs["input_ids"].masked_fill(~padded.attended, model.pad_id)
+    padded = replace(padded, inputs=padded.inputs | {"input_ids": ids})
+    logits = model.run_pass(padded, None, Capture()).logits
+    if model.task.name == "span":
+        logits = logits[:, :, padded.attended[0]]
+    if are_close(logits, probe.answer, model.dtype):
+        return ""
+    return "padding changes its answers"
+
+
+CHECKS: dict[str, Callable[[Any, Probe], str]] = {
+    "answers": check_answers,
+    "gradients": check_gradients,
+    "readout": check_readout,
+    "attention": check_attention,
+    "padding": check_padding,
+    "second_derivatives": check_second_derivatives,
+}

@@ -1,0 +1,202 @@
+"""Tokens of texts with their characters, also of texts inside a larger one, a template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+from tokenizers import Encoding
+
+from expound.errors import ExpoundError
+
+SpecialTokens = Literal["all", "before"] | None
+FIELD = re.compile(r"\{(text|text_pair)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A prompt with a place for the text, and one for the second text of a pair; other braces are plain characters.
+
+    `pieces` are the constant texts, and `sides` the numbers of the texts between them.
+    """
+
+    pieces: tuple[str, ...]
+    sides: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, template: str) -> Template:
+        """Return the template of a text with `{text}` once, and `{text_pair}` at most once.
+
+        Raises:
+            ExpoundError: other numbers of fields.
+        """
+        parts = FIELD.split(template)
+        names = parts[1::2]
+        if sorted(names) not in (["text"], ["text", "text_pair"]):
+            raise ExpoundError(
+                f"a template has {{text}} once and {{text_pair}} at most once, got {template!r:.80} with "
+                + (", ".join(f"{{{name}}}" for name in names) or "neither")
+            )
+        return cls(tuple(parts[::2]), tuple(("text", "text_pair").index(name) for name in names))
+
+    def fill(self, texts: tuple[str, ...]) -> tuple[str, dict[int, tuple[int, int]]]:
+        """Return the whole prompt, and the characters of each text in it.
+
+        Raises:
+            ExpoundError: another number of texts than of places.
+        """
+        if len(texts) != len(self.sides):
+            raise ExpoundError(f"the template has {len(self.sides)} place(s) for texts, the example has {len(texts)}")
+        whole, places = self.pieces[0], {}
+        for side, after in zip(self.sides, self.pieces[1:], strict=True):
+            places[side] = (len(whole), len(whole) + len(texts[side]))
+            whole += texts[side] + after
+        return whole, places
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateEncoding:
+    """The tokens of a prompt with the attributes of `tokenizers.Encoding`; all but the texts' tokens are special."""
+
+    ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    sequence_ids: list[int | None]
+    special_tokens_mask: list[int]
+    type_ids: list[int]
+    overflowing: tuple[()] = ()
+
+
+def encode_template(
+    tokenizer: Any, template: Template, texts: tuple[str, ...], *, special: SpecialTokens = "all"
+) -> TemplateEncoding:
+    """Return the tokens of the texts in the template.
+
+    A token that holds characters of both a text and the template belongs to the template.
+
+    Args:
+        tokenizer: the tokenizer.
+        template: the template.
+        texts: as many as it has places.
+        special: the special tokens to add: all, only those before the prompt, or None.
+    """
+    whole, places = template.fill(texts)
+    encoding = tokenize_text(tokenizer, whole, special=special is not None)
+    stop = len(encoding.ids)
+    if special == "before":
+        # A special token that is written in the text has characters; one that the tokenizer added has none.
+        while stop and encoding.special_tokens_mask[stop - 1] and not encoding.offsets[stop - 1][1]:
+            stop -= 1
+    sides: list[int | None] = []
+    offsets: list[tuple[int, int]] = []
+    for span, is_added in zip(encoding.offsets[:stop], encoding.special_tokens_mask, strict=False):
+        side = None if is_added else _find_side(span, whole, places)
+        sides.append(side)
+        if side is None:
+            offsets.append((0, 0))
+        else:
+            # Offsets of a text begin at its first character; white space before it is cut off.
+            offsets.append((max(span[0] - places[side][0], 0), span[1] - places[side][0]))
+    is_special = [int(side is None) for side in sides]
+    return TemplateEncoding(encoding.ids[:stop], encoding.tokens[:stop], offsets, sides, is_special, [0] * stop)
+
+
+def fit_template(
+    tokenizer: Any,
+    template: Template,
+    texts: tuple[str, ...],
+    max_length: int,
+    *,
+    special: SpecialTokens = "all",
+) -> tuple[TemplateEncoding, tuple[str, ...]]:
+    """Return the tokens of the texts in their template and the texts, the longest text cut at its end until all fits.
+
+    Raises:
+        ExpoundError: the template leaves no room for a text.
+    """
+    encoding = encode_template(tokenizer, template, texts, special=special)
+    # A cut text may have more tokens than planned, since its last word is tokenized anew.
+    while len(encoding.ids) > max_length:
+        excess = len(encoding.ids) - max_length
+        longest = max(range(len(texts)), key=encoding.sequence_ids.count)
+        own = [place for place, side in enumerate(encoding.sequence_ids) if side == longest]
+        if len(own) <= excess:
+            raise ExpoundError(
+                f"the prompt without the text has {len(encoding.ids) - len(own)} of at most {max_length} "
+                "tokens: use a shorter template or fewer shots"
+            )
+        end = encoding.offsets[own[-excess]][0]
+        texts = (*texts[:longest], texts[longest][:end].rstrip(), *texts[longest + 1 :])
+        encoding = encode_template(tokenizer, template, texts, special=special)
+    return encoding, texts
+
+
+def _find_side(span: tuple[int, int], whole: str, places: Mapping[int, tuple[int, int]]) -> int | None:
+    """Return the number of the text that contains a token's characters, apart from white space before them."""
+    start, end = span
+    # Many tokenizers count the space before a word as part of its token (" film").
+    lead = len(whole[start:end]) - len(whole[start:end].lstrip())
+    begin = min(start + lead, end - 1)
+    for side, (first, last) in places.items():
+        if first <= begin and start < end <= last:
+            return side
+    return None
+
+
+class SentencePieceEncoding(NamedTuple):
+    """The attributes of a `tokenizers.Encoding` that are used: L tokens, their characters, and a mask of added ones."""
+
+    ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    special_tokens_mask: list[int]
+
+
+def tokenize_text(
+    tokenizer: Any, text: str, *, special: bool = True, target: bool = False
+) -> Encoding | SentencePieceEncoding:
+    """Return the tokens of a text with their characters.
+
+    Args:
+        tokenizer: a fast tokenizer, or one around SentencePiece (Marian's).
+        text: the text.
+        special: add special tokens.
+        target: the text is one that a decoder generates.
+
+    Raises:
+        ExpoundError: special tokens in the text, with a tokenizer around SentencePiece.
+    """
+    # Marian has separate vocabularies for the languages that it reads and writes.
+    argument = {"text_target": text} if target else {"text": text}
+    output = tokenizer(**argument, add_special_tokens=special)
+    if tokenizer.is_fast:
+        encoding: Encoding = output.encodings[0]
+        return encoding
+    processor = tokenizer.spm_target if target else tokenizer.spm_source
+    tokens, offsets = _split_text(tokenizer, processor, text)
+    ids, count = list(output["input_ids"]), len(tokens)
+    added = ids[count:]
+    # transformers splits at special tokens before SentencePiece sees the text, so counts differ if there are any.
+    if not set(added) <= set(tokenizer.all_special_ids) or len(ids) < count + special:
+        raise ExpoundError(f"special tokens stand in the text {text[:40]!r}: leave them out")
+    tokens += tokenizer.convert_ids_to_tokens(added)
+    offsets += [(0, 0)] * len(added)
+    return SentencePieceEncoding(ids, tokens, offsets, [0] * count + [1] * len(added))
+
+
+def _split_text(tokenizer: Any, processor: Any, text: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """Return SentencePiece's pieces and their characters, after a language code if the text begins with one."""
+    # Multilingual Marian models expect a code such as >>fra<<, which is a token of its own.
+    codes, rest = tokenizer.remove_language_code(text)
+    start = len(text) - len(rest)
+    # SentencePiece counts bytes.
+    bytes_before = accumulate((len(character.encode()) for character in rest), initial=0)
+    characters = {count: start + place for place, count in enumerate(bytes_before)}
+    tokens, offsets = list(codes), [(0, start)] * len(codes)
+    for piece in processor.encode(rest, return_type="proto").pieces:
+        tokens.append(piece.piece)
+        offsets.append((characters[piece.begin], characters[piece.end]))
+    return tokens, offsets

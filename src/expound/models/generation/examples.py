@@ -1,0 +1,352 @@
+"""Encoding of prompts, chats and responses as batches; tokens of responses that are given or generated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from tokenizers import Encoding
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from expound.data.alignment import Alignment, align, find_text_of_tokens, trim_span
+from expound.errors import ExpoundError, check_choice
+from expound.models.batch import Batch
+from expound.models.encoding import encode as encoding
+from expound.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template, tokenize_text
+from expound.models.generation.prompt import Prompt, parse_prompt
+from expound.models.layers.architecture import find_cache_argument
+from expound.models.state import preserve_random_state
+from expound.reports.records import Exchange
+
+if TYPE_CHECKING:
+    from expound.models.generation.model import GeneratingModel
+
+logger = logging.getLogger(__name__)
+UNLIMITED = 1 << 30
+
+
+def prompt_to_row(example: Any) -> dict[str, Any]:
+    """Return a prompt, a pair (prompt, response) or a row as a row; an assistant's last message is the response.
+
+    Raises:
+        ExpoundError: another kind of example.
+    """
+    if isinstance(example, str):
+        return {"prompt": example}
+    if isinstance(example, tuple) and len(example) == 2:
+        return {"prompt": example[0], "response": example[1]}
+    if not isinstance(example, Mapping):
+        raise ExpoundError(f"an example is a prompt, or a row with 'prompt' or 'messages', not {example!r:.80}")
+    row = {name: value for name, value in example.items() if value is not None}
+    messages = row.get("messages")
+    if "response" in row or not isinstance(messages, Sequence) or not messages:
+        return row
+    last = messages[-1]
+    if isinstance(last, Mapping) and last.get("role") == "assistant" and last.get("content"):
+        return row | {"messages": messages[:-1], "response": last["content"]}
+    return row
+
+
+def respond(
+    model: GeneratingModel,
+    examples: Sequence[Any],
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    *,
+    allow_empty: bool = False,
+    stopping_criteria: Sequence[StoppingCriteria] = (),
+) -> list[dict[str, Any]]:
+    """Return the examples as rows with responses; see `GeneratingModel.respond`."""
+    if max_new_tokens < 1 or temperature < 0:
+        raise ExpoundError(
+            f"expected max_new_tokens of at least 1 and a temperature of at least 0, got {max_new_tokens}, "
+            f"{temperature}"
+        )
+    rows = [prompt_to_row(example) for example in examples]
+    for number, row in enumerate(rows):
+        if "response" not in row:
+            longest = model.max_prompt_length(max_new_tokens)
+            prompt, _ = _fit_prompt(model, parse_prompt(row, model.tokenizer), longest, number)
+            ids = generate_response(
+                model.generator,
+                prompt.ids,
+                model.pad_id,
+                max_new_tokens,
+                temperature,
+                seed,
+                model.decoder_start_ids,
+                stopping_criteria,
+            )
+            if not allow_empty and not decode_response(model.tokenizer, ids).text.strip():
+                raise _make_empty_error(model.tokenizer, row, number)
+            # The response was generated after the cut prompt, so later the prompt is cut at the same length.
+            rows[number] = row | {"response": ids, "prompt_length": longest}
+    return rows
+
+
+def count_prompt_tokens(model: GeneratingModel, row: Mapping[str, Any]) -> int:
+    """Return the number of tokens of a row's whole prompt, however many the model reads."""
+    return len(_fit_prompt(model, parse_prompt(row, model.tokenizer), UNLIMITED, 0)[0].ids)
+
+
+def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> ExpoundError:
+    """Return the error for an example that the model answers by an empty text, with what to try."""
+    advice = "another prompt, a temperature above 0 (--temperature), or a response of your own (--response)"
+    if "messages" not in row and getattr(tokenizer, "chat_template", None):
+        advice = f"the prompt as 'messages', in the chat template (without --raw-prompt), {advice}"
+    return ExpoundError(
+        f"the model's answer to example {number} is empty, so there is nothing to explain: try {advice}"
+    )
+
+
+def encode(model: GeneratingModel, rows: Sequence[Mapping[str, Any]], device: str | torch.device | None) -> Batch:
+    """Return rows with responses as one batch; see `GeneratingModel.encode`."""
+    encoded = [_encode_row(model, row, number) for number, row in enumerate(rows)]
+
+    def tokenize(*_: Any) -> encoding.TokenizedRows:
+        return [tokens for tokens, _, _ in encoded], tuple(alignment for _, alignment, _ in encoded)
+
+    # Empty rows: what texts have besides tokens (labels, rationales) does not apply.
+    batch = encoding.encode(model, [{} for _ in rows], tokenize, device)
+    exchanges = tuple(exchange for _, _, exchange in encoded)
+    count = torch.tensor([len(exchange.tokens) for exchange in exchanges], device=batch.device)
+    # Padding is on the left, so a response ends every row; its tokens are counted from 0.
+    place = torch.arange(batch.length, device=batch.device) - batch.length + count[:, None]
+    unit_of = _number_sources(batch, exchanges)
+    rationale_mask, has_rationale = _mark_evidence(rows, exchanges, unit_of)
+    return replace(
+        batch,
+        response=place >= 0,
+        decoder_mask=place >= -len(model.decoder_start_ids) if model.decoder_start_ids else None,
+        unit_of=unit_of,
+        exchanges=exchanges,
+        rationale_mask=rationale_mask,
+        has_rationale=has_rationale,
+    )
+
+
+def _encode_row(
+    model: GeneratingModel, row: Mapping[str, Any], number: int
+) -> tuple[TemplateEncoding, Alignment, Exchange]:
+    """Return an example's tokens, its visible texts aligned with them, and both texts."""
+    prompt = parse_prompt(row, model.tokenizer)
+    tokens, texts = _fit_prompt(model, prompt, UNLIMITED, number)
+    response = _encode_response(model, prompt, tokens, texts, row["response"], number)
+    longest = min(model.max_prompt_length(len(response.ids)), row.get("prompt_length", model.max_length))
+    if len(tokens.ids) > longest:
+        if longest < 1:
+            raise ExpoundError(
+                f"the response of example {number} has {len(response.ids)} tokens; prompt and response "
+                f"{'each' if model.is_encoder_decoder else 'together'} have at most {model.max_length}"
+            )
+        tokens, texts = _fit_prompt(model, prompt, longest, number)
+        # Encoded again: its tokens may depend on the end of the prompt.
+        response = _encode_response(model, prompt, tokens, texts, row["response"], number)
+    added = [*model.decoder_start_ids, *response.ids]
+    added_tokens, count = model.tokenizer.convert_ids_to_tokens(added), len(added)
+    whole = TemplateEncoding(
+        [*tokens.ids, *added],
+        [*tokens.tokens, *added_tokens],
+        [*tokens.offsets, *[(0, 0)] * count],
+        [*tokens.sequence_ids, *[None] * count],
+        [*tokens.special_tokens_mask, *[1] * count],
+        [0] * (len(tokens.ids) + count),
+    )
+    alignment = align(texts, cast("Encoding", whole), truncated=texts != prompt.texts)
+    text, places = prompt.template.fill(texts)
+    exchange = Exchange(
+        text, prompt.names, tuple(places.values()), prompt.is_source, response.text,
+        tuple(added_tokens[len(model.decoder_start_ids) :]), response.spans,
+    )  # fmt: skip
+    return whole, alignment, exchange
+
+
+def _fit_prompt(
+    model: GeneratingModel, prompt: Prompt, longest: int, number: int
+) -> tuple[TemplateEncoding, tuple[str, ...]]:
+    """Return the prompt's tokens and its visible texts, cut if the prompt is too long."""
+    # A decoder continues the prompt, so an end-of-text token after it would be wrong; an encoder expects one.
+    special: SpecialTokens | None = None
+    if prompt.special:
+        special = "all" if model.is_encoder_decoder else "before"
+    tokens, texts = fit_template(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
+    cut = []
+    for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True):
+        if text != short:
+            cut.append(f"{name!r} to {len(short)} of {len(text)} characters")
+    if cut:
+        logger.warning("the prompt of example %d is cut to %d tokens: %s", number, longest, ", ".join(cut))
+    return tokens, texts
+
+
+def _encode_response(
+    model: GeneratingModel,
+    prompt: Prompt,
+    tokens: TemplateEncoding,
+    texts: tuple[str, ...],
+    response: Any,
+    number: int,
+) -> Response:
+    """Return the tokens of a response, which is a text or token ids."""
+    if isinstance(response, str) and response.strip():
+        if model.is_encoder_decoder:
+            return tokenize_decoder_response(model.tokenizer, response, model.decoder_start_ids)
+        whole = prompt.template.fill(texts)[0]
+        return tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special)
+    ids: list[int] = []
+    if isinstance(response, Sequence | Tensor) and not isinstance(response, str):
+        ids = [int(token) for token in response]
+    size = model.config.get_text_config().vocab_size
+    if not ids or not all(0 <= token < size for token in ids):
+        raise ExpoundError(
+            f"expected the response of example {number} as a text or as token ids from 0 to {size - 1}, "
+            f"one at least, got {response!r:.80}"
+        )
+    return decode_response(model.tokenizer, ids)
+
+
+def _mark_evidence(
+    rows: Sequence[Mapping[str, Any]], exchanges: Sequence[Exchange], unit_of: Tensor
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Return a mask [B, L] of the sources named in `evidence`, and a mask [B] of the rows that have evidence.
+
+    Raises:
+        ExpoundError: evidence that is no source of the example.
+    """
+    evidence = [row.get("evidence") for row in rows]
+    if all(names is None for names in evidence):
+        return None, None
+    mask = torch.zeros_like(unit_of, dtype=torch.bool)
+    for line, names, exchange, units in zip(mask, evidence, exchanges, unit_of, strict=True):
+        for name in names or ():
+            check_choice("source in evidence", name, exchange.sources)
+            line.logical_or_(units == exchange.sources.index(name))
+    return mask, torch.tensor([names is not None for names in evidence], device=unit_of.device)
+
+
+def _number_sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:
+    """Return the number [B, L] of each position's source; without sources, of its visible text; else −1."""
+    units = torch.full_like(batch.word_of, -1)
+    for row, exchange, alignment in zip(units, exchanges, batch.alignments or (), strict=True):
+        is_unit = exchange.is_source if any(exchange.is_source) else [True] * len(exchange.names)
+        # [T + 1]; the last entry is for special tokens, whose text has the number −1.
+        numbers = torch.tensor([*is_unit, False])
+        numbers = torch.where(numbers, numbers.cumsum(0) - 1, -1)
+        sides = find_text_of_tokens(alignment)
+        row[len(row) - len(sides) :] = numbers[sides]
+    return units
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """R token `ids`, their `text`, and each token's `spans` in it, without white space at its ends."""
+
+    ids: tuple[int, ...]
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+
+def tokenize_response(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *, special: bool) -> Response:
+    """Return the tokens that the tokenizer appends to a prompt when a text follows it.
+
+    Raises:
+        ExpoundError: it appends no token, or tokenizes the prompt differently when the text follows.
+    """
+    # The response is tokenized together with the prompt: alone it could begin with another token.
+    whole = tokenize_text(tokenizer, prompt + text, special=special)
+    # Special tokens that the tokenizer adds at the end are no part of the response.
+    end = 0
+    for place in range(len(whole.ids)):
+        if not whole.special_tokens_mask[place] or whole.offsets[place][1]:
+            end = place + 1
+    ids, count = whole.ids[:end], len(prompt_ids)
+    if ids[:count] != list(prompt_ids) or len(ids) == count:
+        raise ExpoundError(
+            f"the tokenizer does not continue {prompt[-20:]!r} by tokens of the response {text[:20]!r}: move white "
+            "space between the two, or give the response as ids"
+        )
+    spans: list[tuple[int, int]] = []
+    for first, last in whole.offsets[count:end]:
+        spans.append(trim_span(text, max(first - len(prompt), 0), last - len(prompt)))
+    return Response(tuple(ids[count:]), text, tuple(spans))
+
+
+def tokenize_decoder_response(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
+    """Return the tokens of a text that a decoder generates, with special tokens before it that are not its start.
+
+    Raises:
+        ExpoundError: the text has no token.
+    """
+    whole = tokenize_text(tokenizer, text, target=True)
+    # mBART's tokenizer begins with the language code, which is the forced first token of the decoder.
+    first = 1 if whole.ids[:1] == list(start[1:2]) else 0
+    end = 0
+    for place, is_special in enumerate(whole.special_tokens_mask):
+        if not is_special:
+            end = place + 1
+    ids, offsets = whole.ids[first:end], whole.offsets[first:end]
+    if not ids:
+        raise ExpoundError(f"the tokenizer makes no token of the response {text[:20]!r}")
+    return Response(tuple(ids), text, tuple(trim_span(text, *offset) for offset in offsets))
+
+
+def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
+    """Return ids with their text; special tokens have no characters."""
+
+    def decode(part: Sequence[int]) -> str:
+        return str(tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    text = decode(ids)
+    # A token's characters are what it adds to the text. The first bytes of a character decode to "�", hence the
+    # common prefix.
+    ends = [len(commonprefix([text, decode(ids[:count])])) for count in range(len(ids) + 1)]  # noqa: RUF071
+    return Response(tuple(ids), text, tuple(trim_span(text, start, end) for start, end in pairwise(ends)))
+
+
+@torch.no_grad()
+def generate_response(
+    model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
+    start: Sequence[int] = (), stopping_criteria: Sequence[StoppingCriteria] = (),
+) -> list[int]:  # fmt: skip
+    """Return the tokens that a Hugging Face model generates, with the end-of-text token if it reaches that.
+
+    Args:
+        model: a model with `generate`.
+        prompt_ids: the prompt.
+        pad_id: the padding token.
+        max_new_tokens: the most tokens.
+        temperature: 0 takes the likeliest token; otherwise tokens are drawn.
+        seed: of the draws.
+        start: ids that a decoder reads first.
+        stopping_criteria: transformers' criteria, called after each token; they can end the response.
+    """
+    # top_k=0: by default transformers draws from the 50 likeliest tokens only.
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
+    decoder: dict[str, Any] = {}
+    if start:
+        # transformers makes a cache of as many layers as the encoder has; this one grows with the decoder.
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device)}
+        name = find_cache_argument(model)
+        if name is not None:
+            decoder[name] = cache
+    # Explicit, because checkpoints (BART's) come with beam search and length limits of their own.
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id,
+        num_beams=1, no_repeat_ngram_size=0, min_length=0, **sampling,
+    )  # fmt: skip
+    ids = torch.tensor([list(prompt_ids)], device=model.device)
+    with preserve_random_state():
+        torch.manual_seed(seed)
+        output = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config,
+            stopping_criteria=StoppingCriteriaList(stopping_criteria), **decoder,
+        )  # fmt: skip
+    return [int(token) for token in output[0, len(start or prompt_ids) :]]

@@ -1,0 +1,257 @@
+"""Causal language models, explained in the text that they generate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache, PreTrainedModel, StoppingCriteria
+
+from expound.errors import ExpoundError
+from expound.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
+from expound.models.explained import ExplainedModel
+from expound.models.generation import examples as generation_examples
+from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
+from expound.models.outputs import Capture, Outputs
+from expound.models.state import with_lock
+from expound.models.tasks import Generation
+
+
+class GeneratingModel(ExplainedModel):
+    """A causal language model whose response to a prompt is explained.
+
+    The target is a span of response tokens, (start, end) counted from the response's first token: its log-probability
+    given everything before it (its logits' sum, or its probability, with `output`). Each token is read at the position
+    before it, all of them in one pass. The response is never removed or replaced.
+
+    Args:
+        model: a causal language model.
+        processing_class: its tokenizer; without it only batches made from ids work.
+        max_length: the most tokens of prompt and response together, if fewer than the model allows.
+
+    Raises:
+        ExpoundError: a model without a language modelling head.
+    """
+
+    def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
+        super().__init__(model, processing_class, "classification", max_length)
+        if unwrap_adapter(model).get_output_embeddings() is None:
+            raise ExpoundError(f"{type(model).__name__} has no language modelling head: it generates nothing")
+        self.task = Generation()
+
+    @property
+    def generator(self) -> PreTrainedModel:
+        """The Hugging Face model that generates."""
+        return self.model
+
+    @property
+    def decoder_start_ids(self) -> tuple[int, ...]:
+        """The ids between prompt and response; empty without a decoder of its own."""
+        return ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Empty: a text has no labels."""
+        return ()
+
+    @property
+    def is_decoder(self) -> bool:
+        """True: padding goes to the left."""
+        return True
+
+    def max_prompt_length(self, response: int) -> int:
+        """Return the most tokens of a prompt before a response of this length, 0 or less if that is too long."""
+        if not self.is_encoder_decoder:
+            return self.max_length - response
+        # An encoder-decoder reads as many tokens on either side.
+        if response + len(self.decoder_start_ids) <= self.max_length:
+            return self.max_length
+        return 0
+
+    def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
+        """Encode prompts or chats with their responses as one left-padded batch; missing responses are generated.
+
+        An example is a prompt, or a row: `prompt`, or `messages` for the tokenizer's chat template; `sources`, texts by
+        name, see `parse_prompt` for their places; `literal`, whether braces are plain text; `response`, a text or token
+        ids. Only visible texts are content. A prompt that is too long is cut at the end of its longest visible text,
+        and a warning says so.
+
+        Raises:
+            ExpoundError: a source that is empty or has no place, a response that is no continuation, no tokenizer.
+        """
+        return generation_examples.encode(self, self.respond(examples), device)
+
+    def respond(
+        self,
+        examples: Sequence[Any],
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        seed: int = 0,
+        *,
+        allow_empty: bool = False,
+        stopping_criteria: Sequence[StoppingCriteria] = (),
+    ) -> list[dict[str, Any]]:
+        """Return the examples as rows with responses: their own, or else the model's, as token ids.
+
+        `temperature` 0 takes the likeliest token every time; others are drawn, by `seed` and the prompt alone.
+        `stopping_criteria` are transformers' own: each is called after every token and can end the response.
+
+        Raises:
+            ExpoundError: a generated response is empty or white space, without `allow_empty`.
+        """
+        return generation_examples.respond(
+            self, examples, max_new_tokens, temperature, seed,
+            allow_empty=allow_empty, stopping_criteria=stopping_criteria,
+        )  # fmt: skip
+
+    def batch(
+        self, prompt_ids: Any, response_ids: Any, content: Any = None, *, unit_of: Any = None, foil_ids: Any = None
+    ) -> Batch:
+        """Return prompts and responses from elsewhere as one left-padded batch on the model's device.
+
+        Args:
+            prompt_ids: ids of one example, or one row per example; lists, arrays or tensors, rows of any length.
+            response_ids: the same for the model's response, or any other.
+            content: booleans in rows as long as the prompt, or as prompt and response: what can carry attribution;
+                default: the whole prompt, special tokens included, because ids alone do not tell them apart.
+            unit_of: integers in rows like `content`: the number of each position's unit (source, sentence), -1 without.
+            foil_ids: another token for each response token; scores then are differences, response − foil.
+
+        Raises:
+            ExpoundError: rows of other lengths, an empty prompt or response, an id that the model does not have.
+        """
+        batch = make_batch(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids, self.decoder_start_ids)
+        ids, size = batch.inputs["input_ids"], self.config.get_text_config().vocab_size
+        if ids.max() >= size or ids.min() < 0:
+            raise ExpoundError(f"expected token ids from 0 to {size - 1}")
+        return self.add_position_ids(batch.to(self.device))
+
+    def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
+        """Return equal weights [B, L] of the positions that predict the span's tokens; their sum is 1."""
+        positions, _ = find_response_positions(require_response(batch))
+        step = torch.arange(positions.shape[1], device=batch.device)
+        inside = ((step >= target[:, :1]) & (step < target[:, 1:])).to(self.dtype)
+        weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
+        return weights.scatter_add(1, positions - 1, inside / inside.sum(1, keepdim=True))
+
+    @with_lock
+    def forward_with_cache(self, batch: Batch, past: DynamicCache) -> tuple[Outputs, DynamicCache]:
+        """Run one pass over texts [B, S] after cached beginnings, and return the outputs and the extended cache.
+
+        Args:
+            batch: the new tokens; `attention_mask` covers the cache, too, and position ids are explicit.
+            past: keys and values of the beginnings, padded on the left.
+
+        Raises:
+            ExpoundError: a model that takes no cache.
+        """
+        name = find_cache_argument(self.model)
+        if name is None:
+            raise ExpoundError(f"{type(self.model).__name__} takes no cache of keys and values")
+        arguments = self._forward_arguments(batch, Capture()) | {"use_cache": True, name: past}
+        output = self.model(**arguments)
+        return Outputs(self.task.logits(output, batch)), output[name]
+
+    def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        arguments = super()._forward_arguments(batch, capture)
+        # Logits over the vocabulary are the largest tensor of a pass, so only those that are read are computed.
+        columns = find_predicting_columns(require_response(batch))
+        if "logits_to_keep" in self.forward_parameters:
+            arguments["logits_to_keep"] = columns
+        return arguments
+
+
+def make_batch(
+    prompts: Any,
+    responses: Any,
+    pad_id: int,
+    content: Any = None,
+    unit_of: Any = None,
+    foils: Any = None,
+    start: Sequence[int] = (),
+) -> Batch:
+    """Return a batch; see `GeneratingModel.batch`. `start`: ids that a decoder reads before each response."""
+    prompt_rows, response_rows = _read_rows("prompt_ids", prompts), _read_rows("response_ids", responses)
+    if len(prompt_rows) != len(response_rows):
+        raise ExpoundError(f"expected a response for each of {len(prompt_rows)} prompts, got {len(response_rows)}")
+    ids: list[Tensor] = []
+    lengths: list[tuple[int, int]] = []
+    for number, (prompt, response) in enumerate(zip(prompt_rows, response_rows, strict=True)):
+        if not len(prompt) or not len(response):
+            empty = "response" if len(prompt) else "prompt"
+            raise ExpoundError(f"example {number} has an empty {empty}: each needs one token at least")
+        ids.append(torch.cat([prompt, torch.tensor(start).long(), response]))
+        lengths.append((len(prompt), len(response)))
+    # Rows end with start and response, so both masks are ends of rows.
+    in_response = [_mark_end(len(row), response) for row, (_, response) in zip(ids, lengths, strict=True)]
+    decoder_mask = None
+    if start:
+        decoder_mask = _pad_left([_mark_end(len(row), len(row) - p) for row, (p, _) in zip(ids, lengths, strict=True)])
+    batch = Batch.from_ids(
+        _pad_left(ids, pad_id),
+        _pad_left([torch.ones_like(row) for row in ids]),
+        response=_pad_left(in_response),
+        content=None if content is None else _pad_left(_extend_rows("content", content, lengths, False, len(start))),
+        unit_of=None if unit_of is None else _pad_left(_extend_rows("unit_of", unit_of, lengths, -1, len(start)), -1),
+        decoder_mask=decoder_mask,
+    )
+    return replace(batch, foil=None if foils is None else _read_foils(foils, lengths))
+
+
+def _mark_end(length: int, count: int) -> Tensor:
+    return torch.arange(length) >= length - count
+
+
+def _read_rows(name: str, values: Any) -> list[Tensor]:
+    """Return the numbers [n] of one example or several, from lists, arrays or tensors."""
+    try:
+        # A flat list is one example; a list of rows may be ragged, which torch cannot read at once.
+        if not isinstance(values, Sequence) or (len(values) and isinstance(values[0], int | bool)):
+            values = torch.as_tensor(values)
+            if values.ndim == 1:
+                values = values[None]
+        rows = [torch.as_tensor(row, device="cpu") for row in values]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ExpoundError(f"{name} cannot be read as rows of integers: {error}") from error
+    # torch reads an empty list as floating point.
+    if not rows or any(row.ndim != 1 or (len(row) and row.is_floating_point()) for row in rows):
+        raise ExpoundError(f"expected {name} as one row of integers or one for each example")
+    for number, row in enumerate(rows):
+        if row.dtype != torch.bool:
+            rows[number] = row.long()
+    return rows
+
+
+def _extend_rows(name: str, values: Any, lengths: list[tuple[int, int]], fill: Any, start: int) -> list[Tensor]:
+    """Return rows over prompt, start and response, from rows over prompt and response or over the prompt alone."""
+    rows = _read_rows(name, values)
+    if len(rows) != len(lengths):
+        raise ExpoundError(f"expected {name} for {len(lengths)} examples, got {len(rows)} rows")
+    extended = []
+    for number, (row, (prompt, response)) in enumerate(zip(rows, lengths, strict=True)):
+        whole = prompt + response
+        if len(row) not in (prompt, whole):
+            raise ExpoundError(
+                f"expected {name} of example {number} for its {prompt} prompt tokens or all {whole} tokens, "
+                f"got {len(row)}"
+            )
+        after = torch.cat([row[prompt:], row.new_full((whole - len(row),), fill)])
+        extended.append(torch.cat([row[:prompt], row.new_full((start,), fill), after]))
+    return extended
+
+
+def _read_foils(foils: Any, lengths: list[tuple[int, int]]) -> Tensor:
+    """Return a foil [B, R] for each token of each response."""
+    rows = _read_rows("foil_ids", foils)
+    expected = [response for _, response in lengths]
+    if [len(row) for row in rows] != expected:
+        raise ExpoundError(f"expected a foil for each response token, {expected} of them")
+    return pad_sequence(rows, batch_first=True, padding_value=0)
+
+
+def _pad_left(rows: list[Tensor], fill: Any = 0) -> Tensor:
+    return pad_sequence(rows, batch_first=True, padding_value=fill, padding_side="left")

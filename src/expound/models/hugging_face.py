@@ -1,0 +1,319 @@
+"""A Hugging Face model with its tokenizer or image processor: its parts, tokens, labels and input embeddings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from operator import index
+from typing import Any, ClassVar, Literal, Self, SupportsIndex
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from expound.errors import ExpoundError
+from expound.models.batch import Batch
+from expound.models.layers.architecture import get_embedding, get_first_position, get_part_config, unwrap_adapter
+from expound.models.state import Lock, evaluation_mode, get_lock, with_lock
+from expound.models.tasks import OutputKind, Task, make_task
+
+Reference = Literal["mask", "pad", "zero"]
+Baselines = Reference | tuple[int, ...]
+UNLIMITED = 1 << 20
+
+
+class HuggingFaceModel(nn.Module):
+    """A Hugging Face model with its tokenizer or image processor: embeddings, labels, limits, state.
+
+    The base of `ExplainedModel`, which documents the arguments and adds the forward passes.
+    """
+
+    is_checked = True
+    """Whether the model is checked against what methods assume before a method is first used."""
+    is_encoder_decoder: ClassVar[bool] = False
+    """Whether an encoder and a decoder share the row of a batch."""
+    is_remote: ClassVar[bool] = False
+    """Whether the weights are behind a server, see `CompletionsModel`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processing_class: Any = None,
+        task: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        if (model.config.is_encoder_decoder and not self.is_encoder_decoder) or model.config.model_type == "xlnet":
+            raise ExpoundError(
+                f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}; encoder-decoders "
+                "are explained in what they say (task='generation')"
+            )
+        inner = unwrap_adapter(model)
+        self.requested_max_length = check_max_length(max_length)
+        self.model = model
+        self.config: Any = model.config
+        self.processing_class = processing_class
+        self.task: Task = make_task(inner, task)
+        self.modality: Literal["text", "image"] = "image" if inner.main_input_name == "pixel_values" else "text"
+        # Read from the inner model: a PEFT wrapper's forward takes any argument.
+        self.forward_parameters = frozenset(inspect.signature(inner.forward).parameters)
+
+    def __repr__(self) -> str:
+        names = self.labels
+        shown = ", ".join(names[:6])
+        if len(names) > 6:
+            shown += f" and {len(names) - 6} more"
+        name = self.config._name_or_path or type(self.model).__name__
+        length = f"up to {self.max_length} tokens" if self.max_length < UNLIMITED else ""
+        facts = (self.task.name, shown, self.config.model_type, length, str(self.device))
+        return f"{type(self).__name__}({name}: {'; '.join(fact for fact in facts if fact)})"
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model, to which batches are moved; with offloaded weights, the one that computes."""
+        place = getattr(getattr(self.embedding, "_hf_hook", None), "execution_device", None)
+        if place is None:
+            return next(self.embedding.parameters()).device
+        return torch.device(place)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's floating point type."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def embedding(self) -> nn.Module:
+        """The layer whose output is the input embeddings: word embeddings, or an image's patch embeddings."""
+        return get_embedding(self.model)
+
+    @cached_property
+    def is_decoder(self) -> bool:
+        """Whether attention is causal: the answer is read at the last position, and padding goes to the left."""
+        return any(getattr(module, "is_causal", False) for module in self.model.modules())
+
+    @property
+    def attention_shape(self) -> tuple[int, int]:
+        """The number of layers, and of heads per layer, whose attention reaches the positions of the readout."""
+        config = get_part_config(self.model)
+        return config.num_hidden_layers, config.num_attention_heads
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings, besides the weights, that the model's answers depend on, as plain values."""
+        return {"task": self.task.name, "max_length": self.max_length}
+
+    def lock(self) -> Lock:
+        """Return the re-entrant lock that every call takes; all objects around the same weights share it."""
+        # Wrappers and PEFT models around the same weights have one configuration object in common.
+        return get_lock(unwrap_adapter(self.model).base_model.config)
+
+    @contextmanager
+    def evaluation_mode(self) -> Iterator[None]:
+        """Set evaluation mode inside the block; afterwards every module's mode and the random state are restored."""
+        with self.lock(), evaluation_mode(self.model):
+            yield
+
+    def with_max_length(self, max_length: int) -> Self:
+        """Return a model that shares the weights, with another limit of tokens per text."""
+        other = copy(self)
+        other.requested_max_length = check_max_length(max_length)
+        return other
+
+    def without_checks(self) -> Self:
+        """Return a model that shares the weights, and for which no method's assumptions are checked."""
+        other = copy(self)
+        other.is_checked = False
+        return other
+
+    def with_output(self, output: OutputKind | None) -> Self:
+        """Return a model that shares the weights, explained by another number of the target; None: the same number."""
+        if output is None:
+            return self
+        other = copy(self)
+        other.task = self.task.with_output(output)
+        return other
+
+    # -- tokens and labels -------------------------------------------------------------------------------------------
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer.
+
+        Raises:
+            ExpoundError: the model has no tokenizer, or one that does not give the characters of its tokens.
+        """
+        if self.processing_class is None:
+            raise ExpoundError(
+                "the model came without a tokenizer: save one in its folder, or pass it as processing_class"
+            )
+        # Marian's tokenizer is slow, but its SentencePiece model gives the characters.
+        if not (getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "spm_source")):
+            name = type(self.processing_class).__name__
+            raise ExpoundError(f"{name} does not say where tokens are in the text: use its fast version")
+        return self.processing_class
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens of a text, special tokens included."""
+        positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
+        limit = int(positions) - self.first_position if positions else UNLIMITED
+        if self.requested_max_length is not None:
+            limit = min(limit, self.requested_max_length)
+        return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
+
+    @cached_property
+    def first_position(self) -> int:
+        """The number that the model gives to the first position of a text."""
+        return get_first_position(self.model)
+
+    @property
+    def pad_id(self) -> int:
+        """The token id for padding; since padding is never attended to, 0 for models without one."""
+        for source in (self.processing_class, self.config, self.config.get_text_config()):
+            token = getattr(source, "pad_token_id", None)
+            if token is not None:
+                return int(token)
+        return 0
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the token for a missing word: the mask token, else the unknown token, else the end-of-text token.
+
+        Raises:
+            ExpoundError: the model has no such token.
+        """
+        for name in ("mask_token_id", "unk_token_id", "eos_token_id"):
+            for source in (self.processing_class, self.config, self.config.get_text_config()):
+                token = getattr(source, name, None)
+                if token is not None:
+                    # Llama 3 has a list of end-of-text tokens.
+                    if isinstance(token, list):
+                        token = token[0]
+                    return int(token)
+        raise ExpoundError("the tokenizer has no mask, unknown or end-of-text token: use the reference 'zero'")
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of tokens that never carry attribution."""
+        tokenizer = self.tokenizer
+        special, unknown = frozenset(tokenizer.all_special_ids), tokenizer.unk_token_id
+        # An unknown token is a word of the text, unless it doubles as another special token, as GPT-2's does.
+        doubles = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+        return special if unknown in doubles else special - {unknown}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the model's outputs, in their order."""
+        return tuple(str(self.config.id2label[number]) for number in range(self.config.num_labels))
+
+    def label_id(self, label: SupportsIndex | str) -> int:
+        """Return the index of a label given by index or by name (in any case).
+
+        Raises:
+            ExpoundError: the model does not have the label.
+        """
+        if isinstance(label, str):
+            names = [name.lower() for name in self.labels]
+            if label.lower() in names:
+                return names.index(label.lower())
+        elif hasattr(label, "__index__") and 0 <= index(label) < len(self.labels):
+            return index(label)
+        valid = ", ".join(f"{number} ({name})" for number, name in enumerate(self.labels))
+        raise ExpoundError(f"the model does not know the label {label!r}. It knows: {valid}")
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def add_position_ids(self, batch: Batch) -> Batch:
+        """Return the batch with explicit position ids where left padding would shift the model's own."""
+        if "position_ids" in batch.inputs or not (self.is_decoder and "position_ids" in self.forward_parameters):
+            return batch
+        positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0) + self.first_position
+        return replace(batch, inputs=batch.inputs | {"position_ids": positions})
+
+    @with_lock
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the input embeddings [B, L, d], before positions are added; differentiable.
+
+        Texts: word embeddings. Images: patch embeddings, with zeros before them (the class token has no pixels).
+        """
+        if self.modality == "text":
+            return self._look_up(batch.inputs["input_ids"])
+        patches = self._look_up(batch.inputs["pixel_values"])
+        return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
+
+    def _look_up(self, inputs: Tensor) -> Tensor:
+        embeddings = self.embedding(inputs)
+        # I-BERT's layer also returns the scale of quantized numbers, Swin's the shape of the grid of patches, and
+        # SigLIP's is a convolution whose output still has height and width.
+        if not isinstance(embeddings, Tensor) or embeddings.ndim != 3:
+            raise ExpoundError(f"the input embeddings of {type(self.model).__name__} are not one vector per position")
+        return embeddings
+
+    @with_lock
+    def embed_reference(self, batch: Batch, kind: Baselines = "mask") -> Tensor:
+        """Return the embeddings [B, L, d] of an uninformative input.
+
+        Args:
+            batch: B examples.
+            kind: `mask` or `pad` replace every content position by that token and keep special tokens (images: patches
+                of zero pixels); `zero` is zeros everywhere. Token ids, one for each position with special tokens, are
+                embedded themselves.
+
+        Raises:
+            ExpoundError: another kind, or token ids that are not as many as an example has.
+        """
+        embeddings = self.embed(batch)
+        if not isinstance(kind, str):
+            return self._embed_ids(batch, embeddings, kind)
+        if kind == "zero":
+            return torch.zeros_like(embeddings)
+        if kind not in ("mask", "pad"):
+            raise ExpoundError(f"unknown reference {kind!r}. Valid choices: mask, pad, zero")
+        if self.modality == "image":
+            blank = self.embed(replace(batch, inputs={"pixel_values": torch.zeros_like(batch.inputs["pixel_values"])}))
+        else:
+            token = self.mask_id if kind == "mask" else self.pad_id
+            blank = self.embedding(torch.tensor(token, device=batch.device)).expand_as(embeddings)
+        return torch.where(batch.content[..., None], blank, embeddings)
+
+    def _embed_ids(self, batch: Batch, embeddings: Tensor, ids: Sequence[int]) -> Tensor:
+        """Return `embeddings` [B, L, d] with those of `ids` at the attended positions of every example."""
+        if self.modality == "image":
+            raise ExpoundError("images have no token ids: choose the baselines mask or zero")
+        for length in batch.attended.sum(1).tolist():
+            if length != len(ids):
+                raise ExpoundError(f"expected as many baseline ids as the example has tokens, {length}, got {len(ids)}")
+        rows = getattr(self.embedding, "num_embeddings", None)
+        if min(ids) < 0 or (rows is not None and max(ids) >= rows):
+            raise ExpoundError(f"expected baseline ids from 0 to {rows}, got {min(ids)} to {max(ids)}")
+        reference = embeddings.clone()
+        reference[batch.attended] = self.embedding(torch.tensor(ids, device=batch.device)).repeat(len(batch), 1)
+        return reference
+
+    def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
+        """Return E·keep + E_ref·(1 − keep) [B, L, d] for keep [B, L], bool or in [0, 1]; E outside `removable`."""
+        embeddings = self.embed(batch)
+        reference = torch.zeros_like(embeddings) if how == "zero" else self.embed_reference(batch, how)
+        if keep.dtype == torch.bool:
+            # Selected, not multiplied: 0·∞ would be NaN, and kept embeddings stay bit for bit the same.
+            return torch.where((keep | ~batch.removable)[..., None], embeddings, reference)
+        keep = torch.where(batch.removable, keep.to(embeddings.dtype), 1.0)[..., None]
+        return embeddings * keep + reference * (1 - keep)
+
+
+def check_max_length(max_length: int | None) -> int | None:
+    """Return the length.
+
+    Raises:
+        ExpoundError: it is below 8 tokens.
+    """
+    if max_length is not None and max_length < 8:
+        raise ExpoundError(f"expected a max_length of at least 8 tokens, got {max_length}")
+    return max_length

@@ -1,0 +1,79 @@
+"""Activation functions as the product of a slope and their input: f(x) = slope(x)·x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from expound.errors import check_choice, unknown
+
+Slope = Callable[[Tensor], Tensor]
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x.pow(3))))
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """Return tanh(x)/x."""
+    # Around 0 the quotient is 0/0 and loses all digits, so its Taylor series is used, also for derivatives.
+    small = x.abs() < 1e-2
+    # Each branch of `where` gets harmless values where the other one is chosen: 0·NaN in a gradient is NaN.
+    away = torch.where(small, torch.ones_like(x), x)
+    square = torch.where(small, x, torch.zeros_like(x)).pow(2)
+    series = 1 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * 62 / 2835)))
+    return torch.where(small, series, torch.tanh(away) / away)
+
+
+SLOPES: Mapping[str, Slope] = {
+    "gelu": torch.special.ndtr,
+    "gelu_python": torch.special.ndtr,
+    "gelu_new": _tanh_gelu,
+    "gelu_fast": _tanh_gelu,
+    "gelu_accurate": _tanh_gelu,
+    "gelu_pytorch_tanh": _tanh_gelu,
+    "gelu_python_tanh": _tanh_gelu,
+    "quick_gelu": lambda x: torch.sigmoid(1.702 * x),
+    "silu": torch.sigmoid,
+    "swish": torch.sigmoid,
+    "relu": lambda x: (x > 0).to(x.dtype),
+    "tanh": _tanh,
+    "linear": torch.ones_like,
+}
+
+
+def get_slope(name: str) -> Slope:
+    """Return the function f(x)/x of an activation by its transformers name, with its limit at 0.
+
+    Raises:
+        ExpoundError: an activation without a known slope.
+    """
+    check_choice("activation", name, SLOPES)
+    return SLOPES[name]
+
+
+def get_activation_name(module: nn.Module) -> str:
+    """Return the transformers name of an activation module.
+
+    Raises:
+        ExpoundError: an activation without a known slope.
+    """
+    if isinstance(module, nn.GELU):
+        return "gelu" if module.approximate == "none" else "gelu_pytorch_tanh"
+    for name in SLOPES:
+        if type(module) is type(ACT2FN[name]):
+            return name
+    raise unknown("activation", type(module).__name__, SLOPES)
+
+
+def compute_tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the tangent of an activation at x: its slope f'(x) and its height at zero f(x) − f'(x)·x."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        value = get_slope(name)(point) * point
+        (steepness,) = torch.autograd.grad(value.sum(), point)
+    return steepness, value.detach() - steepness * x

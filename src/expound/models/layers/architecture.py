@@ -1,0 +1,186 @@
+"""Access to the parts of a Hugging Face model, by the record of its family."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from expound.errors import ExpoundError
+from expound.models.families import FAMILIES, Family, Head
+from expound.models.state import CACHE_ARGUMENTS
+
+
+def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model inside a PEFT wrapper, or the model itself."""
+    if not hasattr(model, "get_base_model"):
+        return model
+    return model.get_base_model()
+
+
+def find_cache_argument(model: PreTrainedModel) -> str | None:
+    """Return the name under which the model takes and returns its cache, or None if it takes none."""
+    parameters = inspect.signature(unwrap_adapter(model).forward).parameters
+    for name in CACHE_ARGUMENTS:
+        if name in parameters:
+            return name
+    return None
+
+
+def get_base_model(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model without its head, also of a model in a PEFT wrapper."""
+    base: PreTrainedModel = unwrap_adapter(model).base_model
+    return base
+
+
+def get_embedding(model: PreTrainedModel) -> nn.Module:
+    """Return the layer of input embeddings.
+
+    Raises:
+        ExpoundError: the model has none.
+    """
+    layer: nn.Module | None = None
+    # transformers raises this where it does not know the layer, and offers no other way to ask.
+    with suppress(NotImplementedError):
+        layer = model.get_input_embeddings()
+    if not isinstance(layer, nn.Module):
+        raise ExpoundError(f"{type(model).__name__} has no layer of input embeddings: it is not explained")
+    return layer
+
+
+def get_part_config(model: PreTrainedModel) -> Any:
+    """Return the configuration of the part that reads the input: of models for images and texts, one of two.
+
+    Raises:
+        ExpoundError: it does not say how many layers and heads there are.
+    """
+    config: Any = model.config
+    if not hasattr(config, "num_hidden_layers"):
+        config = config.get_text_config()
+        if model.main_input_name == "pixel_values":
+            config = getattr(model.config, "vision_config", config)
+    if not isinstance(getattr(config, "num_hidden_layers", None), int):
+        raise ExpoundError(
+            f"model type {model.config.model_type!r} has stages instead of layers of one kind: take a method of "
+            "gradients or perturbation"
+        )
+    return config
+
+
+def get_architecture(model: PreTrainedModel) -> Family:
+    """Return the family's record, with the head that this model has: for classes, tags, spans, choices or masked words.
+
+    Raises:
+        ExpoundError: a family without a record.
+    """
+    model_type = model.config.model_type
+    if model_type not in FAMILIES:
+        raise ExpoundError(
+            f"nothing is known of the layers of model type {model_type!r}. Known: {', '.join(sorted(FAMILIES))}. "
+            "A record for it goes into expound/models/families"
+        )
+    family = FAMILIES[model_type]
+    flag = family.feed_forward.gate_flag
+    if flag is not None and getattr(model.config, flag):
+        # T5 1.1 and later have gated feed-forwards, in the encoder and in the decoder.
+        decoder = family.decoder
+        if decoder is not None:
+            decoder = replace(decoder, feed_forward=decoder.feed_forward.split_gate())
+        family = replace(family, feed_forward=family.feed_forward.split_gate(), decoder=decoder)
+    head = _get_own_head(unwrap_adapter(model), family)
+    return family if head is None else replace(family, head=head)
+
+
+def _get_own_head(model: PreTrainedModel, family: Family) -> Head | None:
+    """Return the model's head if it differs from the family's head for classes; else None."""
+    name = type(model).__name__
+    own: Head | None = getattr(model, "own_head", None)
+    if own is not None:
+        return own
+    if hasattr(model, "qa_outputs"):
+        return Head("qa_outputs")
+    # ModernBERT's head for tags has the same layers as its head for classes.
+    if name.endswith("ForTokenClassification") and not family.head.norm:
+        return Head("classifier" if hasattr(model, "classifier") else "score")
+    if name.endswith("ForMultipleChoice") and hasattr(model.base_model, "pooler"):
+        return Head("classifier", dense="@.pooler.dense", activation="tanh")
+    if name.endswith("ForMaskedLM"):
+        if family.masked is None:
+            raise ExpoundError(
+                f"nothing is known of the masked head of model type {model.config.model_type!r}: use gradients"
+            )
+        return family.masked
+    return None
+
+
+def get_module(root: nn.Module, path: str) -> nn.Module:
+    """Return the module at a dotted path.
+
+    Raises:
+        ExpoundError: the module does not exist: the family's record does not fit this model.
+    """
+    try:
+        return root.get_submodule(path)
+    except AttributeError as error:
+        raise ExpoundError(f"expected {type(root).__name__} to have the part {path!r}: {error}") from error
+
+
+def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
+    """Return a module of the head; a path that begins with `@` starts at the base model."""
+    if path.startswith("@."):
+        return get_module(get_base_model(model), path[2:])
+    return get_module(model, path)
+
+
+def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """Return the layers in the order in which they run; a shared layer appears once per run.
+
+    For a family without a record: the only list with as many modules as the configuration has layers.
+    """
+    base, count = get_base_model(model), get_part_config(model).num_hidden_layers
+    if model.config.model_type not in FAMILIES:
+        lists = [part for part in base.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+        if len(lists) == 1:
+            return tuple(lists[0])
+    family = get_architecture(model)
+    blocks = list(get_module(base, family.layers).children())
+    if family.decoder is not None:
+        return (*blocks, *get_module(base, family.decoder.layers).children())
+    if family.shared is None:
+        return tuple(blocks)
+    # ALBERT runs few groups of layers many times; this is its own assignment of runs to groups.
+    layers: list[nn.Module] = []
+    for index in range(count):
+        group = blocks[int(index / (count / len(blocks)))]
+        layers += get_module(group, family.shared).children()
+    return tuple(layers)
+
+
+def get_first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
+    """Return the first layer of an encoder and the first layer of its decoder."""
+    decoder = get_architecture(model).decoder
+    assert decoder is not None
+    return get_layers(model)[0], next(get_module(get_base_model(model), decoder.layers).children())
+
+
+def get_first_position(model: nn.Module) -> int:
+    """Return the number that the model gives to the first position of a text.
+
+    RoBERTa reserves the positions up to its padding index, so its texts begin at the one after it; others begin at 0.
+    """
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
+def encoder_decoder_error() -> ExpoundError:
+    """Return the error of methods that follow hidden states through layers, for models with encoder and decoder."""
+    return ExpoundError(
+        "hidden states are not followed through an encoder and a decoder: take a method of gradients, backward rules, "
+        "attention or perturbation"
+    )

@@ -1,0 +1,143 @@
+"""Read language models from GGUF files, the format of llama.cpp, as ordinary transformers models."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.initialization import no_init_weights
+from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+from expound.errors import ExpoundError
+
+MAGIC = b"GGUF"
+CHUNK_VALUES = 4 << 20
+"""Values of an embedding matrix that are dequantized at a time: 16 MiB in float32."""
+EMBEDDINGS = ("token_embd.weight", "output.weight")
+
+
+def find_gguf(path: str | Path) -> Path | None:
+    """Return the GGUF file that a path names: the file itself, or the only one in a folder without `config.json`.
+
+    Raises:
+        ExpoundError: the folder has several GGUF files.
+    """
+    path = Path(path)
+    if path.suffix == ".gguf":
+        return path
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ExpoundError(f"{path} has several GGUF files ({names}): name one of them")
+    return files[0] if files else None
+
+
+def load_gguf(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
+    """Load a causal language model and its tokenizer, with the chat template, from a GGUF file.
+
+    Quantized weights are dequantized to `dtype` one tensor after the other. The result is an ordinary model: it can be
+    trained and saved as a Hugging Face folder, which transformers refuses for models that it loads from GGUF itself.
+
+    Raises:
+        ExpoundError: the package `gguf` is missing, or the file is missing, no GGUF file, damaged, or of an
+            architecture that transformers cannot read.
+    """
+    reader = _open(file)
+    architecture = _text_field(reader, "general.architecture")
+    try:
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        # Random initial weights would be overwritten below, and take longer to draw than the file takes to read.
+        with no_init_weights():
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        # Tying is a part of the initialization that was left out.
+        model.tie_weights()
+    # transformers and gguf raise one or the other of these for an architecture that they do not know.
+    except (ValueError, KeyError, NotImplementedError) as error:
+        raise ExpoundError(
+            f"{file}: transformers cannot read the GGUF architecture {architecture!r}: {error}"
+        ) from error
+    _fill(model, reader, architecture, file)
+    return model.eval(), tokenizer
+
+
+def _open(file: Path) -> Any:
+    """Return gguf's reader of a file whose header and length are checked."""
+    try:
+        from gguf import GGUFReader  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise ExpoundError("GGUF files need the extra gguf: pip install 'expound[gguf]'") from error
+    try:
+        with file.open("rb") as stream:
+            magic = stream.read(4)
+    except OSError as error:
+        raise ExpoundError(f"cannot read {file}: {error.strerror}") from error
+    if magic != MAGIC:
+        raise ExpoundError(f"{file} is not a GGUF file: it begins with {magic!r}, expected {MAGIC!r}")
+    try:
+        return GGUFReader(file)
+    # The reader maps the file and trusts its lengths, so a file that ends early fails in numpy.
+    except (ValueError, IndexError, KeyError, OverflowError, MemoryError, struct.error, UnicodeDecodeError) as error:
+        raise ExpoundError(f"{file} is cut short or damaged: copy or download it again ({error})") from error
+
+
+def _text_field(reader: Any, name: str) -> str:
+    field = reader.get_field(name)
+    return "unknown" if field is None else str(field.contents())
+
+
+@torch.no_grad()
+def _fill(model: PreTrainedModel, reader: Any, architecture: str, file: Path) -> None:
+    """Copy the file's tensors into the model's parameters.
+
+    llama.cpp stores some tensors in another layout (the rotary permutation of queries and keys, Gemma's norms plus
+    one); transformers' tensor processors undo it.
+    """
+    from gguf import dequantize  # noqa: PLC0415  # an extra
+
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
+    names = get_gguf_hf_weights_map(model, processor)
+    parameters = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    # Experts are stacked by their processor over several tensors; it collects them here.
+    collected: dict[str, Any] = {"tensors": {}}
+    filled = set()
+    for tensor in reader.tensors:
+        target = parameters.get(names.get(tensor.name, ""))
+        if target is not None and tensor.name in EMBEDDINGS:
+            # The largest tensors are stored in their final layout, so they are dequantized in parts: a vocabulary of
+            # 262,144 tokens would need more memory in float32 than the whole model in bfloat16.
+            rows = max(1, CHUNK_VALUES // target.shape[-1])
+            for start in range(0, len(tensor.data), rows):
+                values = dequantize(tensor.data[start : start + rows], tensor.tensor_type)
+                target[start : start + rows].copy_(torch.tensor(values))
+            filled.add(id(target))
+            continue
+        processed = processor.process(
+            weights=dequantize(tensor.data, tensor.tensor_type),
+            name=tensor.name,
+            tensor_key_mapping=names,
+            parsed_parameters=collected,
+        )
+        target = parameters.get(names.get(processed.name, ""))
+        if target is not None and processed.weights is not None:
+            _copy(target, torch.tensor(np.ascontiguousarray(processed.weights)), tensor.name, file)
+            filled.add(id(target))
+    for name, values in collected["tensors"].items():
+        _copy(parameters[name], values, name, file)
+        filled.add(id(parameters[name]))
+    missing = [name for name, parameter in model.named_parameters() if id(parameter) not in filled]
+    if missing:
+        raise ExpoundError(f"{file} lacks weights of the model, for instance {missing[0]} ({len(missing)} in all)")
+
+
+def _copy(target: torch.Tensor, values: torch.Tensor, name: str, file: Path) -> None:
+    if target.shape != values.shape:
+        shapes = f"{list(values.shape)}, the configuration needs {list(target.shape)}"
+        raise ExpoundError(f"{file}: tensor {name} has the shape {shapes}")
+    target.copy_(values)

@@ -1,0 +1,268 @@
+"""Sharing of keys and values between perturbed texts that begin alike.
+
+The texts form a tree of their common beginnings. Each branch is run once, on the cached keys and values of its parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from expound.models.batch import Batch
+from expound.models.checks import MODEL_ERRORS, are_close, can_be_checked, remember
+from expound.models.hugging_face import HuggingFaceModel
+from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
+from expound.models.perturbation.packing import pack_by_padding
+
+MAX_TOKEN_SHARE = 0.8
+"""A tree is used only if its passes, which are smaller, read at most this share of the tokens of plain passes."""
+TEXTS_PER_TREE = 512
+"""Texts per tree; keys and values are kept until their tree is done."""
+PASS_COSTS = {"cpu": 24, "cuda": 4096}
+"""The number of tokens that cost as much as one more pass."""
+
+CHECKED_TOKENS = 9
+"""Tokens of the prompt on which the cache is checked."""
+
+PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+"""Layers of a cache that hold keys and values and nothing else; classes derived from them hold more."""
+
+KeyValues = list[tuple[Tensor, Tensor]]
+"""Keys and values [H, n, d_h] of n tokens, layer by layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerturbedText:
+    """Token ids [n] that end with `response` generated tokens, and the response's foils, if any."""
+
+    ids: Tensor
+    response: int
+    foil: Tensor | None = None
+
+    @property
+    def shareable_tokens(self) -> int:
+        """The number of first tokens that other texts may share."""
+        # Not the last token of the prompt: it is the first position whose logits are read.
+        return len(self.ids) - self.response - 1
+
+
+class Branch(NamedTuple):
+    """A text whose first `begin` tokens are read on the branch `parent` (−1: none), in pass number `level`."""
+
+    version: int
+    parent: int
+    begin: int
+    level: int
+
+
+def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
+    """Return whether the model's cache is a plain key/value cache."""
+    is_causal = model.task.name == "generation" and not model.config.is_encoder_decoder
+    takes_arguments = {"position_ids", "use_cache"} <= model.forward_parameters
+    if not is_causal or not takes_arguments or find_cache_argument(model.model) is None:
+        return False
+    # Convolutions (LFM2), linear attention (MiniMax) and state-space models (Mamba) keep a running state, from which no
+    # beginning can be cut out. Not all of them say so by `_is_stateful`, but their layers of the cache do.
+    is_stateful = getattr(unwrap_adapter(model.model), "_is_stateful", False)
+    layers = DynamicCache(config=model.config).layers
+    return not is_stateful and all(type(layer) in PLAIN_LAYERS for layer in layers)
+
+
+def shares_prefixes(model: Any, text: PerturbedText) -> bool:
+    """Return whether a pass on cached keys and values gives a text the model's own answer, measured once per model."""
+    if not can_be_checked(model) or text.shareable_tokens < 2:
+        return True
+
+    def measure() -> bool:
+        try:
+            return _is_cache_exact(model, text)
+        except MODEL_ERRORS:
+            return False
+
+    found: bool = remember(model, "prefix sharing", measure)
+    return found
+
+
+def _is_cache_exact(model: Any, text: PerturbedText) -> bool:
+    """Compare the end of a text, read on a cached beginning beside a text without one, with a pass over all of it."""
+    short = PerturbedText(text.ids[-(text.response + CHECKED_TOKENS) :], text.response, text.foil)
+    expected, new = _continue(model, [short], [[]])
+    half = short.shareable_tokens // 2
+    beginning = [(keys[:, :half], values[:, :half]) for keys, values in new.copy(0)]
+    # Beside each other, so that the cache has padding: GIT extends a mask that is as wide as its cache.
+    found, _ = _continue(model, [short, short], [[beginning], []])
+    return are_close(found, expected.expand_as(found), model.dtype)
+
+
+def build_tree(texts: Sequence[PerturbedText]) -> list[Branch]:
+    """Return branches in an order in which parents come first; every shared token is on one branch only.
+
+    Where texts differ, the branch continues with the largest group of them, so that few passes depend on one another.
+    """
+    # Big-endian bytes sort like the numbers that they encode.
+    rows = [text.ids[: max(0, text.shareable_tokens)].cpu().numpy().astype(">i4") for text in texts]
+    order = sorted(range(len(rows)), key=lambda row: rows[row].tobytes())
+    # common[i]: tokens shared by sorted texts i − 1 and i. A group shares the minimum over its inner boundaries.
+    common = np.array([0, *(_count_common(rows[one], rows[other]) for one, other in pairwise(order))])
+    branches: list[Branch] = []
+    pending = [(0, len(order), -1, 0)]
+    # The list grows while it is read: groups that split off are appended.
+    for *group, parent, begin in pending:
+        low, high = group
+        while high - low > 1:
+            shared = int(common[low + 1 : high].min())
+            cuts = low + 1 + np.flatnonzero(common[low + 1 : high] == shared)
+            groups = sorted(pairwise([low, *cuts.tolist(), high]), key=lambda bounds: bounds[1] - bounds[0])
+            for start, stop in groups[:-1]:
+                pending.append((start, stop, len(branches) if shared else -1, shared))
+            low, high = groups[-1]
+        level = branches[parent].level + 1 if parent >= 0 else 0
+        branches.append(Branch(order[low], parent, begin, level))
+    return branches
+
+
+def count_tokens(texts: Sequence[PerturbedText], branches: Iterable[Branch]) -> int:
+    """Return the number of tokens that the passes over these branches read."""
+    return sum(len(texts[branch.version].ids) - branch.begin for branch in branches)
+
+
+def run_prefix_tree(model: Any, texts: Sequence[PerturbedText], budget: int) -> list[Tensor] | None:
+    """Return each text's table [R, 2 or 3], see `Generation`; None if plain passes are faster.
+
+    Args:
+        model: a `GeneratingModel` that `supports_prefix_sharing`.
+        texts: two at least.
+        budget: tokens per pass.
+    """
+    answers: list[Tensor] = []
+    for first in range(0, len(texts), TEXTS_PER_TREE):
+        group = texts[first : first + TEXTS_PER_TREE]
+        branches = build_tree(group)
+        # The first tree decides for all: texts of one call are alike.
+        if not first and count_tokens(group, branches) > MAX_TOKEN_SHARE * sum(len(text.ids) for text in group):
+            return None
+        answers += _run_branches(model, group, branches, budget)
+    return answers
+
+
+def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence[Branch], budget: int) -> list[Tensor]:
+    kept: dict[int, KeyValues] = {}
+    parents = {branch.parent for branch in branches}
+    answers: dict[int, Tensor] = {}
+    overhead = PASS_COSTS.get(model.device.type, PASS_COSTS["cuda"])
+    for level in range(1 + max(branch.level for branch in branches)):
+        sizes = {}
+        for number, branch in enumerate(branches):
+            if branch.level == level:
+                sizes[number] = len(texts[branch.version].ids) - branch.begin
+        order = sorted(sizes, key=lambda number: -sizes[number])
+        for part in pack_by_padding([sizes[number] for number in order], budget, overhead):
+            numbers = order[part]
+            past = [_get_prefix(branches, kept, branches[number]) for number in numbers]
+            table, new = _continue(model, [texts[branches[number].version] for number in numbers], past)
+            for row, number in enumerate(numbers):
+                answers[branches[number].version] = table[row]
+                if number in parents:
+                    kept[number] = new.copy(row)
+    return [answers[number] for number in range(len(texts))]
+
+
+def _count_common(one: NDArray[Any], other: NDArray[Any]) -> int:
+    """Return the number of first tokens that two texts have in common."""
+    size = min(len(one), len(other))
+    differences = np.flatnonzero(one[:size] != other[:size])
+    return int(differences[0]) if len(differences) else size
+
+
+def _get_prefix(branches: Sequence[Branch], kept: dict[int, KeyValues], branch: Branch) -> list[KeyValues]:
+    """Return the keys and values of the branch's first `begin` tokens, one piece per branch on the way, in order."""
+    pieces: list[KeyValues] = []
+    while branch.begin:
+        parent = branches[branch.parent]
+        size = branch.begin - parent.begin
+        pieces.append([(keys[:, :size], values[:, :size]) for keys, values in kept[branch.parent]])
+        branch = parent
+    return pieces[::-1]
+
+
+class _NewKeyValues(NamedTuple):
+    """The cache after a pass: row r's new keys and values, as far as they can be shared, begin at `start`."""
+
+    cache: DynamicCache
+    start: int
+    counts: list[int]
+
+    def copy(self, row: int) -> KeyValues:
+        # A copy, since a view would keep the whole batch's cache in memory.
+        part = slice(self.start, self.start + self.counts[row])
+        return [(layer.keys[row, :, part].clone(), layer.values[row, :, part].clone()) for layer in self.cache.layers]
+
+
+def _continue(
+    model: Any, texts: Sequence[PerturbedText], past: Sequence[list[KeyValues]]
+) -> tuple[Tensor, _NewKeyValues]:
+    """Run one pass over the tokens after each text's prefix; return tables [B, R, 2 or 3] and the cache."""
+    prefix = []
+    for pieces in past:
+        # The keys of a piece's first layer [H, n, d] tell its number of tokens.
+        prefix.append(sum(piece[0][0].shape[1] for piece in pieces))
+    new = [text.ids[start:] for text, start in zip(texts, prefix, strict=True)]
+    longest_prefix = max(prefix)
+    ids = pad_sequence(new, batch_first=True, padding_value=model.pad_id).to(model.device)
+    place = torch.arange(ids.shape[1], device=ids.device)
+    starts = torch.tensor(prefix, device=ids.device)[:, None]
+    ends = torch.tensor([len(row) for row in new], device=ids.device)[:, None]
+    responses = torch.tensor([[text.response] for text in texts], device=ids.device)
+    real = place < ends
+    # Prefixes are at the right end of the cache, padding before them; new tokens are padded on the right.
+    is_prefix = torch.arange(longest_prefix, device=ids.device) >= longest_prefix - starts
+    foils = [text.foil for text in texts if text.foil is not None]
+    batch = Batch(
+        inputs={
+            "input_ids": ids,
+            # Padding on the right needs no mask: attention is causal, so no real token sees it.
+            "attention_mask": torch.cat([is_prefix, torch.ones_like(real)], 1).long(),
+            "position_ids": (starts + place).where(real, 0) + model.first_position,
+        },
+        attended=real,
+        content=real,
+        word_of=torch.full_like(ids, -1),
+        response=real & (place >= ends - responses),
+        foil=torch.stack(foils) if foils else None,
+    )
+    cache = _build_cache(past, longest_prefix) if longest_prefix else DynamicCache()
+    outputs, cache = model.forward_with_cache(batch, cache)
+    counts = [max(0, text.shareable_tokens) - start for text, start in zip(texts, prefix, strict=True)]
+    return outputs.logits, _NewKeyValues(cache, longest_prefix, counts)
+
+
+def _build_cache(past: Sequence[list[KeyValues]], length: int) -> DynamicCache:
+    """Return a cache of `length` tokens with each row's pieces side by side at its right end, zeros before them."""
+    first = next(pieces[0] for pieces in past if pieces)
+    layers = []
+    for layer, (keys, values) in enumerate(first):
+        layers.append((_join_pieces(past, layer, 0, length, keys), _join_pieces(past, layer, 1, length, values)))
+    return DynamicCache(layers)
+
+
+def _join_pieces(past: Sequence[list[KeyValues]], layer: int, kind: int, length: int, like: Tensor) -> Tensor:
+    """Return the keys (`kind` 0) or values (1) of a layer, [B, H, length, d_h]."""
+    heads, _, size = like.shape
+    joined = like.new_zeros(len(past), heads, length, size)
+    for row, pieces in enumerate(past):
+        end = length
+        for piece in reversed(pieces):
+            part = piece[layer][kind]
+            joined[row, :, end - part.shape[1] : end] = part
+            end -= part.shape[1]
+    return joined

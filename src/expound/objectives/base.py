@@ -1,0 +1,252 @@
+"""The interface of the terms of a training loss, and the training step that they are computed on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from expound.data.registry import read_fields
+from expound.errors import ExpoundError
+from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.models.outputs import to_float32
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """The position of a step in a training run; all randomness inside the step depends on it alone.
+
+    `number`: optimizer steps before this one. `part`: the index of the batch within an accumulated step, in
+    evaluation the index of the batch. `rank`: the process. `epoch`: passes over the data before this one; random
+    numbers do not depend on it.
+    """
+
+    seed: int = 0
+    number: int = 0
+    rank: int = 0
+    part: int = 0
+    training: bool = True
+    epoch: int = 0
+
+    def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """Return a new generator that draws the same numbers for the same context and purpose.
+
+        A resumed run therefore draws what the uninterrupted run would have drawn.
+        """
+        # field names are part of the hash: renaming a field would change every random number of a run
+        place = {name: value for name, value in asdict(self).items() if name != "epoch"}
+        key = f"{sorted(place.items())} {purpose}".encode()
+        # torch takes seeds of 63 bits; Python's own hash() differs from process to process
+        seed = int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1
+        return torch.Generator(device).manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One batch in training or evaluation: what every objective of the step is computed from.
+
+    `outputs`: the forward pass that all objectives share. `own_loss` []: the loss that the user's own code computed of
+    this pass, if it did.
+    """
+
+    model: ExplainedModel
+    batch: Batch
+    outputs: Outputs
+    context: StepContext = StepContext()
+    own_loss: Tensor | None = None
+
+    @cached_property
+    def task_losses(self) -> Tensor:
+        """The loss of each example against its label [B], with its graph, see `task_losses`."""
+        # Computed at first use, since batches without labels serve the terms that need none.
+        return task_losses(self.model, self.batch, self.outputs.logits)[0]
+
+    @property
+    def has_label(self) -> Tensor:
+        """[B] bool The examples with a usable label, see `has_usable_label`."""
+        return has_usable_label(self.batch)
+
+    @property
+    def labels(self) -> Tensor | None:
+        """The labels [B] or [B, 2], see `Batch.labels`."""
+        return self.batch.labels
+
+    @property
+    def embeddings(self) -> Tensor | None:
+        """The input embeddings [B, L, d] of the shared pass; None unless an objective has `needs_embeddings`."""
+        return self.outputs.embeddings
+
+    def require_embeddings(self, name: str) -> Tensor:
+        """Return the embeddings [B, L, d] that the objective `name` takes a gradient at.
+
+        Raises:
+            ExpoundError: the pass did not run on input embeddings.
+        """
+        if self.embeddings is None:
+            raise ExpoundError(
+                f"{name} takes a gradient at the input embeddings: run the pass on them, "
+                "model(batch, model.embed(batch), capture), or let expound.ExplanationTerms run it"
+            )
+        return self.embeddings
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a generator for one purpose in this step, on the device of the batch."""
+        return self.context.generator(purpose, self.batch.device)
+
+
+class Objective(ABC):
+    """One term of a training loss; subclasses are frozen dataclasses with a `weight`, registered by `name`.
+
+    An objective keeps no state: its trainable parameters are in the module `learned`, and its random numbers come from
+    `step.generator`. Calling it returns the unweighted term.
+
+    `exact_gradient`: whether the gradient of the term is its exact derivative (False if parts of it are detached).
+    `separable`: whether the term of a batch is the mean of the terms of its examples (False if it compares examples, or
+    draws noise for the whole batch). `equation`: the term in LaTeX. `use`, `avoid`: when to use it and when not; these
+    three are shown on its page of the documentation. `remedy`: what to try after a run that the term did not move.
+    """
+
+    name: ClassVar[str]
+    exact_gradient: ClassVar[bool] = True
+    separable: ClassVar[bool] = True
+    equation: ClassVar[str] = ""
+    use: ClassVar[str] = ""
+    avoid: ClassVar[str] = ""
+    remedy: ClassVar[str] = "Raise its weight, or train for more steps"
+
+    @property
+    @abstractmethod
+    def weight(self) -> float:
+        """The factor of the term in the total loss."""
+
+    @property
+    def needs_rationale(self) -> bool:
+        """Whether the term needs rationales in the data; a recipe refuses data without any."""
+        return False
+
+    @property
+    def share(self) -> float:
+        """The fraction, above 0, of a training batch's examples that the term is estimated on, drawn in each step.
+
+        Objectives with the same fraction below 1 see the same examples, in a separate pass. Evaluation does not use it.
+        """
+        return 1.0
+
+    @property
+    def capture(self) -> Capture:
+        """The quantities that the shared forward pass has to record for this objective."""
+        return Capture()
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """Whether the shared pass has to run on input embeddings, so that a gradient can be taken at them."""
+        return False
+
+    def prepare(self, model: ExplainedModel) -> Self:
+        """Return the objective for a training run that starts from this model; most objectives return themselves."""
+        return self
+
+    @property
+    def learned(self) -> nn.Module | None:
+        """A module whose parameters are trained and saved with the model, always the same one; None by default."""
+        return None
+
+    @property
+    def companion(self) -> nn.Module | None:
+        """A module that the objective trains by itself: it is saved with the model and gets no gradient of the loss."""
+        return None
+
+    @property
+    def lr_multiplier(self) -> float:
+        """The learning rate of `learned`, as a multiple of the model's."""
+        return 1.0
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters by name, as plain values, for the record of a run."""
+        return read_fields(self)
+
+    @abstractmethod
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the unweighted term, a scalar: a mean over the batch."""
+
+    def size(self, batch: Batch) -> Tensor:
+        """Return the number [] of items that the mean over this batch is taken of; by default its examples."""
+        # means over accumulated parts, processes and datasets are weighted by it: the result is that of one large batch
+        return torch.tensor(float(len(batch)), device=batch.device)
+
+
+class LabelledObjective(Objective):
+    """An objective that is a mean over the examples with a usable label, see `has_usable_label`."""
+
+    def size(self, batch: Batch) -> Tensor:
+        """Return the number [] of examples with a usable label."""
+        return has_usable_label(batch).sum().float()
+
+    @staticmethod
+    def mean_over_labelled(step: TrainingStep, values: Tensor) -> Tensor:
+        """Return the mean of values [B] over the examples with a usable label; 0 if the batch has no such example."""
+        return (values * step.has_label).sum() / step.has_label.sum().clamp(min=1)
+
+
+def has_usable_label(batch: Batch) -> Tensor:
+    """Return which examples have a label to learn from [B] bool; a span outside the truncated text is no label."""
+    if batch.labels is None or batch.labels.ndim == 1:
+        return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+    # spans outside the text that the model sees are encoded as -1
+    return (batch.labels >= 0).all(1)
+
+
+def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of each example [B], in float32 or higher, and which examples have a usable label [B] bool.
+
+    Classification: cross-entropy. Several labels: mean binary cross-entropy. Regression: squared error. Spans: mean of
+    the cross-entropies of start and end; an answer outside the truncated text has no usable label and loss 0. Generated
+    text: mean −log p of the response's tokens.
+
+    Raises:
+        ExpoundError: the batch has no labels.
+    """
+    if model.task.name == "generation":
+        # the whole response is the target (start, end): its log-probability is the sum over its tokens
+        whole = model.task.predict(logits, batch)
+        return -model.task.log_probability(logits, whole) / (whole[:, 1] - whole[:, 0]), has_usable_label(batch)
+    if batch.labels is None:
+        raise ExpoundError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
+    labels, has_label = batch.labels, has_usable_label(batch)
+    logits = to_float32(logits)
+    if model.task.name == "span":
+        # cross_entropy expects the classes, here the positions, in dimension 1
+        losses = F.cross_entropy(logits.transpose(1, 2), labels.clamp(min=0), reduction="none")
+        return losses.mean(1).masked_fill(~has_label, 0.0), has_label
+    if model.task.name == "regression":
+        return (logits.squeeze(-1) - labels.to(logits.dtype)).square(), has_label
+    if model.task.name == "multi_label":
+        losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+        return losses.mean(1), has_label
+    return F.cross_entropy(logits, labels, reduction="none"), has_label
+
+
+class AdaptiveObjective(Objective):
+    """An objective that changes after every optimizer step without a gradient of the loss.
+
+    What changes is in buffers of `learned`, so that checkpoints contain it.
+    """
+
+    @abstractmethod
+    def adapt(self, value: float, number: int, total: int | None) -> None:
+        """Update the objective after the backward pass of step `number` (from 0) of `total`, if that is known.
+
+        `value`: the term over the whole step, all of its parts and processes.
+        """
+
+    @property
+    @abstractmethod
+    def logged_values(self) -> dict[str, float]:
+        """The values to log, by name."""

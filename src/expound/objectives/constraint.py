@@ -1,0 +1,147 @@
+"""A bound on an objective, kept by a Lagrange multiplier."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from expound.errors import ExpoundError
+from expound.models import Batch, Capture, ExplainedModel
+from expound.objectives.base import AdaptiveObjective, Objective, TrainingStep
+
+TOLERANCE = 1.1
+
+
+class Multiplier(nn.Module):
+    """The Lagrange multiplier α ≥ 0 and the state of its RMSprop optimizer, in buffers."""
+
+    value: Tensor
+    square: Tensor
+
+    def __init__(self, start: float = 1.0, decay: float = 0.99) -> None:
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("value", torch.tensor(float(start)))
+        self.register_buffer("square", torch.tensor(0.0))
+
+    def ascend(self, slope: float, rate: float) -> None:
+        """Take one step of gradient ascent along ∂L/∂α, projected back to α ≥ 0."""
+        self.square.mul_(self.decay).add_((1 - self.decay) * slope**2)
+        self.value.add_(rate * slope / (self.square.sqrt() + 1e-8)).clamp_(min=0)
+
+
+@dataclass(frozen=True)
+class Constraint(AdaptiveObjective):
+    """An objective L under the constraint L ≤ `bound` (Ferreira et al. 2024, eq. 2 and appendix H).
+
+    Training minimises over the model, and maximises over α ≥ 0, the other objectives + α·(L − bound). The objective's
+    weight is α. After every optimizer step α takes a step of its own along the violation L − bound. If the number of
+    steps is known, its learning rate is linear, with a warm-up over the first tenth of all steps; else it is constant.
+
+    Example:
+        guidance = expound.objective("explanation", explainer="attention_last")
+        terms = expound.ExplanationTerms(explained, [expound.Constraint(guidance, bound=0.03)])
+
+    Args:
+        objective: the bounded objective; its own weight is not used.
+        bound: the bound on training data.
+        dev_bound: an epoch is feasible if its dev term is below 1.1 times this bound. Default: `bound`.
+        learning_rate: peak learning rate of α.
+        decay: smoothing constant of α's RMSprop. A run with k times fewer steps and a k times higher rate needs
+            decay^k to average over the same data.
+    """
+
+    objective: Objective
+    bound: float
+    dev_bound: float | None = None
+    learning_rate: float = 0.05
+    decay: float = 0.99
+    multiplier: Multiplier = field(default_factory=Multiplier, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.bound <= 0 or (self.dev_bound is not None and self.dev_bound <= 0):
+            raise ExpoundError(f"expected bounds above 0, got {self.bound} and {self.dev_bound}")
+        if self.learning_rate <= 0:
+            raise ExpoundError(f"expected a learning rate of the multiplier above 0, got {self.learning_rate}")
+        if isinstance(self.objective, AdaptiveObjective) or self.objective.learned is not None:
+            raise ExpoundError(f"{self.objective.name} learns something itself: it cannot be bounded")
+        if not 0 <= self.decay < 1:
+            raise ExpoundError(f"the decay of the multiplier's RMSprop is from 0 to below 1, got {self.decay}")
+        # The term is logged under the name of the bounded objective; `name` is a class variable elsewhere.
+        object.__setattr__(self, "name", self.objective.name)
+        self.multiplier.decay = self.decay
+
+    @property
+    def weight(self) -> float:
+        """The current value of the multiplier α."""
+        return float(self.multiplier.value)
+
+    @property
+    def needs_rationale(self) -> bool:
+        """Whether the bounded objective needs rationales."""
+        return self.objective.needs_rationale
+
+    @property
+    def capture(self) -> Capture:
+        """The parts of the shared pass that the bounded objective needs."""
+        return self.objective.capture
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """Whether the bounded objective needs a pass on input embeddings."""
+        return self.objective.needs_embeddings
+
+    @property
+    def share(self) -> float:
+        """The fraction of a batch that the bounded objective is estimated on."""
+        return self.objective.share
+
+    def prepare(self, model: ExplainedModel) -> Self:
+        """Return the constraint, with the same multiplier, on the prepared objective."""
+        return replace(self, objective=self.objective.prepare(model))
+
+    @property
+    def learned(self) -> nn.Module:
+        """The multiplier α and the state of its optimizer."""
+        return self.multiplier
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the objective and of the constraint."""
+        own = {name: getattr(self, name) for name in ("bound", "dev_bound", "learning_rate", "decay")}
+        return {"constrained": own, **self.objective.params}
+
+    @property
+    def logged_values(self) -> dict[str, float]:
+        """The multiplier α by name, for logging."""
+        return {f"{self.objective.name}_multiplier": self.weight}
+
+    def size(self, batch: Batch) -> Tensor:
+        """The number [] of equal parts in the bounded objective's mean over this batch."""
+        return self.objective.size(batch)
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Compute the bounded objective's term, unweighted."""
+        # The constant −α·bound has no gradient and is left out of the loss.
+        return self.objective(step)
+
+    def adapt(self, value: float, number: int, total: int | None) -> None:
+        """Step α along the violation of the last optimizer step."""
+        factor = 1.0 if total is None else linear_schedule(number, total)
+        self.multiplier.ascend(value - self.bound, self.learning_rate * factor)
+
+    def is_feasible(self, value: float) -> bool:
+        """Return whether a dev term is low enough."""
+        return value < TOLERANCE * (self.dev_bound or self.bound)
+
+
+def linear_schedule(number: int, total: int, warmup: float = 0.1) -> float:
+    """Return the learning rate's factor at step `number` (from 0): linear warm-up, then linear decay to 0."""
+    rising = math.ceil(warmup * total)
+    if number < rising:
+        return number / rising
+    return max(0.0, (total - number) / max(1, total - rising))

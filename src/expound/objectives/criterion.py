@@ -1,0 +1,174 @@
+"""The base classes of IvRA's criteria, and the differentiable selection of an explanation's top positions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from expound.errors import ExpoundError
+from expound.explainers import Explainer, SinglePass
+from expound.explainers.attention.weights import AttentionAll
+from expound.objectives.attribution_objective import AttributionObjective
+from expound.objectives.base import TrainingStep
+
+ATTENTION = AttentionAll()
+BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
+TEMPERATURE = 0.1
+MIN_RELATIVE_DEVIATION = 1e-6
+"""Standard deviations below this multiple of the mean are rounding errors of equal scores."""
+
+
+@dataclass(frozen=True)
+class Criterion(AttributionObjective):
+    """A criterion on the explanations of the step's own forward pass (Xie et al. 2024, IvRA, §2.2).
+
+    `explainer`: a differentiable explainer that needs one pass, such as `interpretable_attention`; its parameters, if
+    it has any, are trained with the model, and criteria that share an explainer train the same one. `weight`: the
+    factor of the term in the total loss. `lr_multiplier`: the learning rate of the explainer's parameters, as a
+    multiple of the model's.
+    """
+
+    explainer: Explainer = ATTENTION
+    weight: float = 1.0
+    lr_multiplier: float = 1.0
+    remedy: ClassVar[str] = "Try the normaliser softmax, a temperature of 1, and more steps"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.explainer, SinglePass) or not self.explainer.differentiable:
+            raise ExpoundError(f"{self.explainer.name} cannot be trained by a criterion: it does not explain in a pass")
+        if self.weight < 0 or self.lr_multiplier < 0:
+            raise ExpoundError(
+                f"weight and lr_multiplier of {self.name} are at least 0, got {self.weight} and {self.lr_multiplier}"
+            )
+
+    def predicted_target(self, step: TrainingStep) -> Tensor:
+        """Return the target that is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""
+        return step.model.resolve_target(step.batch, "predicted", step.outputs.logits)
+
+    def explain_prediction(self, step: TrainingStep) -> Tensor:
+        """Return the scores r [B, L] for the prediction, see `compute_attribution`."""
+        return self.compute_attribution(step, self.predicted_target(step))
+
+
+@dataclass(frozen=True)
+class ErasureCriterion(Criterion):
+    """A criterion that runs the model again on partly erased inputs (IvRA, eq. 8 to 11).
+
+    The top of an explanation are the max(1, ⌈k · n⌉) highest of the n scores at erasable positions (`Batch.erasable`:
+    no special tokens, no question), without scores of 0. Erased positions get another embedding, so that a gradient
+    reaches the scores (see `select_top`); metrics, in contrast, delete tokens. With `sample_bins`, a training step
+    draws one k of `bins` for each example: an unbiased estimate of the mean over all bins with one additional pass
+    instead of one per bin. Evaluation uses all bins.
+
+    Args:
+        explainer: see `Criterion`, as `weight` and `lr_multiplier`.
+        bins: the values of k, fractions of the erasable positions.
+        sample_bins: whether a training step draws one of them for each example.
+        reference: the embedding of erased positions: that of the `mask` token, of `pad`, or a `zero` vector (IvRA's
+            baseline).
+        detach_clean: whether the answer to the whole input is a constant, so that a criterion cannot be met by making
+            it worse.
+        temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
+    """
+
+    bins: tuple[float, ...] = BINS
+    sample_bins: bool = True
+    reference: Literal["mask", "pad", "zero"] = "mask"
+    detach_clean: bool = True
+    temperature: float = TEMPERATURE
+    exact_gradient: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature <= 0:
+            raise ExpoundError(f"the temperature of a soft choice is above 0, got {self.temperature}")
+        if not self.bins or not all(0 < fraction <= 1 for fraction in self.bins):
+            raise ExpoundError(f"expected bins above 0 and up to 1, as 0.2 for 20 %, got {self.bins}")
+
+    @abstractmethod
+    def keep_positions(self, top: Tensor) -> Tensor:
+        """Return the positions that stay in the input, given the top positions; both [B, L] with values 0 to 1."""
+
+    @abstractmethod
+    def compute_losses(self, step: TrainingStep, logits: Tensor, clean_logits: Tensor) -> Tensor:
+        """Return the loss [B] of each example, from the logits of the partly erased and of the whole input."""
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the mean over the batch, a scalar; examples without erasable positions count as 0."""
+        if step.model.modality != "text":
+            raise ExpoundError(f"{self.name} takes words away: it does not apply to images")
+        scores, clean_logits = self.explain_prediction(step), step.outputs.logits
+        if self.detach_clean:
+            clean_logits = clean_logits.detach()
+        erasable = step.batch.erasable
+        losses = []
+        for fractions in self._iterate_fractions(step):
+            top = select_top(scores, erasable, fractions, self.temperature)
+            keep = torch.where(erasable, self.keep_positions(top), 1.0)
+            # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
+            embeddings = step.model.blend(step.batch, keep, self.reference)
+            losses.append(self.compute_losses(step, step.model(step.batch, embeddings).logits, clean_logits))
+        return (torch.stack(losses).mean(0) * erasable.any(1)).mean()
+
+    def _iterate_fractions(self, step: TrainingStep) -> Iterator[Tensor]:
+        """Yield the fraction k of each example [B], once per forward pass."""
+        # float64: the rounding error of k · n in float32 exceeds the tolerance of `select_top`
+        bins = torch.tensor(self.bins, device=step.batch.device, dtype=torch.float64)
+        if self.sample_bins and step.context.training:
+            generator = step.generator(f"bins of {self.name}")
+            yield bins[torch.randint(len(bins), (len(step.batch),), generator=generator, device=bins.device)]
+        else:
+            yield from bins[:, None].expand(-1, len(step.batch))
+
+
+def select_top(
+    scores: Tensor, candidates: Tensor, fractions: Tensor | Sequence[float], temperature: float = TEMPERATURE
+) -> Tensor:
+    """Return which positions have the highest scores, as 0 or 1 [B, L] with a straight-through gradient.
+
+    The gradient is that of σ((r − τ) / T): τ is the middle between the last score inside and the first one outside (0
+    if no score is outside), T is `temperature` standard deviations of the example's scores; τ and T are constants. If
+    all scores of an example are equal, it has no gradient.
+
+    Args:
+        scores: r [B, L], at least 0.
+        candidates: [B, L] bool, the positions to choose from.
+        fractions: [B], of each example's n candidates: max(1, ⌈fraction · n⌉) are chosen, never one with score 0.
+            Of equal scores the first is chosen.
+        temperature: at 0.1 only scores next to the border have a gradient, at 1 nearly all have.
+    """
+    count = candidates.sum(1, keepdim=True)
+    fraction = torch.as_tensor(fractions, device=scores.device, dtype=torch.float64)[:, None]
+    # without the subtraction 0.07 · 100 = 7.000000000000001 would be rounded up to 8
+    size = (fraction * count - 1e-6).ceil().clamp(min=1).long()
+    with torch.no_grad():
+        values = scores.masked_fill(~candidates, -torch.inf)
+        ranked, order = values.sort(dim=1, descending=True, stable=True)
+        places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
+        rank = torch.empty_like(order).scatter_(1, order, places)
+        # sparsemax gives most positions exactly 0: they would fill the quota in the order of the text
+        hard = (rank < size) & candidates & (scores > 0)
+        padded = torch.nn.functional.pad(ranked, (0, 1), value=-torch.inf)
+        last_inside = padded.gather(1, (size - 1).clamp(max=scores.shape[1]))
+        first_outside = padded.gather(1, size.clamp(max=scores.shape[1]))
+        border = (last_inside.clamp(min=0) + first_outside.clamp(min=0)) / 2
+        deviation = _standard_deviation(scores, candidates, count)
+    soft = torch.where(candidates, ((scores - border) / (temperature * deviation)).sigmoid(), 0.0)
+    # a hard top-k alone has gradient 0 everywhere: the value is hard, the gradient that of the soft selection
+    return hard.to(scores) + (soft - soft.detach())
+
+
+def _standard_deviation(scores: Tensor, candidates: Tensor, count: Tensor) -> Tensor:
+    """Return the standard deviation of each example's candidates [B, 1]; infinite if all of them are equal."""
+    count = count.clamp(min=1)
+    inside = scores.masked_fill(~candidates, 0.0)
+    mean = inside.sum(1, keepdim=True) / count
+    squares = (inside - mean).masked_fill(~candidates, 0.0).square()
+    deviation = (squares.sum(1, keepdim=True) / count).sqrt()
+    # division by infinity turns the gradient of such an example off, instead of amplifying rounding errors
+    return deviation.masked_fill(deviation <= MIN_RELATIVE_DEVIATION * mean, torch.inf)

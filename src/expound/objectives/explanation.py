@@ -1,0 +1,180 @@
+"""Explanation regularisation: the distance of attributions from human rationales."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from expound.errors import ExpoundError, check_choice
+from expound.explainers import Explainer
+from expound.explainers.attention.weights import AttentionRollout
+from expound.models import Batch
+from expound.objectives.attribution_objective import AttributionObjective
+from expound.objectives.base import TrainingStep, has_usable_label
+
+Score = Literal["mae", "mse", "bce", "kl"]
+Normalisation = Literal["softmax", "none", "l2", "sum"]
+ROLLOUT = AttentionRollout()
+PAPER_NORMALISATIONS: dict[str, Normalisation] = {"attention_last": "softmax", "attention_rollout": "none"}
+SOFTMAX_SCALE = 100.0
+MIN_PROBABILITY = 1e-7
+MIN_NORM = 1e-12
+
+
+@dataclass(frozen=True)
+class ExplanationLoss(AttributionObjective):
+    """The distance of normalised attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
+
+    The sum of the distances over all positions but padding is divided by the number of positions of the examples that
+    count, with `kl` by the number of these examples; otherwise 0. Special tokens are positions without
+    rationale. A `SinglePass` explainer uses the step's own forward pass, with its dropout; other explainers run their
+    own passes, without dropout.
+
+    The rationale is a distribution over its positions for most normalisations, and an example without any rationale
+    position (or with all of them cut off by truncation) does not count. For `l2` the rationale is 0 or 1 at each
+    position, and every example that an annotator looked at counts.
+
+    Args:
+        explainer: any differentiable explainer.
+        score: the distance of an attribution e from a rationale t at each position: `mae` |e − t|, `mse` (e − t)²,
+            `bce` binary cross-entropy, `kl` KL(t ‖ e).
+        weight: λ, the factor of the term in the total loss.
+        target: explain the gold `label` or the `predicted` one.
+        normalisation: `softmax` of 100 times the scores; `none`; `l2`: magnitudes divided by their L2 norm; `sum`:
+            magnitudes divided by their sum. Default: as in the paper (`softmax` for `attention_last`, `none` for
+            `attention_rollout`, `l2` for signed explainers), and `sum` for other unsigned ones.
+
+    Raises:
+        ExpoundError: an explainer that is not differentiable, an unknown choice, a weight below 0, or a gold target for
+            a task without one.
+    """
+
+    explainer: Explainer = ROLLOUT
+    score: Score = "mae"
+    weight: float = 1.0
+    target: Literal["label", "predicted"] = "label"
+    normalisation: Normalisation | None = None
+    name: ClassVar[str] = "explanation"
+    equation: ClassVar[str] = r"d(e(x), t), \; d \in \{ \text{MAE}, \text{MSE}, \text{BCE}, \text{KL} \}"
+    use: ClassVar[str] = "The data has human rationales, and attributions should follow them."
+    avoid: ClassVar[str] = "Rationales are noisy or of another task; the model then follows them, too."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("score", self.score, DISTANCES)
+        check_choice("normalisation", self.normalisation_in_use, NORMALISATIONS)
+        check_choice("target of guidance", self.target, ("label", "predicted"))
+
+    @property
+    def needs_rationale(self) -> bool:
+        """True: explanations are compared with rationales."""
+        return True
+
+    @property
+    def normalisation_in_use(self) -> Normalisation:
+        """The given normalisation, or else the default for the explainer."""
+        usual = PAPER_NORMALISATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
+        return self.normalisation or usual
+
+    @property
+    def compares_distributions(self) -> bool:
+        """Whether the rationale is a distribution over its positions; otherwise it is 0 or 1 at each position."""
+        return self.normalisation_in_use != "l2" or self.score == "kl"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, with the normalisation in use and the explainer's parameters."""
+        return super().params | {"normalisation": self.normalisation_in_use}
+
+    def size(self, batch: Batch) -> Tensor:
+        """Return the number [] of positions of the examples that count; with `kl` the number of these examples."""
+        counted = self.select_examples(batch)
+        if self.score == "kl":
+            return counted.sum().float()
+        # special tokens are counted too: the paper's loss values (.03) and bounds are relative to this number
+        return (batch.attended & counted[:, None]).sum().float()
+
+    def select_examples(self, batch: Batch) -> Tensor:
+        """Return which examples count [B] bool: those with a rationale and, if labels are explained, a usable label."""
+        if self.compares_distributions:
+            counted = get_rationale_mask(batch).any(1)
+        elif batch.has_rationale is None:
+            counted = torch.zeros_like(batch.attended[:, 0])
+        else:
+            counted = batch.has_rationale
+        if self.target == "label":
+            counted = counted & has_usable_label(batch)
+        return counted
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the distance between explanations and rationales, a scalar: a mean over what counts, see `size`."""
+        batch = step.batch
+        counted = batch.attended & self.select_examples(batch)[:, None]
+        scores = NORMALISATIONS[self.normalisation_in_use](self._explain(step), batch.attended)
+        rationale = get_rationale_mask(batch).to(scores.dtype)
+        if self.compares_distributions:
+            # §3: the target of attention is t = e / Σe, that of input × gradient the mask itself
+            rationale = rationale / rationale.sum(1, keepdim=True).clamp(min=1)
+        if self.score == "kl":
+            scores = _normalise_sum(scores, batch.attended)
+        distances = DISTANCES[self.score](scores, rationale).masked_fill(~counted, 0.0)
+        return distances.sum() / self.size(batch).clamp(min=1)
+
+    def _explain(self, step: TrainingStep) -> Tensor:
+        model, batch = step.model, step.batch
+        if self.target == "label" and model.task.name == "multi_label":
+            raise ExpoundError("with several labels at once there is no gold target to guide: use target='predicted'")
+        target = model.resolve_target(batch, self.target, step.outputs.logits).clamp(min=0)
+        return self.compute_attribution(step, target)
+
+
+def get_rationale_mask(batch: Batch) -> Tensor:
+    """Return the rationale mask [B, L] at content positions; False for examples without an annotated rationale."""
+    if batch.rationale_mask is None:
+        return torch.zeros_like(batch.content)
+    return batch.rationale_mask & batch.content
+
+
+def _normalise_softmax(scores: Tensor, attended: Tensor) -> Tensor:
+    # attention weights are close to each other: without the factor 100 their softmax is nearly uniform
+    return (SOFTMAX_SCALE * scores).masked_fill(~attended, -torch.inf).softmax(1)
+
+
+def _normalise_l2(scores: Tensor, attended: Tensor) -> Tensor:
+    scores = scores.masked_fill(~attended, 0.0)
+    # MIN_NORM² inside the root: the derivative of a root is infinite at 0
+    return (scores / (scores.square().sum(1, keepdim=True) + MIN_NORM**2).sqrt()).abs()
+
+
+def _normalise_sum(scores: Tensor, attended: Tensor) -> Tensor:
+    magnitudes = scores.masked_fill(~attended, 0.0).abs()
+    return magnitudes / magnitudes.sum(1, keepdim=True).clamp(min=MIN_NORM)
+
+
+def _binary_cross_entropy(scores: Tensor, rationale: Tensor) -> Tensor:
+    probability = scores.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    return -rationale * probability.log() - (1 - rationale) * (1 - probability).log()
+
+
+def _pointwise_kl(scores: Tensor, rationale: Tensor) -> Tensor:
+    # xlogy is 0 at 0 · log 0, so positions without rationale contribute nothing
+    entropy = torch.xlogy(rationale, rationale.clamp(min=MIN_PROBABILITY))
+    return entropy - rationale * scores.clamp(min=MIN_PROBABILITY).log()
+
+
+NORMALISATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "softmax": _normalise_softmax,
+    "none": lambda scores, attended: scores,
+    "l2": _normalise_l2,
+    "sum": _normalise_sum,
+}
+DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mae": lambda scores, rationale: (scores - rationale).abs(),
+    "mse": lambda scores, rationale: (scores - rationale).square(),
+    "bce": _binary_cross_entropy,
+    "kl": _pointwise_kl,
+}

@@ -1,0 +1,153 @@
+"""REGEX's explanation guided training: attention follows an attribution of the same model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, get_args
+
+from torch import Tensor
+
+from expound.errors import ExpoundError, check_choice
+from expound.explainers import Explainer
+from expound.explainers.attention.weights import select_readout_row
+from expound.explainers.base import describe_explainer
+from expound.explainers.gradients.integrated_gradients import IntegratedGradients
+from expound.models import Batch, Capture, Outputs
+from expound.objectives.base import LabelledObjective, TrainingStep
+from expound.objectives.teacher import (
+    Aggregation,
+    compute_importance,
+    default_aggregation,
+    select_least_important,
+    set_aggregation,
+    to_distribution,
+)
+from expound.objectives.teacher_memory import TeacherMemory
+
+Direction = Literal["attention", "teacher"]
+DEFAULT_TEACHER = IntegratedGradients(n_steps=8, baselines="zero")
+LAST = Capture(attentions=True, last_only=True)
+
+
+@dataclass(frozen=True)
+class ExplanationGuidedLoss(LabelledObjective):
+    """KL(att(x) ‖ s) + KL(att(x̃) ‖ s), mean over examples (Li et al. 2023, REGEX, eq. 6 and 7).
+
+    s: the teacher's attribution of the gold label on the unmasked input, without dropout and without a graph. x̃: x
+    with the mask token in place of the least important content positions. att: the last layer's attention from the
+    position where the answer is read (an encoder's first one), mean over heads. All three are distributions over
+    content: special tokens and padding have no share. Examples without a usable label do not count.
+
+    Args:
+        explainer: the teacher, any explainer; it need not be differentiable.
+        mask_ratio: from 0 to 1; of l content positions max(1, ⌈mask_ratio · l⌉) are masked.
+        weight: λ4, the factor of the term in the total loss.
+        aggregation: of a position's embedding dimensions, `l2` (any explainer with an `aggregate`) or `mean` (see
+            `compute_importance`). Default: `l2` for integrated_gradients, input_x_gradient and deep_lift, as in the
+            paper, else `mean`.
+        direction: the first argument of KL, the `attention` (the paper's order) or the `teacher`.
+        share: see `Objective.share`.
+        lifetime: epochs for which the teacher's scores of an example are kept; 0: they are computed in every step. An
+            example occurs once per epoch, so only lifetimes from 2 on save time.
+
+    Raises:
+        ExpoundError: a choice or a ratio out of range, images, or a task with several labels at once.
+    """
+
+    explainer: Explainer = DEFAULT_TEACHER
+    mask_ratio: float = 0.15
+    weight: float = 0.01
+    aggregation: Aggregation | None = None
+    direction: Direction = "attention"
+    share: float = 1.0
+    lifetime: int = 0
+    memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
+    name: ClassVar[str] = "explanation_guided"
+    exact_gradient: ClassVar[bool] = False
+    equation: ClassVar[str] = r"\text{KL}(\text{att}(x) \Vert s) + \text{KL}(\text{att}(\tilde{x}) \Vert s)"
+    use: ClassVar[str] = "Attention should follow an attribution, without rationales of people."
+    avoid: ClassVar[str] = "The teacher's attributions are at chance on your model; compare first."
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mask_ratio <= 1:
+            raise ExpoundError(f"expected a mask ratio from 0 to 1, as 0.15 for 15 %, got {self.mask_ratio}")
+        check_choice("aggregation", self.aggregation_in_use, get_args(Aggregation))
+        set_aggregation(self.explainer, self.aggregation_in_use)
+        if self.lifetime < 0:
+            raise ExpoundError(f"a teacher's answer is kept for at least 0 epochs, got {self.lifetime}")
+        check_choice("direction", self.direction, get_args(Direction))
+
+    @property
+    def aggregation_in_use(self) -> Aggregation:
+        """The given aggregation, or else the default for the explainer."""
+        return self.aggregation or default_aggregation(self.explainer)
+
+    @property
+    def capture(self) -> Capture:
+        """Attention of the last layer."""
+        return LAST
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, with the aggregation in use and the teacher's parameters."""
+        own = {name: value for name, value in super().params.items() if name != "memory"}
+        return own | {"explainer": describe_explainer(self.explainer), "aggregation": self.aggregation_in_use}
+
+    @property
+    def learned(self) -> TeacherMemory | None:
+        """The memory of the teacher's scores, if they are kept over several epochs; else None."""
+        return self.memory if self.lifetime else None
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the divergence of attention from the teacher, a scalar: a mean over labelled examples."""
+        model, batch = step.model, step.batch
+        target = self._get_gold_target(step)
+        scores = self._ask_teacher(step, target)
+        least_important = select_least_important(scores, batch.content, self.mask_ratio)
+        masked_ids = batch.inputs["input_ids"].masked_fill(least_important, model.mask_id)
+        masked_outputs = model(replace(batch, inputs=batch.inputs | {"input_ids": masked_ids}), capture=LAST)
+        teacher = to_distribution(scores, batch.content)
+        divergence = self._compare(_attention_distribution(step, step.outputs, target), teacher)
+        # eq. 7: the masked input is compared with the scores of the unmasked one
+        divergence = divergence + self._compare(_attention_distribution(step, masked_outputs, target), teacher)
+        return self.mean_over_labelled(step, divergence)
+
+    def _ask_teacher(self, step: TrainingStep, target: Tensor) -> Tensor:
+        """Return the teacher's scores [B, L], computed now or taken from the memory."""
+
+        def ask(batch: Batch, target: Tensor) -> Tensor:
+            return compute_importance(self.explainer, step.model, batch, target, self.aggregation_in_use)
+
+        # evaluation shows the model as it is now, whatever training remembers
+        if not self.lifetime or not step.context.training:
+            return ask(step.batch, target)
+        return self.memory.get_scores(step.batch, target, step.context.epoch, self.lifetime, ask)
+
+    def _get_gold_target(self, step: TrainingStep) -> Tensor:
+        if step.model.modality != "text":
+            raise ExpoundError("explanation guided training masks words: it does not apply to images")
+        if step.model.task.name == "multi_label":
+            raise ExpoundError("with several labels at once there is no gold label that a teacher could explain")
+        if step.model.task.name == "span" and step.labels is not None:
+            return step.labels.clamp(min=0)
+        return step.model.resolve_target(step.batch, "label")
+
+    def _compare(self, attention: Tensor, teacher: Tensor) -> Tensor:
+        """Return the KL divergence [B] of attention and teacher in the chosen direction."""
+        if self.direction == "attention":
+            return _compute_kl(attention, teacher)
+        return _compute_kl(teacher, attention)
+
+
+def _attention_distribution(step: TrainingStep, outputs: Outputs, target: Tensor) -> Tensor:
+    """Return the last layer's attention from the readout position as a distribution over content [B, L]."""
+    row = select_readout_row(step.model, step.batch, outputs.attentions[-1].mean(1), target)
+    return to_distribution(row, step.batch.content)
+
+
+def _compute_kl(p: Tensor, q: Tensor) -> Tensor:
+    """Return KL(p ‖ q) [B] of distributions that are 0 at the same positions, outside content."""
+    outside = q <= 0
+    # log 1 = 0 there: masking 0 · log 0 afterwards would leave NaN in the gradient
+    log_ratio = p.masked_fill(outside, 1.0).log() - q.masked_fill(outside, 1.0).log()
+    return (p * log_ratio).sum(1)

@@ -1,0 +1,73 @@
+"""Gradients at the input embeddings as a term of the loss, and a penalty on that of the task's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from expound.explainers.base import compute_gradient, embed_with_gradient
+from expound.models import Capture
+from expound.models.outputs import to_float32
+from expound.objectives.base import LabelledObjective, Objective, TrainingStep, task_losses
+
+
+class EmbeddingGradientObjective(Objective):
+    """Base of objectives on the gradient of the model's answer at its input embeddings."""
+
+    @property
+    def capture(self) -> Capture:
+        """Attention kernels with a second derivative, which fused kernels lack."""
+        return Capture(differentiable_twice=True)
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """True: the gradient is taken at the input embeddings."""
+        return True
+
+    def differentiate(self, step: TrainingStep, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the gradient [B, L, d] of a function of the logits, which returns one value per example [B].
+
+        In training it is taken of the step's own pass, with a graph; in evaluation of a separate one, without.
+        """
+        if step.context.training and torch.is_grad_enabled():
+            return compute_gradient(function(step.outputs.logits), step.require_embeddings(self.name), keep_graph=True)
+        # a separate pass: a backward pass here would free the graph of the shared one, which other terms may need
+        with torch.enable_grad():
+            embeddings = embed_with_gradient(step.model, step.batch, keep_graph=False)
+            logits = step.model(step.batch, embeddings).logits
+            return compute_gradient(function(logits), embeddings, keep_graph=False)
+
+
+@dataclass(frozen=True)
+class GradientPenalty(EmbeddingGradientObjective, LabelledObjective):
+    """The norm of the task loss's gradient at the input embeddings, mean over examples (Li et al. 2023, REGEX, eq. 4).
+
+    ‖∂ℓ_b/∂E_b‖₂ over the positions and dimensions of each example, without padding. The norm of the weights, which
+    the equation adds, is left to the optimizer's weight decay. Examples without a usable label do not count.
+
+    `share`: see `Objective.share`.
+    """
+
+    weight: float = 0.01
+    share: float = 1.0
+    name: ClassVar[str] = "gradient_penalty"
+    equation: ClassVar[str] = r"\frac{1}{B} \sum_b \lVert \partial \ell_b / \partial E_b \rVert_2"
+    use: ClassVar[str] = "The answer should hardly move with the input."
+    avoid: ClassVar[str] = "Step time is short: it takes a second derivative (`share` takes it on a part of the batch)."
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the mean gradient norm over the labelled examples, a scalar."""
+
+        def compute_losses(logits: Tensor) -> Tensor:
+            return task_losses(step.model, step.batch, logits)[0]
+
+        gradient = self.differentiate(step, compute_losses)
+        gradient = gradient.masked_fill(~step.batch.attended[..., None], 0.0)
+        # squares of half-precision gradients underflow
+        gradient = to_float32(gradient)
+        norms: Tensor = torch.linalg.vector_norm(gradient, dim=(1, 2))
+        return self.mean_over_labelled(step, norms)

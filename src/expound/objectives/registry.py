@@ -1,0 +1,107 @@
+"""The registry of objectives by their id."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from expound.data.registry import Registry, parse_spec, split_ids
+from expound.errors import ExpoundError
+from expound.explainers.registry import explainer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from expound.objectives.base import Objective
+
+OBJECTIVES: Registry[type[Objective]] = Registry(
+    "objective",
+    "expound.objectives",
+    {
+        "cross_entropy": "cross_entropy:CrossEntropy",
+        "explanation": "explanation:ExplanationLoss",
+        "selected_words": "selected_words:SelectedWordsLoss",
+        "right_reasons": "right_reasons:RightReasonsLoss",
+        "gradient_penalty": "gradient_penalty:GradientPenalty",
+        "virtual_adversarial": "virtual_adversarial:VirtualAdversarialLoss",
+        "explanation_guided": "explanation_guided:ExplanationGuidedLoss",
+        "comprehensiveness": "comprehensiveness:ComprehensivenessLoss",
+        "sufficiency": "sufficiency:SufficiencyLoss",
+        "consistency": "consistency:ConsistencyLoss",
+        "rank_consistency": "rank_consistency:RankConsistencyLoss",
+        "clustering_consistency": "clustering_consistency:ClusteringConsistencyLoss",
+        "attribution_entropy": "attribution_entropy:AttributionEntropy",
+        "ablation_fidelity": "ablation_fidelity:AblationFidelity",
+        "kl_to_original": "kl_to_original:KlToOriginal",
+    },
+)
+
+
+def objective(spec: str | Objective, **params: Any) -> Objective:
+    """Return the objective of an id with these parameters, as `objective("explanation", explainer=Alti(), weight=10)`.
+
+    Args:
+        spec: an id, or an id with parameters, as `attribution_entropy?weight=0.1&explainer=attention_all`. Parameters
+            of the explainer follow a second question mark, with semicolons between them:
+            `explanation?explainer=integrated_gradients?n_steps=8;baselines=zero&score=kl`. An `Objective` is returned
+            unchanged.
+        params: parameters of the objective; they override those of the spec. `explainer` is an `Explainer` or a spec.
+
+    Raises:
+        ExpoundError: an unknown id or parameter, or a value of the wrong type.
+    """
+    if not isinstance(spec, str):
+        if params:
+            raise ExpoundError(f"{spec.name} is an Objective already: pass {', '.join(params)} when you create it")
+        return spec
+    name, texts = parse_spec(spec)
+    given: dict[str, Any] = dict(texts)
+    if "explainer" in given:
+        # a spec is split at &, so the parameters of an explainer inside it are separated by semicolons
+        given["explainer"] = given["explainer"].replace(";", "&")
+    given |= params
+    if isinstance(given.get("explainer"), str):
+        given["explainer"] = explainer(given["explainer"])
+    made: Objective = OBJECTIVES.make(name, **given)
+    return made
+
+
+def parse_objectives(specs: str) -> tuple[Objective, ...]:
+    """Return the objectives of a list of specs with commas between them.
+
+    Raises:
+        ExpoundError: an empty list, or the same objective twice; else as `objective`.
+    """
+    return check_objectives([objective(spec) for spec in split_ids(specs)])
+
+
+def check_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:
+    """Return the objectives as a tuple. Raises ExpoundError if one occurs twice: logs know them by their name."""
+    names = [objective.name for objective in objectives]
+    for name in names:
+        if names.count(name) > 1:
+            raise ExpoundError(f"the objective {name} occurs twice: use it once, with a weight")
+    return tuple(objectives)
+
+
+def list_objectives() -> pd.DataFrame:
+    """Return a table of the objectives: id, parameters with their defaults, equation in LaTeX, and what each one is."""
+    import pandas as pd
+
+    rows = []
+    for name, part in OBJECTIVES.items():
+        params = []
+        for key, value in part().params.items():
+            # an explainer is recorded as a dict of its id and parameters
+            params.append(f"{key}={value['method'] if isinstance(value, dict) else value}")
+        summary = inspect.getdoc(part) or ""
+        rows.append(
+            {
+                "name": name,
+                "parameters": ", ".join(params),
+                "equation": part.equation,
+                "summary": " ".join(summary.split("\n\n")[0].split()),
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,73 @@
+"""Right for the right reasons: no gradient of the answer at words outside of the human rationale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from expound.errors import ExpoundError
+from expound.models import Batch
+from expound.models.outputs import to_float32
+from expound.objectives.base import TrainingStep
+from expound.objectives.explanation import get_rationale_mask
+from expound.objectives.gradient_penalty import EmbeddingGradientObjective
+
+
+@dataclass(frozen=True)
+class RightReasonsLoss(EmbeddingGradientObjective):
+    """The squared gradient of the log-probabilities at words outside of the rationale (Ross et al. 2017, eq. 2).
+
+    Σ_d (A_bd ∂/∂E_bd Σ_k log p_bk)², mean over examples, where the sum is over the dimensions of all input embeddings
+    and A is 1 at content outside of the rationale, else 0. Special tokens are free. An example that nobody annotated
+    has A = 0 and counts as 0 in the mean, as in the paper; where an annotator marked nothing, A is 1 everywhere.
+
+    `weight`: λ. The term is near 0 in a model that knows nothing yet and can be far above the cross-entropy in one that
+    is sure of its answers; a high weight keeps the model unsure. `share`: see `Objective.share`.
+
+    Raises:
+        ExpoundError: a weight below 0, or a task other than classification.
+    """
+
+    weight: float = 1.0
+    share: float = 1.0
+    name: ClassVar[str] = "right_reasons"
+    equation: ClassVar[str] = (
+        r"\frac{1}{B} \sum_b \sum_d \left( A_{bd} \frac{\partial}{\partial E_{bd}} \sum_k \log p_{bk} \right)^2"
+    )
+    use: ClassVar[str] = "People marked what may matter, and the answer should not react to anything else."
+    avoid: ClassVar[str] = "Rationales leave out words that matter: the model may then not use them."
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise ExpoundError(f"the weight of {self.name} is at least 0, got {self.weight}")
+
+    @property
+    def needs_rationale(self) -> bool:
+        """True: A is what the rationale leaves out."""
+        return True
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the mean over the examples, a scalar."""
+        if step.model.task.name != "classification":
+            raise ExpoundError(
+                f"{self.name} is about the probabilities of classes: it does not apply to {step.model.task.name}"
+            )
+        gradient = self.differentiate(step, _sum_log_probabilities)
+        # squares of half-precision gradients underflow
+        squares = to_float32(gradient).square().sum(2)
+        return squares.masked_fill(~select_irrelevant(step.batch), 0.0).sum(1).mean()
+
+
+def select_irrelevant(batch: Batch) -> Tensor:
+    """Return the content outside of the rationale [B, L] bool; nothing for examples that nobody annotated."""
+    if batch.has_rationale is None:
+        return torch.zeros_like(batch.content)
+    return batch.content & ~get_rationale_mask(batch) & batch.has_rationale[:, None]
+
+
+def _sum_log_probabilities(logits: Tensor) -> Tensor:
+    """Return Σ_k log p_k [B]."""
+    return to_float32(logits).log_softmax(-1).sum(-1)

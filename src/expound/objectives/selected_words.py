@@ -1,0 +1,129 @@
+"""Rationale extraction end to end: the answer must follow from the tokens that gates select."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from expound.errors import ExpoundError
+from expound.explainers import Explainer
+from expound.explainers.learned.gates import BernoulliGates, HardKumaGates, expect_changes
+from expound.explainers.learned.rationale_extractor import RationaleExtractor
+from expound.explainers.learned.untrained import UntrainedExplainer
+from expound.objectives.attribution_objective import AttributionObjective
+from expound.objectives.base import TrainingStep, task_losses
+
+DEFAULT_EXTRACTOR = UntrainedExplainer(RationaleExtractor)
+TASKS = ("classification", "multi_label", "regression")
+
+
+@dataclass(frozen=True)
+class SelectedWordsLoss(AttributionObjective):
+    """The task's loss on the selected tokens, and the distance of their expected share from a ratio.
+
+    A second pass reads the input embeddings multiplied by the gates z; special tokens are always kept. HardKuma gates
+    are differentiated through their samples (Bastings et al. 2019). For Bernoulli gates the gradient of the expected
+    loss is estimated by REINFORCE (Lei et al. 2016) from two samples, each of which is the other one's baseline. In
+    evaluation gates have their most likely values. The expected share of selected tokens, and the expected number of
+    changes between neighbours, are computed from the gates' probabilities.
+
+    Args:
+        explainer: the extractor, trained with the model; default: a new `rationale_extractor`.
+        weight: λ, the factor of the term in the total loss.
+        ratio: the share of a text's tokens that should be selected.
+        sparsity: the weight of |expected share − ratio| within the term.
+        sparsity_warmup: the steps over which this weight grows from 0. If gates close at once, they close alike.
+        continuity: the weight of the expected changes between neighbours, per token.
+        lr_multiplier: the learning rate of the extractor, as a multiple of the model's.
+
+    Raises:
+        ExpoundError: another explainer, a number out of range, or a task without classes or numbers as answers.
+    """
+
+    explainer: Explainer = DEFAULT_EXTRACTOR
+    weight: float = 1.0
+    ratio: float = 0.2
+    sparsity: float = 1.0
+    sparsity_warmup: int = 0
+    continuity: float = 0.0
+    lr_multiplier: float = 10.0
+    name: ClassVar[str] = "selected_words"
+    exact_gradient: ClassVar[bool] = False
+    separable: ClassVar[bool] = False
+    equation: ClassVar[str] = (
+        r"\mathbb{E}_z \, \text{CE}(y \mid z \odot x) + \lambda_s \left| \frac{1}{L} \sum_i P(z_i \neq 0) - r \right|"
+        r" + \lambda_c \frac{1}{L} \sum_i P([z_i \neq 0] \neq [z_{i+1} \neq 0])"
+    )
+    use: ClassVar[str] = "A short rationale should be enough for the answer, and no human rationales are there."
+    avoid: ClassVar[str] = "The answer must stay that of the whole text: explain the model as it is."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.explainer
+        kind = given.explainer_class if isinstance(given, UntrainedExplainer) else type(given)
+        if kind is not RationaleExtractor:
+            raise ExpoundError(f"{self.name} trains a rationale_extractor, not {self.explainer.name}")
+        if not 0 < self.ratio <= 1:
+            raise ExpoundError(f"expected a ratio above 0 and up to 1, as 0.2 for 20 %, got {self.ratio}")
+        if min(self.sparsity, self.sparsity_warmup, self.continuity) < 0 or self.lr_multiplier <= 0:
+            raise ExpoundError(
+                "expected sparsity, sparsity_warmup and continuity of at least 0, and an lr_multiplier above 0"
+            )
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the mean over the batch, a scalar."""
+        if step.model.modality != "text" or step.model.task.name not in TASKS:
+            raise ExpoundError(f"{self.name} selects words of a text that has a class or a number as its answer")
+        extractor = self.explainer
+        # a training loop makes it for the model at the start; without one, this term is that of an untrained extractor
+        if isinstance(extractor, UntrainedExplainer):
+            extractor = extractor.for_model(step.model)
+        assert isinstance(extractor, RationaleExtractor)
+        content = step.batch.content
+        with torch.autocast(content.device.type, enabled=False):
+            gates = extractor.find_gates(step.outputs)
+            length = content.sum(1).clamp(min=1)
+            share = (gates.selected * content).sum(1) / length
+            penalty = self.sparsity * self._find_progress(step) * (share - self.ratio).abs()
+            penalty = penalty + self.continuity * expect_changes(gates.selected, content) / length
+        if not step.context.training:
+            losses = self._compute_losses(step, gates.most_likely())
+        elif isinstance(gates, HardKumaGates):
+            losses = self._compute_losses(step, gates.sample(self._draw(step, 1)[0]))
+        else:
+            losses = self._estimate_losses(step, gates)
+        return (losses + penalty).mean()
+
+    def _find_progress(self, step: TrainingStep) -> float:
+        """Return the share of the sparsity's weight that counts in this step; in evaluation 1."""
+        if not step.context.training or not self.sparsity_warmup:
+            return 1.0
+        return min(1.0, step.context.number / self.sparsity_warmup)
+
+    def _draw(self, step: TrainingStep, samples: int) -> Tensor:
+        """Return uniform numbers [samples, B, L] that depend on the step alone."""
+        generator = step.generator(self.name)
+        return torch.rand(samples, *step.batch.content.shape, generator=generator, device=step.batch.device)
+
+    def _compute_losses(self, step: TrainingStep, gates: Tensor) -> Tensor:
+        """Return the task's loss of each example [B] if the model sees its embeddings times the gates [B, L]."""
+        kept = torch.where(step.batch.content, gates, 1.0)
+        embeddings = step.model.embed(step.batch)
+        outputs = step.model(step.batch, embeddings * kept[..., None].to(embeddings))
+        return task_losses(step.model, step.batch, outputs.logits)[0]
+
+    def _estimate_losses(self, step: TrainingStep, gates: BernoulliGates) -> Tensor:
+        """Return the mean loss of two samples [B], with the REINFORCE estimate as the gates' gradient."""
+        samples = [gates.sample(uniform) for uniform in self._draw(step, 2)]
+        losses = torch.stack([self._compute_losses(step, sample) for sample in samples])
+        scores = []
+        for sample in samples:
+            scores.append((gates.log_probability(sample) * step.batch.content).sum(1))
+        log_probabilities = torch.stack(scores)
+        advantages = (losses - losses.flip(0)).detach()
+        # the value of the second term is 0: it is there for its gradient
+        estimate = advantages * (log_probabilities - log_probabilities.detach())
+        return (losses + estimate).mean(0)

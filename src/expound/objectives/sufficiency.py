@@ -1,0 +1,75 @@
+"""IvRA's sufficiency: the top of an explanation alone should be enough for the prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from expound.errors import ExpoundError, check_choice
+from expound.objectives.base import TrainingStep
+from expound.objectives.criterion import ErasureCriterion
+
+Form = Literal["margin", "mae", "kl", "reverse_kl"]
+
+
+@dataclass(frozen=True)
+class SufficiencyLoss(ErasureCriterion):
+    """Distance between the answers to the top alone and to the whole input, mean over examples and bins (IvRA, eq. 11).
+
+    CE is −log p of the prediction on x (spans: the sum over start and end).
+
+    Args: see `ErasureCriterion`, and
+        margin: μ of the form `margin`.
+        form: `margin`: μ + max(−μ, CE(top) − CE(x)), which is 0 if the top alone makes the prediction likelier by a
+            factor of e^μ or more; `mae`: |CE(top) − CE(x)| (eq. 16); `kl`: KL(M(x) ‖ M(top)), which pulls the answer to
+            the top towards that to the whole input; `reverse_kl`: KL(M(top) ‖ M(x)), the order that eq. 17 prints.
+    """
+
+    margin: float = 0.1
+    form: Form = "margin"
+    name: ClassVar[str] = "sufficiency"
+    equation: ClassVar[str] = r"\mu + \max(-\mu, \text{CE}(\text{top}) - \text{CE}(x))"
+    use: ClassVar[str] = "What the explanation names should be enough."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("form of sufficiency", self.form, get_args(Form))
+        if self.margin <= 0:
+            raise ExpoundError(f"the margin is above 0, got {self.margin}")
+
+    def keep_positions(self, top: Tensor) -> Tensor:
+        """Return the top positions [B, L]; all others are erased."""
+        return top
+
+    def compute_losses(self, step: TrainingStep, logits: Tensor, clean_logits: Tensor) -> Tensor:
+        """Return the loss [B] of the answer to the top alone against the answer to the whole input, see `form`."""
+        if self.form == "kl":
+            return answer_kl(step, clean_logits, logits)
+        if self.form == "reverse_kl":
+            return answer_kl(step, logits, clean_logits)
+        target, log_probability = self.predicted_target(step), step.model.task.log_probability
+        increase = log_probability(clean_logits, target) - log_probability(logits, target)
+        if self.form == "mae":
+            return increase.abs()
+        # μ + max(−μ, z) = max(0, μ + z), with z = CE(top) − CE(x)
+        return (self.margin + increase).clamp(min=0)
+
+
+def answer_kl(step: TrainingStep, logits: Tensor, other_logits: Tensor) -> Tensor:
+    """Return KL(P ‖ Q) [B] of two answers: over classes; summed over start and end; summed over labels on or off."""
+    task = step.model.task.name
+    if task == "regression":
+        raise ExpoundError("a regression has no probability: use form='mae' on classes or spans")
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logits, other_logits = logits.to(dtype), other_logits.to(dtype)
+    if task == "multi_label":
+        # each label is a distribution over on and off: log σ(z) and log σ(−z) = log(1 − σ(z)), without a log of 0
+        p = F.logsigmoid(torch.stack([logits, -logits], -1))
+        q = F.logsigmoid(torch.stack([other_logits, -other_logits], -1))
+    else:
+        p, q = F.log_softmax(logits, -1), F.log_softmax(other_logits, -1)
+    return (p.exp() * (p - q)).flatten(1).sum(1)

@@ -1,0 +1,41 @@
+"""Ordinary fine-tuning, the baseline of every other training method."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+from datasets import Dataset
+
+from expound.models import ExplainedModel, load
+from expound.recipes.base import Recipe
+from expound.training import RunOptions
+from expound.training.loop.starting_model import Source
+
+EQUATION = r"\text{CE}"
+USE = "First, and as the row that every other recipe is compared with."
+
+
+def baseline() -> Recipe:
+    """Fine-tune a model on the task's own loss: the baseline of every other training method.
+
+    The data decides the task: texts, pairs, regressions, questions on a context, images, or prompts with responses.
+
+    Example: expound train baseline --model bert-base-uncased --data sst:data/sst --epochs 2 --max-length 64
+    --output-dir runs/sst
+    """
+    return Recipe(name="baseline", paper="", trains_language_models=True)
+
+
+def train_companion(
+    folder: Path, role: str, model: Source, train: Dataset, dev: Dataset, options: RunOptions
+) -> ExplainedModel:
+    """Return a baseline trained from the same start, saved beside the recipe's folder under that name plus its role.
+
+    Raises:
+        Stopped: a signal stopped its training.
+    """
+    # a copy: the recipe trains the same model object afterwards
+    result = baseline().train(deepcopy(model), train, dev, folder.with_name(f"{folder.name}-{role}"), options)
+    result.require_finished(f"the {role}'s training")
+    return load(result.output_dir, device=result.model.device)

@@ -1,0 +1,38 @@
+"""Explanation regularisation (ER): training on the explanation loss alone, to find bounds for `er_constrained`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from expound.explainers import Explainer
+from expound.recipes.base import Recipe
+from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
+
+EQUATION = "d(e(x), t)"
+USE = "To find the bounds that `er_constrained` needs."
+AVOID = "As a classifier; it learns no task."
+
+
+def er_bound(
+    guide: Annotated[
+        str | Explainer,
+        "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+    ] = "attention_last",
+) -> Recipe:
+    """Train on the explanation loss alone, to find the bounds that er_constrained needs.
+
+    The dev bound is the lowest dev loss, the training bound 1.5 times the lowest training loss, each a mean over seeds.
+
+    Example: expound train er_bound --guide alti --model bert-base-uncased --data sst:data/sst --output-dir runs/bound
+    """
+    loss, _ = make_explanation_loss(guide, 1.0)
+    # §3.4
+    patience = 10 if loss.explainer.name == "input_x_gradient" else 5
+    return Recipe(
+        name="er_bound",
+        **SHARED_FIELDS,
+        objectives=(loss,),
+        **trainer_arguments(3e-5, 25),
+        patience=patience,
+        departures=DEPARTURES,
+    )

@@ -1,0 +1,47 @@
+"""Explanation regularisation (ER): the sum of cross-entropy and explanation loss."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from expound.explainers import Explainer
+from expound.objectives import CrossEntropy
+from expound.recipes.base import Effect, Recipe
+from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
+
+PAPER = {"weight": 1.0}
+EQUATION = r"\text{CE} + \lambda \, d(e(x), t)"
+USE = "You have rationales and want attributions that agree with people."
+AVOID = "You expect accuracy out of domain to rise: at our scale it did not."
+
+
+def er_joint(
+    guide: Annotated[
+        str | Explainer,
+        "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+    ] = "attention_last",
+    weight: Annotated[float, "λ, the weight of the explanation loss; 0: the paper's baseline."] = 10.0,
+) -> Recipe:
+    """Guide explanations towards human rationales: cross-entropy + λ · explanation loss.
+
+    The epoch with the lowest sum on dev is kept; five epochs without improvement end the run. Compare with --weight 0:
+    the same steps, seed and rule for the best epoch, without the term (--control does it). The term is often small
+    beside cross-entropy (attention: .06 beside .39): --search weight=1,10,30 trains three runs and keeps the best.
+    On 1,000 sentences of SST, the default raises the AUC of attention from .66 to .78; accuracy changed by −2.5, −3.0
+    and +1.3 points with three seeds. er_constrained raises it as much, and accuracy changed by at most 1.6.
+
+    Example: expound train er_joint --guide attention_last --control --model bert-base-uncased --data sst:data/sst
+    --output-dir runs/er
+    """
+    loss, values = make_explanation_loss(guide, weight)
+    return Recipe(
+        name="er_joint",
+        **SHARED_FIELDS,
+        objectives=(CrossEntropy(), loss),
+        # §3.3: lowest dev total loss, patience 5, minimal improvement 1e-5
+        **trainer_arguments(values.joint_rate, values.joint_epochs, eval_on_start=True),
+        patience=5,
+        threshold=1e-5,
+        effect=Effect("auc", loss.explainer.name),
+        departures=DEPARTURES,
+    )

@@ -1,0 +1,227 @@
+"""A search over parameters of a recipe: a run for each value, of which the best by a dev figure is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+
+from expound.data.atomic_files import LOCK
+from expound.errors import ExpoundError
+from expound.explainers import explainer
+from expound.metrics import metric
+from expound.models.encoding.encode import make_batches
+from expound.recipes.base import Effect, Recipe
+from expound.training import RunOptions, TrainResult
+from expound.training.loop.data import sample_evenly
+from expound.training.loop.evaluation import HIGHER_IS_BETTER
+from expound.training.loop.run import METRICS, OTHER_FOLDER, RECORD, TrainingRun, add_to_record
+from expound.training.loop.starting_model import Source
+
+logger = logging.getLogger(__name__)
+
+SEARCH = "search"
+"""The subfolder with a run for each value, and the part of the chosen run's record with their figures."""
+FIGURE = "search_figure"
+JUDGED_ROWS = 200
+FLOOR = 0.01
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search over parameters of a recipe.
+
+    Chosen is the run with the best `figure` among those whose task metric (accuracy) is at most .01 below that of the
+    best run. Runs that did not keep their bound do not count.
+
+    Attributes:
+        candidates: the values of the searched parameters by name, and the recipe with them.
+        figure: the metric and the explainer that the recipe exists for, judged on up to 200 dev rows; of a recipe
+            without them the figure that chooses its checkpoints, empty for the task's metric.
+        higher_is_better: the direction of the figure.
+    """
+
+    candidates: Sequence[tuple[Mapping[str, Any], Recipe]]
+    figure: str
+    higher_is_better: bool = True
+
+    @classmethod
+    def create(cls, make_recipe: Callable[..., Recipe], values: Mapping[str, Iterable[Any]]) -> Search:
+        """Return the search over every combination of the values.
+
+        Args:
+            make_recipe: makes the recipe with some of its parameters changed.
+            values: the values of each searched parameter, by its name.
+
+        Raises:
+            ExpoundError: no values, values that are no text and no numbers, or a recipe whose runs have no figure in
+                common to choose by; else as `make_recipe`.
+        """
+        columns = {name: list(each) for name, each in values.items()}
+        candidates = []
+        for combination in product(*columns.values()):
+            chosen = dict(zip(columns, combination, strict=True))
+            for name, value in chosen.items():
+                if not isinstance(value, str | int | float | None):
+                    raise ExpoundError(f"expected text or numbers as values of {name} to search, got {value!r}")
+            candidates.append((chosen, make_recipe(**chosen)))
+        if not columns or not candidates:
+            raise ExpoundError("expected a parameter and its values to search, such as weight=0.1,1,10")
+        figures = sorted({_name_figure(recipe) for _, recipe in candidates})
+        if len(figures) > 1:
+            raise ExpoundError(f"runs are compared by one figure, but these have several: {', '.join(figures)}")
+        effect = candidates[0][1].effect
+        return cls(candidates, figures[0], effect is None or metric(effect.metric).card.higher_is_better)
+
+    def train(
+        self,
+        model: Source,
+        train: Dataset,
+        dev: Dataset,
+        output_dir: str | Path,
+        options: RunOptions | None = None,
+        **params: Any,
+    ) -> TrainResult:
+        """Train each candidate in a folder in `output_dir`/search, and copy the chosen run to `output_dir`.
+
+        The arguments are those of `Recipe.train`; the same call resumes an interrupted search. The record in
+        `output_dir` has the figures of all runs. A model that is passed as an object stays as it is.
+
+        Raises:
+            ExpoundError: the folder holds something else, there are several processes, or no run can be chosen.
+        """
+        if PartialState().num_processes > 1:
+            raise ExpoundError("a search runs in one process: start it without accelerate or torchrun")
+        options, folder = RunOptions.with_overrides(options, params), Path(output_dir)
+        is_other = folder.is_dir() and any(folder.iterdir()) and not (folder / SEARCH).is_dir()
+        if is_other and not options.overwrite:
+            raise ExpoundError(f"{folder} holds something else: {OTHER_FOLDER}")
+        runs = []
+        for number, (values, recipe) in enumerate(self.candidates, 1):
+            logger.warning("search: run %d of %d, %s", number, len(self.candidates), describe_values(values))
+            result = _train_in(folder, values, recipe, model, train, dev, options)
+            if not result.finished:
+                return result
+            runs.append({**values, **self._judge(recipe, result, dev)})
+        values, recipe = self.candidates[choose_run(runs, self.higher_is_better)]
+        # the finished run is loaded from its folder, and not repeated
+        options = replace(options, overwrite=False, resume=True)
+        result = _train_in(folder, values, recipe, model, train, dev, options)
+        task_metric = _name_task_metric(result)
+        facts = {"figure": self.figure or task_metric, "task_metric": task_metric, "chosen": values, "runs": runs}
+        _copy_run(Path(result.output_dir), folder, {SEARCH: facts})
+        return replace(result, output_dir=folder)
+
+    def _judge(self, recipe: Recipe, result: TrainResult, dev: Dataset) -> dict[str, Any]:
+        """Return the `value` of a run's figure, its `task_value`, and whether it is `feasible`, see `choose_run`."""
+        task_value = result.metrics.get(_name_task_metric(result))
+        value = result.metrics.get(self.figure, task_value)
+        if recipe.effect is not None:
+            value = _measure_effect(recipe.effect, result, dev)
+        # an explained model stays as it is, and so does its accuracy
+        if recipe.keeps_model:
+            task_value = None
+        return {"value": value, "task_value": task_value, "feasible": result.metrics.get("feasible") != 0}
+
+
+def choose_run(runs: Sequence[Mapping[str, Any]], higher_is_better: bool) -> int:
+    """Return the index of the best run by `value`, of those that are feasible and near the best `task_value`.
+
+    Raises:
+        ExpoundError: no run is feasible and has a value.
+    """
+    usable = [index for index, run in enumerate(runs) if run["feasible"] and run["value"] is not None]
+    if not usable:
+        raise ExpoundError("no run of the search can be chosen: the bound is not kept, or the figure is undefined")
+    task_values = {index: runs[index]["task_value"] for index in usable if runs[index]["task_value"] is not None}
+    if task_values:
+        # rounding of floats does not decide whether a run is .01 below
+        floor = max(task_values.values()) - FLOOR - 1e-9
+        usable = [index for index, value in task_values.items() if value >= floor]
+    sign = 1 if higher_is_better else -1
+    # of equal runs max takes the first
+    return max(usable, key=lambda index: sign * runs[index]["value"])
+
+
+def describe_values(values: Mapping[str, Any]) -> str:
+    """Return the values of a run as text, such as `weight=0.1`."""
+    parts = []
+    for name, value in values.items():
+        # the same folder for 10 and 10.0
+        text = f"{value:.15g}" if isinstance(value, float) else str(value)
+        parts.append(f"{name}={text}")
+    return ",".join(parts)
+
+
+def _name_figure(recipe: Recipe) -> str:
+    """Return the name of the figure that chooses among runs of a recipe, see `Search`."""
+    if recipe.effect is not None:
+        return f"{recipe.effect.metric} of {recipe.effect.explainer.replace(':{run}', '')}"
+    figure = str(recipe.arguments.get("metric_for_best_model", ""))
+    if figure == "loss":
+        raise ExpoundError(f"{recipe.name} has no figure to choose by: the loss depends on what is searched")
+    return figure
+
+
+def _name_task_metric(result: TrainResult) -> str:
+    """Return the metric of the run's task by which checkpoints are chosen by default, such as accuracy."""
+    return next(iter(HIGHER_IS_BETTER[result.model.task.name]))
+
+
+def _train_in(
+    folder: Path,
+    values: Mapping[str, Any],
+    recipe: Recipe,
+    model: Source,
+    train: Dataset,
+    dev: Dataset,
+    options: RunOptions,
+) -> TrainResult:
+    """Train the run of some values in its own folder, starting from a copy of a model object."""
+    start = model if recipe.keeps_model else deepcopy(model)
+    name = quote(describe_values(values).replace("=", "-"), safe=",")
+    return recipe.train(start, train, dev, folder / SEARCH / name, options)
+
+
+def _measure_effect(effect: Effect, result: TrainResult, dev: Dataset) -> float | None:
+    """Return the mean metric of the effect on dev rows, None if it is undefined; the run's record keeps it."""
+    folder, judge = Path(result.output_dir), metric(effect.metric)
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    if FIGURE in record:
+        known: float | None = record[FIGURE]
+        return known
+    method = explainer(effect.explainer.replace("{run}", str(folder)))
+    rows = list(sample_evenly(dev, JUDGED_ROWS))
+    found = []
+    for indices in make_batches(result.model, rows):
+        batch = result.model.encode([rows[index] for index in indices])
+        scores = method.attribute(result.model, batch)
+        found.append(judge.evaluate(result.model, batch, scores)[judge.name].cpu())
+    mean = float(torch.cat(found).double().nanmean())
+    value = None if math.isnan(mean) else mean
+    add_to_record(folder, {FIGURE: value})
+    return value
+
+
+def _copy_run(chosen: Path, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Copy a finished run to another folder without its checkpoints, and add facts to the record there."""
+    record = json.loads((chosen / RECORD).read_text(encoding="utf-8"))
+    run = TrainingRun(folder, record["config"])
+    metrics = json.loads((chosen / METRICS).read_text(encoding="utf-8"))
+    with run.writing():
+        staging = run.empty_staging_folder()
+        shutil.copytree(chosen, staging, ignore=shutil.ignore_patterns("checkpoint-*", LOCK, RECORD, METRICS))
+        run.finish(staging, metrics)
+        add_to_record(folder, {**record, **facts})

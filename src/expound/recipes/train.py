@@ -1,0 +1,180 @@
+"""`expound.train`: train a model from Python, with explanations as part of the loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import Pipeline, TrainingArguments
+
+from expound.data import load_data
+from expound.data.in_memory import read_in_memory
+from expound.data.readers.columns import ColumnOptions
+from expound.data.registry import parse_spec
+from expound.errors import ExpoundError, unknown
+from expound.models import ExplainedModel, load
+from expound.recipes.base import Recipe
+from expound.recipes.registry import RECIPES
+from expound.recipes.registry import recipe as make_recipe
+from expound.recipes.search import Search
+from expound.training import RunOptions, TrainResult
+
+DEV_NAMES = ("dev", "validation", "val", "valid")
+
+
+def train(
+    model: Any,
+    data: Any,
+    recipe: str | Recipe = "er_joint",
+    *,
+    dev: Any = None,
+    output_dir: str | Path | None = None,
+    args: TrainingArguments | None = None,
+    preset: str | None = None,
+    options: RunOptions | None = None,
+    search: Mapping[str, Iterable[Any]] | None = None,
+    **params: Any,
+) -> TrainResult:
+    """Train a model by a recipe, keep the best checkpoint on the dev split, and return it with its metrics.
+
+    A second call with the same arguments resumes an interrupted run and returns a finished one without training again.
+
+    Example:
+        import expound
+        from expound.explainers import InputXGradient
+
+        result = expound.train(
+            "bert-base-uncased", "sst:data/sst", "er_joint", guide=InputXGradient(), weight=10.0, output_dir="runs/er"
+        )
+        print(result.metrics)
+        print(expound.attribute(result.model, ["a gripping film"], "input_x_gradient"))
+
+    Args:
+        model: the model to start from: a folder, a hub name, "tiny" or "small" (from scratch), a configuration, a
+            Hugging Face model, `(model, tokenizer)`, a pipeline, or an `ExplainedModel`. A model that is passed as an
+            object is trained in place.
+        data: a spec for `expound.load_data`, whose splits train and dev are used; rows as a `datasets.Dataset`, a
+            pandas DataFrame or a list of dicts; a mapping with the splits train and dev (or validation); or the pair
+            `(train, dev)`.
+        recipe: the id of a training method, see `expound.list_recipes`, or a `Recipe`.
+        dev: the data on which the best checkpoint is chosen, if `data` does not contain it. Default for rows: 10 % of
+            them; 80 % are trained on, and 10 % are left for a test, as with a file without splits.
+        output_dir: the folder for the model, its metrics and its history. Default: that of `args`.
+        args: transformers' `TrainingArguments`; those that differ from their own defaults override the recipe's. Pass a
+            value that equals such a default by name, such as `per_device_train_batch_size=8`.
+        preset: `paper`: the values of the recipe's paper for whatever is not given, see `expound.recipe`.
+        options: options of the run, see `RunOptions`.
+        search: values of parameters of the recipe, such as `{"weight": [0.1, 1, 10]}`. Each combination is trained in
+            `output_dir`/search, and the best is copied to `output_dir`: by the metric that the recipe exists for, on
+            dev, with accuracy at most .01 below the best. The record there, `expound_run.json`, has all figures.
+        params: single options by name: parameters of the recipe (`guide`, `weight`), of `RunOptions` (`seed`,
+            `max_length`, `callbacks`, `compute_metrics`), of transformers' `TrainingArguments` (`num_train_epochs`,
+            `learning_rate`), or columns of the data: `text_column`, `text_pair_column`, `label_column`,
+            `rationale_column` (marked characters as [[start, end], …], marked words, or a 0 or 1 for each word).
+
+    Returns:
+        `model`, ready for `expound.attribute`; `metrics` on the dev split; `history`, everything that was logged; and
+        `output_dir`, from which `expound.load` reads the model again.
+
+    Raises:
+        ExpoundError: an unknown recipe or parameter, a model or data that the recipe cannot train, or a search in which
+            no run can be chosen.
+    """
+    for_recipe, for_run, arguments, columns = _sort_params(recipe, params)
+
+    def change_recipe(**changes: Any) -> Recipe:
+        return make_recipe(recipe, preset=preset, **for_recipe | changes)
+
+    searched = None
+    if search is not None:
+        searched = Search.create(change_recipe, search)
+    method = searched.candidates[0][1] if searched else change_recipe()
+    options = options or RunOptions()
+    if args is not None:
+        arguments = _get_changed(args) | arguments
+        output_dir = output_dir or args.output_dir
+        if "seed" in arguments:
+            for_run.setdefault("seed", arguments.pop("seed"))
+    if output_dir is None:
+        raise ExpoundError("expected a folder for the trained model: pass output_dir=")
+    train_data, dev_data = _find_splits(data, dev, for_run.get("seed", options.seed), columns)
+    start, processor = _unwrap_model(model, method)
+    if processor is not None:
+        for_run.setdefault("processing_class", processor)
+    if arguments:
+        for_run["arguments"] = {**options.arguments, **for_run.get("arguments", {}), **arguments}
+    return (searched or method).train(start, train_data, dev_data, output_dir, options, **for_run)
+
+
+def _sort_params(recipe: str | Recipe, params: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return the parameters of the recipe, of the run and of transformers' Trainer, and the columns, each by name."""
+    of_recipe: list[str] = []
+    if isinstance(recipe, str):
+        # `expound.recipe` accepts explainer for the recipe's own name of it
+        of_recipe = [*inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters, "explainer"]
+    of_run = [field.name for field in fields(RunOptions)]
+    of_trainer = [field.name for field in fields(TrainingArguments) if field.name not in ("output_dir", *of_run)]
+    of_data = [field.name for field in fields(ColumnOptions)]
+    groups: tuple[dict[str, Any], ...] = ({}, {}, {}, {})
+    for name, value in params.items():
+        for group, valid in zip(groups, (of_recipe, of_run, of_trainer, of_data), strict=True):
+            if name in valid:
+                group[name] = value
+                break
+        else:
+            raise unknown("parameter of expound.train", name, [*of_recipe, *of_run, *of_trainer, *of_data])
+    return groups
+
+
+def _get_changed(args: TrainingArguments) -> dict[str, Any]:
+    """Return the arguments that differ from transformers' defaults, by name."""
+    # Some defaults depend on the machine, or follow from the folder, so they are read from an object.
+    defaults = TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    changed = {}
+    for field in fields(TrainingArguments):
+        value = getattr(args, field.name)
+        if field.init and field.name != "output_dir" and value != getattr(defaults, field.name):
+            changed[field.name] = value
+    if args.use_cpu:
+        changed["use_cpu"] = True
+    return changed
+
+
+def _find_splits(data: Any, dev: Any, seed: int, columns: Mapping[str, Any]) -> tuple[Dataset, Dataset]:
+    """Return the data to train on and the data to choose the best checkpoint on."""
+    train, own_dev = data, None
+    if isinstance(data, str):
+        train, own_dev = load_data(data, "train", seed=seed, **columns), data
+    elif isinstance(data, tuple) and len(data) == 2:
+        train, own_dev = data
+    elif isinstance(data, Mapping):
+        if "train" not in data:
+            raise ExpoundError(f"expected the splits train and dev, got {', '.join(map(str, data)) or 'none'}")
+        train, own_dev = data["train"], next((data[name] for name in DEV_NAMES if name in data), None)
+    if dev is None:
+        dev = own_dev
+    if isinstance(dev, str):
+        dev = load_data(dev, "dev", seed=seed, **columns)
+    # What `load_data` returns has the canonical columns instead of those that were named.
+    named = {} if isinstance(data, str) else columns
+    return read_in_memory(train, dev, seed=seed, **named)
+
+
+def _unwrap_model(model: Any, recipe: Recipe) -> tuple[Any, Any]:
+    """Return the model as recipes take it, and its tokenizer or image processor if it came with one."""
+    if isinstance(model, Pipeline):
+        model = load(model)
+    if isinstance(model, ExplainedModel):
+        # a recipe that only explains the model keeps its task, such as the template of a prompted classifier
+        if recipe.keeps_model:
+            return model, None
+        return model.model, model.processing_class
+    if isinstance(model, tuple):
+        if len(model) != 2:
+            raise ExpoundError(f"expected (model, tokenizer), got a tuple of {len(model)}")
+        return model
+    return model, None

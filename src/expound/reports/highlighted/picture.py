@@ -1,0 +1,116 @@
+"""Highlighted texts as a picture, for slides and papers."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from functools import cache
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from matplotlib import font_manager
+from PIL import Image, ImageDraw, ImageFont
+
+from expound.reports.highlighted import colors
+from expound.reports.highlighted.colors import LIGHT
+from expound.reports.highlighted.highlight import HighlightedExplanation, format_number, highlight_explanation
+from expound.reports.highlighted.pieces import Piece
+
+if TYPE_CHECKING:
+    from expound.reports.explanations import Explanation
+
+WIDTH, MARGIN, LINE, CELL = 1200, 40, 40, 22
+SIZE, SMALL = 22, 17
+SHOWN = 224
+"""Pixels of an image's longer side on a page."""
+HIGHEST = 16_000
+"""Pixels at which a picture is cut off, since a million words would need gigabytes."""
+
+
+class Box(NamedTuple):
+    """A stretch of text or a patch: its place, its text, its background colour."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+    ground: str | None
+
+
+def encode_data_url(image: Any) -> str:
+    """Return a data URL with the image as a PNG, scaled down to SHOWN pixels."""
+    shown = image.convert("RGB")
+    shown.thumbnail((SHOWN, SHOWN))
+    shown.save(buffer := BytesIO(), format="PNG")
+    return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
+
+
+def draw_picture(items: Sequence[Explanation], width: int = WIDTH) -> Image.Image:
+    """Draw the explanations one below the other, each under its method and target; at most HIGHEST pixels high."""
+    parts, top = [], float(MARGIN)
+    # The height is known only after the layout, so boxes are computed before the image is made.
+    for item in items:
+        boxes, bottom = _lay_out_boxes(item, top + LINE, width)
+        parts.append((item, top, boxes))
+        top = bottom + LINE
+    image = Image.new("RGB", (width, min(int(top) + MARGIN // 2, HIGHEST)), LIGHT.surface)
+    canvas = ImageDraw.Draw(image)
+    for item, start, boxes in parts:
+        title = f"{item.method} explains {item.target.text} ({format_number(item.target.mean_probability)})"
+        canvas.text((MARGIN, start), title, font=_load_font(SMALL), fill=LIGHT.muted)
+        for box in boxes:
+            if box.ground is not None:
+                corner = (box.x + box.width, box.y + box.height)
+                canvas.rounded_rectangle(((box.x, box.y), corner), radius=3, fill=box.ground)
+            canvas.text((box.x, box.y + 2), box.text, font=_load_font(SIZE), fill=LIGHT.text)
+    return image
+
+
+def _lay_out_boxes(item: Explanation, top: float, width: int) -> tuple[list[Box], float]:
+    """Return the boxes of an explanation that begins at `top`, and the bottom of the last line."""
+    drawing = highlight_explanation(item)
+    if drawing.patches:
+        return _lay_out_patches(drawing, top), top + CELL * len(drawing.patches)
+    boxes, x, y = [], float(MARGIN), top
+    for side in drawing.sides:
+        for text, piece in _split_at_breaks(side):
+            size = _load_font(SIZE).getlength(text)
+            if text == "\n" or (x + size > width - MARGIN and x > MARGIN):
+                x, y = float(MARGIN), y + LINE
+            # White space at the start of a line is dropped.
+            if text.strip() or x > MARGIN:
+                shown = text.replace("\n", " ")
+                boxes.append(Box(x, y, size, LINE - 8, shown, _background(piece, signed=item.signed)))
+                if text != "\n":
+                    x += size
+        x, y = float(MARGIN), y + LINE
+    return boxes, y
+
+
+def _lay_out_patches(drawing: HighlightedExplanation, top: float) -> list[Box]:
+    boxes = []
+    for y, row in enumerate(drawing.patches):
+        for x, piece in enumerate(row):
+            ground = _background(piece, signed=drawing.item.signed)
+            boxes.append(Box(MARGIN + CELL * x, top + CELL * y, CELL - 1, CELL - 1, "", ground))
+    return boxes
+
+
+def _split_at_breaks(side: Sequence[Piece]) -> Iterator[tuple[str, Piece]]:
+    """Yield each word whole and text between words character by character, so that lines can break there."""
+    for piece in side:
+        if piece.score is not None:
+            yield piece.text, piece
+        else:
+            yield from ((character, piece) for character in piece.text)
+
+
+def _background(piece: Piece, *, signed: bool) -> str | None:
+    return colors.level_to_color(LIGHT, piece.level, signed=signed)
+
+
+@cache
+def _load_font(size: int) -> ImageFont.FreeTypeFont:
+    # matplotlib ships this font, so the picture looks alike on machines without fonts.
+    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), size)

@@ -1,0 +1,97 @@
+"""Sums of an explanation's scores over larger units and targets: which of them belong together."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Literal, cast
+
+from expound.data.alignment import find_paragraph_ends, find_sentence_ends, split_words
+from expound.errors import ExpoundError
+from expound.reports.records import Target, Unit
+
+if TYPE_CHECKING:
+    from expound.reports.explanations import Explanation
+
+SIZES = ("token", "word", "sentence", "paragraph", "source")
+
+
+def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[int]]:
+    """Return the larger units of an explanation, and the number of the one that each of its units belongs to.
+
+    A unit belongs to the word, sentence or paragraph that it starts in; -1: white space is of no word, and texts of a
+    prompt with sources that are none are of no source.
+
+    Raises:
+        ExpoundError: the units are larger than that already, or have no text.
+    """
+    if item.unit not in SIZES or unit not in SIZES or SIZES.index(unit) < SIZES.index(item.unit):
+        raise ExpoundError(f"scores of each {item.unit} cannot be summed by {unit}: choose a larger unit of {SIZES}")
+    if any(each.side < 0 for each in item.units):
+        raise ExpoundError(f"the units have no text, so they belong to no {unit}")
+    ends = [_find_ends(text, unit) for text in item.texts]
+    sides = list(range(len(item.texts)))
+    if unit == "source" and item.exchange is not None and any(item.exchange.is_source):
+        sides = [side for side in sides if item.exchange.is_source[side]]
+    numbers: dict[tuple[int, int], int] = {}
+    groups, merged = list[int](), list[Unit]()
+    for each in item.units:
+        if each.side not in sides or (unit == "word" and each.start == each.end):
+            groups.append(-1)
+            continue
+        part = min(bisect_right(ends[each.side], each.start), max(len(ends[each.side]) - 1, 0))
+        group = numbers.setdefault((each.side, part), len(numbers))
+        groups.append(group)
+        if group == len(merged):
+            merged.append(each)
+        else:
+            merged[group] = each._replace(
+                start=min(merged[group].start, each.start), end=max(merged[group].end, each.end)
+            )
+    named = []
+    for each in merged:
+        name = item.texts[each.side][each.start : each.end]
+        if unit == "source" and item.exchange is not None:
+            name = item.exchange.names[each.side]
+        named.append(each._replace(text=name or each.text))
+    return tuple(named), groups
+
+
+def _find_ends(text: str, unit: str) -> list[int]:
+    if unit == "word":
+        return [word.end for word in split_words(text)]
+    if unit == "sentence":
+        return find_sentence_ends(text)
+    return find_paragraph_ends(text) if unit == "paragraph" else [len(text)]
+
+
+def group_targets(item: Explanation, kind: str) -> tuple[tuple[Target, ...], list[list[int]]]:
+    """Return the sentences of a response (or all of it) that contain targets, and the numbers of their targets.
+
+    A target that lies in no single sentence is its own group.
+    """
+    assert item.exchange is not None
+    parts = item.exchange.spans(cast(Literal["response", "sentences"], kind))
+    groups: dict[tuple[int, int], list[int]] = {}
+    for row, target in enumerate(item.targets):
+        start, end = cast(tuple[int, int], target.value)
+        key = (start, end)
+        for part in parts:
+            if part[0] <= start and end <= part[1]:
+                key = part
+                break
+        groups.setdefault(key, []).append(row)
+    targets = []
+    for span, rows in groups.items():
+        first = item.targets[rows[0]]
+        if len(rows) > 1:
+            log_prob = sum(item.targets[row].log_prob or 0.0 for row in rows)
+            first = make_response_target(item.exchange.cut(span), span, log_prob)
+        targets.append(first._replace(text=item.exchange.cut(span)))
+    return tuple(targets), list(groups.values())
+
+
+def make_response_target(text: str, span: tuple[int, int], log_prob: float) -> Target:
+    """Return the target of a span of a response."""
+    # A contrast of two responses has a ratio here, whose exponential may be too large for a float.
+    return Target(text, span, math.exp(min(700.0, log_prob)), log_prob)

@@ -1,0 +1,188 @@
+"""Training for criteria of explanations, which also choose the best epoch (IvRA)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from expound.metrics import Metric, metric
+from expound.metrics.simulatability import simulatability
+from expound.models import Batch, ExplainedModel
+from expound.objectives import Criterion, Objective
+from expound.training.bilevel.simulatability import Simulatability
+from expound.training.loop.data import sample_evenly, sort_longest_first, text_lengths
+from expound.training.loop.trainer import AUXILIARY_ROWS, ObjectiveTrainer
+
+CRITERION_METRICS: Mapping[str, Metric] = {
+    "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
+    "sufficiency": metric("aopc_sufficiency", keep_question=True),
+    "consistency": metric("consistency"),
+    "rank_consistency": metric("consistency"),
+    "clustering_consistency": metric("consistency"),
+}
+MIN_DEFINED = 0.5
+
+
+class CriterionTrainer(ObjectiveTrainer):
+    """An ObjectiveTrainer that evaluates explanations by the metric of each criterion it trains for (IvRA, §3).
+
+    Evaluations have a figure `criterion_NAME` for each criterion, the mean of its metric over the dev data, and
+    `criterion`, their sum with reversed signs of metrics for which lower is better. Use it as `metric_for_best_model`.
+
+    With `gamma` in `lr_scheduler_kwargs` the learning rate is multiplied by it after every `epochs` epochs, from its
+    peak after the warm-up. Parameters that objectives learn have `lr_multiplier` times the model's learning rate and
+    no weight decay. Trained coefficients are saved in a subfolder of their name, for the id `NAME:FOLDER`.
+    """
+
+    lr_scheduler: Any
+
+    @classmethod
+    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """Add a figure for each criterion, and `criterion`, their signed sum."""
+        own = {}
+        for each in objectives:
+            if isinstance(each, Criterion):
+                own[f"criterion_{each.name}"] = _higher_is_better(each.name)
+        return super().higher_is_better(task, objectives) | own | {"criterion": True}
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
+        """Return the task's figures and those of the criteria."""
+        return super().score_predictions(predicted, dataset) | self.evaluate_criteria(dataset)
+
+    @torch.no_grad()
+    def evaluate_criteria(self, data: Dataset) -> dict[str, float]:
+        """Return `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`.
+
+        `constant_explanations` is the share of explanations whose scores are all equal.
+        """
+        judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
+        batches = list(self._batches(sample_evenly(data, AUXILIARY_ROWS))) if judged else []
+        self._constant: list[Tensor] = []
+        figures, means = dict[str, float](), dict[str, float]()
+        for each in judged:
+            with self.accelerator.autocast():
+                found = torch.cat([self._evaluate_criterion(each, batch).cpu() for batch in batches])
+            means[each.name] = summarize_criterion(each.name, self.explained.task.name, found)
+            figures[f"criterion_{each.name}"] = means[each.name]
+        figures["criterion"] = sum_criteria(means)
+        if self._constant:
+            figures["constant_explanations"] = float(torch.cat(self._constant).double().mean())
+        return figures
+
+    def _evaluate_criterion(self, criterion: Criterion, batch: Batch) -> Tensor:
+        """Return the metric's values [B]; for simulatability the answers of student and model [B, 2, …]."""
+        if isinstance(criterion, Simulatability):
+            student = criterion.student.network.explained
+            return torch.stack([_predict(student, batch), _predict(self.explained, batch)], 1)
+        scores, judge = criterion.explainer.attribute(self.explained, batch), CRITERION_METRICS[criterion.name]
+        values = judge.evaluate(self.explained, batch, scores)[judge.name]
+        # Scores that are all equal rank nothing: a metric would rank the words by their place in the text.
+        is_constant = ~has_variance(scores, batch.content)
+        self._constant.append(is_constant.cpu())
+        return values.masked_fill(is_constant, torch.nan)
+
+    def _batches(self, data: Dataset) -> Iterator[Batch]:
+        order, size = sort_longest_first(text_lengths(data)), self.args.eval_batch_size
+        for start in range(0, len(order), size):
+            rows = [data[row] for row in order[start : start + size]]
+            yield self.data_collator(rows)["batch"].to(self.args.device)
+
+    # -- rates -------------------------------------------------------------------------------------------------------
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Create the optimizer, with a parameter group for the learned parameters of each objective."""
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        for objective in self.module.objectives:
+            if objective.name not in self.module.learned:
+                continue
+            own = [weight for weight in self.module.learned[objective.name].parameters() if weight.requires_grad]
+            if own:
+                # A set finds tensors by identity: `in` a list would compare them by value.
+                learned = set(own)
+                for group in optimizer.param_groups:
+                    group["params"] = [weight for weight in group["params"] if weight not in learned]
+                rate = self.args.learning_rate * objective.lr_multiplier
+                optimizer.add_param_group({"params": own, "lr": rate, "weight_decay": 0.0})
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Create the schedule: steps down every few epochs if `gamma` is given, else the Trainer's."""
+        steps = dict(self.args.lr_scheduler_kwargs or {})
+        if "gamma" not in steps:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            step_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+            # IvRA decays every two epochs; the schedule counts optimizer steps.
+            every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / step_size)
+            gamma = float(steps["gamma"])
+            rising = self.args.get_warmup_steps(num_training_steps)
+
+            def factor(step: int) -> float:
+                return float((step / rising if step < rising else 1.0) * gamma ** (step // every))
+
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+            # With this flag the Trainer makes a new schedule for each call of `train`, as for its own ones.
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def finalize_model(self) -> bool:
+        """Merge adapters into the model's weights, so that the saved model loads like any other."""
+        if not hasattr(self.explained.model, "merge_and_unload"):
+            return False
+        self.explained.model = self.explained.model.merge_and_unload()
+        return True
+
+
+def summarize_criterion(name: str, task: str, found: Tensor) -> float:
+    """Return a criterion's figure on dev: the mean of its metric, or the student's simulatability.
+
+    The mean is NaN if the metric is undefined for more than half of the examples.
+    """
+    if name == Simulatability.name:
+        student, model = found.unbind(1)
+        return simulatability(task, student.numpy(), model.numpy())
+    # A mean over the few rows that happen to be defined would choose the epoch.
+    is_mostly_defined = found.isfinite().double().mean() >= MIN_DEFINED
+    return float(found.nanmean()) if is_mostly_defined else math.nan
+
+
+def has_variance(scores: Tensor, content: Tensor) -> Tensor:
+    """Return which examples' scores [B, L] differ between content positions [B] bool."""
+    low = scores.masked_fill(~content, torch.inf).amin(1)
+    return scores.masked_fill(~content, -torch.inf).amax(1) > low
+
+
+def sum_criteria(means: Mapping[str, float]) -> float:
+    """Return the sum of the criteria's figures, with reversed signs of metrics for which lower is better."""
+    total = 0.0
+    for name, value in means.items():
+        # A metric that is undefined for all dev data counts as the worst value.
+        if math.isnan(value):
+            total -= 1.0
+        elif _higher_is_better(name):
+            total += value
+        else:
+            total -= value
+    return total
+
+
+def _higher_is_better(name: str) -> bool:
+    """Return the direction of a criterion's metric; simulatability has no metric, and higher is better."""
+    return name not in CRITERION_METRICS or CRITERION_METRICS[name].card.higher_is_better
+
+
+def _predict(model: ExplainedModel, batch: Batch) -> Tensor:
+    """Return the predicted classes or values [B], or spans [B, 2]."""
+    if model.task.name == "regression":
+        return model.probabilities(batch)[:, 0]
+    return model.predict(batch)

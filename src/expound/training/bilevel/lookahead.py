@@ -1,0 +1,317 @@
+"""The gradient of a student's held-out loss with respect to the explanation it learned from (SMaT, IvRA's SIM)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from expound.errors import check_choice
+from expound.explainers.learned.learned_attention import LearnedAttention
+from expound.models import Batch, Capture, ExplainedModel
+from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.state import preserve_random_state
+from expound.objectives.base import task_losses
+from expound.training.bilevel.inner_optimizers import InnerOptimizer
+from expound.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
+from expound.training.bilevel.replayed_pass import RecordedPass, ReplayedPass
+from expound.training.bilevel.used_embeddings import UsedEmbeddings
+
+Mode = Literal["forward", "unrolled"]
+Part = Literal["loss", "simulation", "explanation"]
+
+
+class Student(nn.Module):
+    """A student model and its explainer, as one function of their weights.
+
+    The labels of its batches are the teacher's answers.
+
+    Args:
+        model: the student; in training mode its dropout is active.
+        explainer: e_S, an explainer with coefficients on the student's attention.
+        weight: β, the weight of the explanation in the student's loss; 0 leaves it out.
+    """
+
+    def __init__(self, model: ExplainedModel, explainer: LearnedAttention, weight: float) -> None:
+        super().__init__()
+        self.explained, self.explainer, self.weight = model, explainer, weight
+
+    def forward(self, part: Part, *arguments: Any) -> Tensor:
+        """Call one of the methods below by name."""
+        # `torch.func.functional_call` replaces weights during a call of `forward` only.
+        result: Tensor = getattr(self, part)(*arguments)
+        return result
+
+    def loss(self, batch: Batch, teacher_explanation: Tensor | None = None) -> Tensor:
+        """Compute L_student = L_sim + β·KL(e_T ‖ e_S) (eq. 3), a mean over the batch.
+
+        `teacher_explanation` is e_T [B, L]; without it the loss is L_sim.
+        """
+        if teacher_explanation is None or not self.weight:
+            return self.simulation(batch)
+        with skip_unread_positions(self.explained):
+            outputs = self.explained(batch, capture=self._capture())
+        explanation = self._explain_outputs(batch, outputs)
+        return mean_task_loss(self.explained, batch, outputs.logits) + self.weight * explanation_divergence(
+            teacher_explanation, explanation
+        )
+
+    def simulation(self, batch: Batch) -> Tensor:
+        """Compute L_sim, the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
+        with skip_unread_positions(self.explained):
+            return mean_task_loss(self.explained, batch, self.explained(batch).logits)
+
+    def explanation(self, batch: Batch) -> Tensor:
+        """Compute e_S [B, L]."""
+        # `heads_only` ends the pass at the last layer's queries and keys, which is all that e_S depends on.
+        return self._explain_outputs(batch, self.explained(batch, capture=self._capture(heads_only=True)))
+
+    def trainable_weights(self) -> dict[str, Tensor]:
+        """Return the weights that a step changes, by name."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
+    def _capture(self, heads_only: bool = False) -> Capture:
+        return Capture(heads=True, differentiable_twice=True, heads_only=heads_only)
+
+    def _explain_outputs(self, batch: Batch, outputs: Any) -> Tensor:
+        # Learned attention explains no particular output, so any target will do.
+        no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
+        return self.explainer.scores_from_outputs(self.explained, batch, outputs, no_target, keep_graph=True)
+
+
+def mean_task_loss(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
+    """Compute the task's loss at the batch's labels, a mean over the examples with a usable label."""
+    losses, counted = task_losses(model, batch, logits)
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class LookaheadStep:
+    """Differentiates the held-out loss through one step of the student, without applying it (SMaT, eq. 8 and 9).
+
+    The step leads from the weights θ to θ' = update(θ, c·∇_θ L_student(x)). The teacher's explanation e_T of x acts on
+    the outer loss L_sim(θ', x_v) through this step only. c is the factor of gradient clipping, treated as a constant.
+
+    Args:
+        student: in the mode in which its steps are taken; it is not changed.
+        update: computes θ' from θ and a gradient, see `make_inner_optimizer`.
+        mode: `forward` takes one forward-mode pass and keeps no graph through the step; `unrolled` takes a double
+            backward pass, with the same result up to rounding and more memory.
+        max_norm: norm at which the gradients are clipped; None: no clipping.
+    """
+
+    student: Student
+    update: InnerOptimizer
+    mode: Mode = "forward"
+    max_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("meta-gradient", self.mode, get_args(Mode))
+
+    def gradient(
+        self, batch: Batch, teacher_explanation: Tensor, held_out: Batch, seed: int, explained: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradient ∂L_sim(x_v)/∂e_T [B, L] and the loss L_sim(x_v), both without a graph.
+
+        To continue to the explainer's parameters, call `teacher_explanation.backward(gradient)`, or add
+        (teacher_explanation · gradient).sum() to a loss.
+
+        Args:
+            batch: x, with the teacher's answers as labels.
+            teacher_explanation: e_T [B, L], a distribution over real positions; its graph is not used.
+            held_out: x_v, with the teacher's answers as labels.
+            seed: seed of the student's dropout in its step; the global random state is not changed.
+            explained: e_T of x_v [B, L], a leaf. If given, the loss is L_student(x_v), and the leaf's `.grad` is set.
+        """
+        teacher_explanation = teacher_explanation.detach().requires_grad_()
+        outer = _OuterLoss(held_out, explained)
+        with torch.enable_grad():
+            if self.mode == "unrolled":
+                return self._unrolled(batch, teacher_explanation, outer, seed)
+            return self._forward_mode(batch, teacher_explanation, outer, seed)
+
+    def gradient_after_backward(
+        self, batch: Batch, teacher_explanation: Tensor, held_out: Batch, seed: int, before: RecordedPass
+    ) -> tuple[Tensor, Tensor]:
+        """Return the same as `gradient` in forward mode, reusing a backward pass that has filled the weights' `.grad`.
+
+        The gradients in `.grad` are not changed, so that the student can take its step along them afterwards.
+
+        Args:
+            batch: x, the batch of the backward pass, see `gradient`.
+            teacher_explanation: e_T [B, L].
+            held_out: x_v, see `gradient`.
+            seed: seed of that pass's dropout, see `seeded_random_state`.
+            before: the recording of that pass, with `Capture.differentiable_twice`.
+        """
+        rows = UsedEmbeddings(self.student.explained, batch, held_out)
+        trainable = self.student.trainable_weights()
+        stepped = {name: weight for name, weight in trainable.items() if weight.grad is not None}
+        gradients = rows.gradients(stepped)
+        # The clipping norm is over all gradients, the explainer's included; L_sim depends on the model's only.
+        factor = clip_factor(list(gradients.values()), self.max_norm)
+        weights, update = rows.select(stepped, self.update)
+        weights = _model_weights(weights)
+        step = _InnerStep(weights, update, {name: gradients[name] * factor for name in weights}, factor, before)
+        with torch.enable_grad(), rows.use_rows_in_lookup():
+            return self._differentiate_step(
+                step, batch, teacher_explanation.detach().requires_grad_(), _OuterLoss(held_out), seed
+            )
+
+    def _forward_mode(
+        self, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        rows = UsedEmbeddings(self.student.explained, batch, outer.batch)
+        weights, update = rows.select(self.student.trainable_weights(), self.update)
+        with rows.use_rows_in_lookup():
+            with RecordedPass() as before:
+                gradients, factor = self._inner_gradients(batch, teacher_explanation.detach(), seed, weights)
+            weights, is_clipped = outer.relevant_weights(weights), bool(factor != 1)
+            # Popping frees each gradient as soon as it is used: at most two copies of the weights exist at a time.
+            scaled = {}
+            for name in weights:
+                gradient = gradients.pop(name)
+                scaled[name] = gradient.mul_(factor) if is_clipped else gradient
+            return self._differentiate_step(
+                _InnerStep(weights, update, scaled, factor, before), batch, teacher_explanation, outer, seed
+            )
+
+    def _differentiate_step(
+        self, step: _InnerStep, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the outer gradient [B, L] and loss for a step, whose gradients are overwritten."""
+        weights, update, scaled, factor, before = step
+        after = {name: update.step(name, weight, scaled[name]) for name, weight in weights.items()}
+        gradients, loss = self._outer_gradients(after, outer)
+        del after
+        # From ∂L/∂θ' to ∂L/∂(gradient of the step): the chain rule through the optimizer alone.
+        directions = {}
+        for name, weight in weights.items():
+            directions[name] = update.backward(name, weight, scaled.pop(name), gradients.pop(name))
+        # e_T enters the step's gradient as −c·β·∇_θ mean_b Σ_l e_T,l · log e_S,l: the sign and factors of the KL term.
+        scale = -factor * self.student.weight
+        with ReplayedPass(before):
+            gradient = self._gradient_at_explanation(batch, teacher_explanation, weights, directions, seed, scale)
+        return gradient, loss
+
+    def _unrolled(
+        self, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        # The graph of the step is kept, and differentiated by an ordinary backward pass (double backward).
+        weights = self.student.trainable_weights()
+        gradients, factor = self._inner_gradients(batch, teacher_explanation, seed, weights, graph=True)
+        weights = outer.relevant_weights(weights)
+        after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
+        with self.student.explained.evaluation_mode():
+            loss = functional_call(self.student, after, outer.call_arguments)
+        found = torch.autograd.grad(loss, [teacher_explanation, *outer.leaves], materialize_grads=True)
+        outer.store_gradients(found[1:])
+        return found[0], loss.detach()
+
+    def _inner_gradients(
+        self, batch: Batch, teacher_explanation: Tensor, seed: int, weights: Mapping[str, Tensor], graph: bool = False
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the gradients of the student's loss by name, and the factor of clipping."""
+        with seeded_random_state(seed):
+            loss = functional_call(self.student, dict(weights), ("loss", batch, teacher_explanation))
+        found = torch.autograd.grad(loss, list(weights.values()), create_graph=graph, materialize_grads=True)
+        return dict(zip(weights, found, strict=True)), clip_factor(found, self.max_norm)
+
+    def _outer_gradients(self, weights: Mapping[str, Tensor], outer: _OuterLoss) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the gradients of the outer loss at the given weights by name, and that loss."""
+        # The outer loss is measured without dropout, as the student is tested.
+        leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        with self.student.explained.evaluation_mode():
+            loss = functional_call(self.student, leaves, outer.call_arguments)
+        found = torch.autograd.grad(loss, [*leaves.values(), *outer.leaves], materialize_grads=True)
+        outer.store_gradients(found[len(leaves) :])
+        return dict(zip(leaves, found[: len(leaves)], strict=True)), loss.detach()
+
+    def _gradient_at_explanation(
+        self,
+        batch: Batch,
+        teacher_explanation: Tensor,
+        weights: Mapping[str, Tensor],
+        directions: Mapping[str, Tensor],
+        seed: int,
+        scale: Tensor | float,
+    ) -> Tensor:
+        """Return `scale` times the derivative of log e_S along the directions, divided by B: [B, L]."""
+
+        def explain(weights: Mapping[str, Tensor]) -> Tensor:
+            with seeded_random_state(seed):
+                result: Tensor = functional_call(self.student, dict(weights), ("explanation", batch))
+            return result
+
+        # With e_T itself as the "coefficients", the meta-gradient is the gradient at the explanation.
+        coefficients = [teacher_explanation]
+        (gradient,) = meta_gradient(teacher_explanation, coefficients, explain, weights, directions, float(scale))
+        return gradient
+
+
+class _OuterLoss(NamedTuple):
+    """The student's loss after its step: the held-out batch x_v, and its e_T if that is part of the loss."""
+
+    batch: Batch
+    explained: Tensor | None = None
+
+    @property
+    def call_arguments(self) -> tuple[Any, ...]:
+        """The name of the student's method and its arguments."""
+        if self.explained is None:
+            return "simulation", self.batch
+        return "loss", self.batch, self.explained
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The tensors that need a gradient: e_T of x_v, if it is part of the loss."""
+        return [] if self.explained is None else [self.explained]
+
+    def store_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Store the gradients of the leaves in their `.grad`."""
+        for value, gradient in zip(self.leaves, gradients, strict=True):
+            value.grad = gradient
+
+    def relevant_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights that the loss depends on."""
+        if self.explained is None:
+            return _model_weights(weights)
+        return dict(weights)
+
+
+class _InnerStep(NamedTuple):
+    """An inner step: the weights, the optimizer, the gradients clipped by a factor, and the recorded forward pass."""
+
+    weights: Mapping[str, Tensor]
+    update: InnerOptimizer
+    scaled: dict[str, Tensor]
+    factor: Tensor
+    before: RecordedPass
+
+
+def _model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights that answers depend on, which excludes the explainer's."""
+    return {name: weight for name, weight in weights.items() if not name.startswith("explainer.")}
+
+
+def clip_factor(gradients: Any, max_norm: float | None) -> Tensor:
+    """Return the factor by which `clip_grad_norm_` multiplies gradients, a scalar without a graph."""
+    # As in the Trainer, a norm of 0 or None turns clipping off.
+    if not max_norm:
+        return torch.ones((), device=gradients[0].device)
+    # The same 1e-6 as in torch's clipping, or a step would not be the optimizer's own to the last bit.
+    norm = torch.nn.utils.get_total_norm([gradient.detach() for gradient in gradients])
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
+@contextmanager
+def seeded_random_state(seed: int) -> Iterator[None]:
+    """Seed the global random generators inside the block, and restore their state afterwards."""
+    with preserve_random_state():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,265 @@
+"""Trains students of a frozen teacher and measures their simulatability."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from expound.data.provenance import digest, write_json
+from expound.errors import ExpoundError
+from expound.explainers import Explainer
+from expound.explainers.base import describe_explainer
+from expound.explainers.learned.learned_attention import mean_head_logits
+from expound.explainers.learned.parameterised_attention import Normaliser, ParameterisedAttention
+from expound.metrics.simulatability import simulatability
+from expound.models import Batch, Capture, ExplainedModel
+from expound.models.loading.digest import digest_weights
+from expound.objectives import CrossEntropy, Objective
+from expound.training.bilevel.scaffold import (
+    LAST,
+    LEARNED,
+    NONE,
+    Scaffolding,
+    StudentExplainer,
+    default_weight,
+    make_static_explainer,
+    normalize_scores,
+)
+from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from expound.training.bilevel.teacher_outputs import (
+    ROW,
+    compare_form,
+    get_teacher_answers,
+    label_by_teacher,
+    predict_answers,
+    restore_gold,
+    teacher_outputs,
+)
+from expound.training.loop import evaluation
+from expound.training.loop.execute import TrainResult
+from expound.training.loop.fine_tune import fine_tune
+from expound.training.loop.options import RunOptions
+from expound.training.loop.run import vocabulary_digest
+from expound.training.loop.starting_model import Source, align_labels, is_from_scratch
+
+FIGURES_FILE = "student.json"
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """The settings by which a student learns from a teacher.
+
+    Args:
+        teacher: the teacher, which is not changed.
+        explainer: `none`, `learned` (SMaT), or a static explainer, see `make_static_explainer`.
+        weight: β. Default: 5, or 0.2 for signed methods.
+        normaliser: how both explainers normalise the coefficients of heads.
+        own: the student's explainer, see `Scaffolding`.
+        lookahead: whether the meta-gradient is taken through a further step, see `Scaffolding`.
+        interval: number of inner steps per outer step.
+        rate: the outer learning rate.
+        retrain: whether a new student is trained with the learned explainer held fixed.
+    """
+
+    teacher: ExplainedModel
+    explainer: str = LEARNED
+    weight: float | None = None
+    normaliser: Normaliser = "sparsemax"
+    student_explainer: StudentExplainer = "parameterised_attention"
+    lookahead: bool = True
+    interval: int = 1
+    rate: float = 5e-4
+    retrain: bool = False
+
+    def train_student(
+        self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions
+    ) -> TrainResult:
+        """Train one student into a folder; its labels in both splits are the teacher's answers.
+
+        The folder also gets `student_explainer` and, if it is learned, `teacher_explainer`. With `retrain` the first
+        student, with which the explainer was learned, is kept in a folder whose name ends with `-learned`.
+
+        Raises:
+            ExpoundError: the student has another vocabulary, or a regression's teacher gives all dev data the same
+                value; else as `fine_tune`.
+        """
+        if self.retrain and self.explainer == LEARNED:
+            # Handed-over models are trained in place, so each student starts from a copy.
+            beside = folder.with_name(f"{folder.name}-learned")
+            first = replace(self, retrain=False).train_student(deepcopy(model), train, dev, beside, options)
+            first.require_finished("learning the explainer")
+            learned = f"parameterised_attention:{first.output_dir / 'teacher_explainer'}"
+            second = replace(self, explainer=learned, retrain=False)
+            return second.train_student(model, train, dev, folder, options)
+        teaching = self.with_max_length(options.max_length)
+        return teaching.run(model, teaching.label_data(train), teaching.label_data(dev), folder, options)
+
+    def run(
+        self,
+        model: Source,
+        train: Dataset,
+        dev: Dataset,
+        folder: Path,
+        options: RunOptions,
+        objectives: Sequence[Objective] | None = None,
+    ) -> TrainResult:
+        """Train a student on data labelled by the teacher; `objectives` may be made of more data than `train`."""
+        if self.teacher.task.name == "regression" and np.ptp(get_teacher_answers(dev)) == 0:
+            raise ExpoundError(
+                "the teacher gives every row of the dev data the same value, with which no correlation is defined: "
+                "give other dev data, or another teacher"
+            )
+        if is_from_scratch(model):
+            # A student reads the teacher's tokens; a tokenizer made from the data would have others.
+            options = options.fill_defaults({}, processing_class=self.teacher.processing_class)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        terms = self.make_objectives(train, folder.parent) if objectives is None else objectives
+        return fine_tune(model, train, dev, folder, objectives=terms, trainer=ScaffoldTrainer, options=options)
+
+    def with_max_length(self, max_length: int | None) -> Teaching:
+        """Return a copy whose teacher truncates texts at the student's maximum length."""
+        if max_length is None:
+            return self
+        return replace(self, teacher=self.teacher.with_max_length(max_length))
+
+    def label_data(self, data: Dataset) -> Dataset:
+        """Return the data labelled by the teacher, see `label_by_teacher`; labelled data is returned unchanged."""
+        if ROW in data.column_names:
+            return data
+        return label_by_teacher(self.teacher, data)
+
+    def make_objectives(self, data: Dataset, folder: Path | None = None) -> tuple[Objective, ...]:
+        """Return the student's objectives: L_sim and, with explanations, the scaffolding term.
+
+        The teacher's explanations of the data are computed in this call; `folder` keeps them until the process ends.
+
+        Raises:
+            ExpoundError: a learned explainer whose student has an explainer of another type.
+        """
+        if self.explainer == NONE or self.weight == 0:
+            return (CrossEntropy(),)
+        learns = self.explainer == LEARNED
+        if learns and self.student_explainer != "parameterised_attention":
+            raise ExpoundError(
+                f"an explainer is learned through a student's parameterised_attention, not {self.student_explainer}"
+            )
+        name, compute_values = self.explainer, _compute_explanations
+        if learns:
+            name, compute_values = "untrained", _compute_head_logits
+        method = make_static_explainer(name, self.teacher, self.normaliser)
+        if isinstance(method, torch.nn.Module):
+            method.to(self.teacher.device)
+        layers: Literal["all", "last"] = "all"
+        if self.explainer in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last"):
+            layers = "last"
+        compute = partial(compute_values, self.teacher, method)
+        scaffolding = Scaffolding(
+            method=self.explainer,
+            teacher_outputs=teacher_outputs(self.teacher, data, compute, folder),
+            teacher=method if learns and isinstance(method, ParameterisedAttention) else None,
+            weight=default_weight(method) if self.weight is None else self.weight,
+            normaliser=self.normaliser,
+            student_explainer=self.student_explainer,
+            layers=layers,
+            special_tokens=getattr(method, "special_tokens", True),
+            lookahead=self.lookahead,
+            interval=self.interval,
+            rate=self.rate,
+            source=digest([digest_weights(self.teacher.model), describe_explainer(method)]),
+            vocabulary=vocabulary_digest(self.teacher.processing_class),
+        )
+        return CrossEntropy(), scaffolding
+
+
+def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
+    """Return a student's `simulatability` on labelled data, and the task's figures against people's labels."""
+    data, task = align_labels(model, data), model.task.name
+    predicted, gold = predict_answers(model, data), restore_gold(data)
+    figures = {"simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(data))}
+    if gold is not None:
+        figures |= evaluation.score(task, predicted, gold)
+    return figures
+
+
+def train_students(
+    model: Source,
+    teaching: Teaching,
+    pool: Dataset,
+    dev: Dataset,
+    test: Dataset,
+    output_dir: str | Path,
+    *,
+    explainers: Sequence[str],
+    sizes: Sequence[int],
+    seeds: Sequence[int],
+    options: RunOptions | None = None,
+    **overrides: Any,
+) -> pd.DataFrame:
+    """Train a student for every explainer, size and seed; return one row per student, with its test figures.
+
+    A student of size n learns from the first n examples of the pool, for every seed. Finished students are kept, and
+    the same call resumes an interrupted one. The teacher runs once per split, and once per explainer.
+
+    Args:
+        model: the starting point of every student; never the teacher's own weights.
+        teaching: the teacher and the settings that all students share.
+        pool: examples to learn from.
+        dev: chooses the best epoch, and is the data of the outer loss.
+        test: examples that each finished student is measured on.
+        output_dir: folder of the students' folders.
+        explainers: values of `Teaching.explainer`.
+        sizes: numbers of training examples.
+        seeds: seeds of the students.
+        options: options of all runs.
+        overrides: single options by name, which override `options`.
+    """
+    options = RunOptions.with_overrides(options, overrides)
+    teaching = teaching.with_max_length(options.max_length)
+    train, chosen_on, last = map(teaching.label_data, (pool, dev, test))
+    if max(sizes) > len(train):
+        raise ExpoundError(f"the pool has {len(train)} rows, fewer than {max(sizes)}")
+    rows = []
+    for name in explainers:
+        # The explanations are computed once per explainer, and only if a student is left to train.
+        one, terms = replace(teaching, explainer=name), None
+        # Some characters of specs are not allowed in the name of a folder.
+        safe_name = re.sub(r"[^\w.-]", "-", name)
+        for size, seed in product(sizes, seeds):
+            folder = Path(output_dir) / f"{safe_name}-{size}-{seed}"
+            if not (folder / FIGURES_FILE).exists():
+                Path(output_dir).mkdir(parents=True, exist_ok=True)
+                terms = terms or one.make_objectives(train, Path(output_dir))
+                data = train.select(range(size)), chosen_on
+                result = one.run(deepcopy(model), *data, folder, replace(options, seed=seed), terms)
+                result.require_finished("the students' training")
+                write_json(folder / FIGURES_FILE, evaluate_student(result.model, last) | {"steps": result.steps})
+            figures = json.loads((folder / FIGURES_FILE).read_text(encoding="utf-8"))
+            rows.append({"explainer": name, "size": size, "seed": seed, **figures})
+    return pd.DataFrame(rows)
+
+
+def _compute_head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
+    """Return the heads' mean attention logits [B, N·H, L], which learned coefficients mix."""
+    with teacher.evaluation_mode():
+        outputs = teacher(batch, capture=Capture(heads=True, heads_only=True))
+    return mean_head_logits(teacher, batch, outputs).flatten(1, 2)
+
+
+def _compute_explanations(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
+    """Return the explanation of the teacher's own answer [B, 1, L], a distribution over positions."""
+    return normalize_scores(
+        method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended
+    )[:, None]

@@ -1,0 +1,251 @@
+"""Fine-tunes a model on data into a folder: the frame that every training method shares."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from datasets import Dataset
+from torch import nn
+from transformers import PreTrainedModel, TrainingArguments
+
+from expound.data.provenance import summarize_data
+from expound.errors import ExpoundError
+from expound.models import ExplainedModel, load
+from expound.models.layers.architecture import unwrap_adapter
+from expound.models.layers.head_activation import HEAD_KEY, set_head_activation, shares_encoder_activation
+from expound.models.loading.digest import digest_processor, digest_weights
+from expound.objectives import CrossEntropy, Objective
+from expound.training.loop.data import tokenize_responses
+from expound.training.loop.evaluation import HIGHER_IS_BETTER
+from expound.training.loop.execute import StopAfterStep, TrainResult, execute
+from expound.training.loop.options import (
+    DEFAULT_ARGUMENTS,
+    FROM_SCRATCH_ARGUMENTS,
+    RunOptions,
+    get_changed_arguments,
+    make_training_arguments,
+)
+from expound.training.loop.run import TrainingRun
+from expound.training.loop.starting_model import (
+    Source,
+    align_labels,
+    is_from_scratch,
+    label_names,
+    load_starting_model,
+    require_labels,
+)
+from expound.training.loop.trainer import ObjectiveTrainer
+
+logger = logging.getLogger(__name__)
+IDLE_SHARE, IDLE_EXPLANATIONS = 0.01, 0.2
+"""A term below this share of the task's gradient, and dev explanations above this share without order, are reported."""
+
+
+def train_baseline(model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
+    """Fine-tune with the task's loss alone, the baseline of every other method; see `fine_tune`."""
+    return fine_tune(model, train, dev, output_dir, objectives=(CrossEntropy(),), **options)
+
+
+def fine_tune(
+    model: Source,
+    train: Dataset,
+    dev: Dataset,
+    output_dir: str | Path,
+    *,
+    objectives: Sequence[Objective] | Callable[[ExplainedModel], Sequence[Objective]],
+    trainer: type[ObjectiveTrainer] = ObjectiveTrainer,
+    options: RunOptions | None = None,
+    **overrides: Any,
+) -> TrainResult:
+    """Train a model into a folder, from which `expound.load` reads it.
+
+    Evaluates every epoch (or every `eval_steps`), keeps the best model, resumes an interrupted run of the same
+    configuration, and does not repeat a finished one. The folder also gets the tokenizer or image processor,
+    `metrics.json` (dev figures), `history.json` (everything that was logged) and `expound_run.json` (the resolved
+    configuration and versions).
+
+    Args:
+        model: see `load_starting_model`.
+        train: examples in canonical form (texts, pairs, questions, images, or prompts with responses).
+        dev: the same columns; the best model is chosen on it.
+        output_dir: the run's folder.
+        objectives: the terms of the loss, or a function that makes them for the starting model; it may add adapters
+            to that model.
+        trainer: the class of the training loop.
+        options: see `RunOptions`; its arguments override `DEFAULT_ARGUMENTS` (and `FROM_SCRATCH_ARGUMENTS`);
+            `greater_is_better` follows from `metric_for_best_model`.
+        overrides: single options by name, which override `options`.
+
+    Raises:
+        ExpoundError: unusable data, arguments or folder; a loss or gradient that is not a finite number.
+    """
+    options = RunOptions.with_overrides(options, overrides)
+    _require_same_columns(train, dev)
+    start = load_starting_model(
+        model, train, options.processing_class, max_length=options.max_length, seed=options.seed
+    )
+    train = tokenize_responses(start, align_labels(start, train))
+    dev = tokenize_responses(start, align_labels(start, dev))
+    terms = objectives(start) if callable(objectives) else objectives
+    task = start.task.name
+    defaults = {**DEFAULT_ARGUMENTS, "metric_for_best_model": next(iter(HIGHER_IS_BETTER[task]))}
+    if is_from_scratch(model):
+        defaults |= FROM_SCRATCH_ARGUMENTS
+    args = make_training_arguments(options, defaults, Path(output_dir), trainer.higher_is_better(task, terms))
+    source = str(model) if isinstance(model, str | Path) else type(model).__name__
+    settings = {"trainer": trainer.__name__, **_record_options(options)}
+    # Only heads that would use the encoder's activation are changed; for others the option has no effect.
+    activation = options.head_activation if shares_encoder_activation(start.model) else None
+    if activation is not None:
+        settings["head_activation"] = activation
+    run = TrainingRun(Path(output_dir), settings | _resolve_config(start, source, train, dev, args, terms))
+    load_options: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
+    # A language model's files do not tell whether its responses are explained or a prompted classification.
+    if task == "generation":
+        load_options["task"] = task
+
+    def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
+        data = {"train_dataset": train, "eval_dataset": dev}
+        return trainer(start, args, terms, options=options, callbacks=[stop, *options.callbacks], **data)
+
+    with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
+        result = execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))
+    if args.should_save:
+        _warn_if_nothing_learned(result, dev)
+        if result.finished:
+            for message in find_idle_terms(result.history, terms):
+                logger.warning(message)
+    return result
+
+
+@contextmanager
+def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
+    """Set the dropout outside the model's encoder to `share` inside the block; None keeps it."""
+    previous: dict[nn.Dropout, float] = {}
+    if share is not None:
+        encoder = set(unwrap_adapter(model).base_model.modules())
+        for module in model.modules():
+            if isinstance(module, nn.Dropout) and module not in encoder:
+                previous[module], module.p = module.p, share
+    try:
+        yield
+    finally:
+        for module, dropout in previous.items():
+            module.p = dropout
+
+
+@contextmanager
+def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
+    """Set the head's activation inside the block; a model that is saved there keeps it. None keeps the activation."""
+    if name is None:
+        yield
+        return
+    model = unwrap_adapter(model)
+    previous = getattr(model.config, HEAD_KEY, None)
+    set_head_activation(model, name)
+    try:
+        yield
+    finally:
+        set_head_activation(model, previous)
+
+
+def _warn_if_nothing_learned(result: TrainResult, dev: Dataset) -> None:
+    """Warn of a classifier that is right no more often than the most frequent class of the dev split."""
+    if result.model.task.name != "classification" or "accuracy" not in result.metrics:
+        return
+    labels = Counter(dev["label"][:])
+    share = max(labels.values()) / len(dev)
+    # With a single class there is nothing to tell apart.
+    if len(labels) > 1 and result.metrics["accuracy"] <= share:
+        logger.warning(
+            "the model learned nothing: its accuracy on the dev split, %.4f, is no higher than the share of the most "
+            "frequent class, %.4f. Try more epochs (--epochs) or a higher learning rate (--learning-rate)",
+            result.metrics["accuracy"], share,
+        )  # fmt: skip
+
+
+def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[Objective]) -> Iterator[str]:
+    """Yield a sentence for each term that did not move the model, or whose explanations rank nothing.
+
+    A term is idle if its weighted gradient is below 1 % of the task's, as a mean over the probed steps, or if its dev
+    value changed by less than 1 % over three or more evaluations.
+    """
+    task, *others = objectives
+    full = _mean_logged(history, f"{task.name}_gradient_norm")
+    for term in others:
+        own = _mean_logged(history, f"{term.name}_gradient_norm")
+        if full and own is not None and term.weight and own < IDLE_SHARE * full:
+            yield (
+                f"{term.name} did not move the model: its gradient is {own / full:.2%} of that of {task.name}. "
+                f"{term.remedy}"
+            )
+            continue
+        values = [entry[f"eval_{term.name}"] for entry in history if f"eval_{term.name}" in entry]
+        if len(values) > 2 and abs(values[-1] - values[0]) < IDLE_SHARE * abs(values[0]):
+            yield f"{term.name} did not change on dev: {values[0]:.4g} first, {values[-1]:.4g} last. {term.remedy}"
+    constant = _mean_logged(history, "eval_constant_explanations")
+    if constant is not None and constant > IDLE_EXPLANATIONS:
+        yield (
+            f"{constant:.0%} of the dev explanations have equal scores for all words, which rank nothing: try the "
+            "normaliser softmax, or a lower learning rate"
+        )
+
+
+def _mean_logged(history: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [entry[name] for entry in history if name in entry]
+    return fmean(values) if values else None
+
+
+def _record_options(options: RunOptions) -> dict[str, Any]:
+    """Return the options that change the outcome and are not recorded elsewhere in a run's configuration."""
+    # Options that change nothing are left out, so that records written before an option existed still match.
+    settings: dict[str, Any] = {"early_stopping_patience": options.early_stopping_patience}
+    if options.masked_share:
+        settings["masked_share"] = options.masked_share
+    if options.head_rate not in (None, 1):
+        settings["head_rate"] = options.head_rate
+    if options.head_dropout is not None:
+        settings["head_dropout"] = options.head_dropout
+    if options.early_stopping_threshold:
+        settings["early_stopping_threshold"] = options.early_stopping_threshold
+    return settings
+
+
+def _require_same_columns(train: Dataset, dev: Dataset) -> None:
+    require_labels(train)
+    require_labels(dev)
+    if label_names(train) != label_names(dev):
+        raise ExpoundError(f"train and dev have different labels: {label_names(train)} and {label_names(dev)}")
+    missing = {"text", "text_pair", "image", "answer", "response"} & (set(train.column_names) ^ set(dev.column_names))
+    if missing:
+        raise ExpoundError(f"only one of train and dev has the column {', '.join(sorted(missing))}")
+
+
+def _resolve_config(
+    model: ExplainedModel,
+    source: str,
+    train: Dataset,
+    dev: Dataset,
+    args: TrainingArguments,
+    objectives: Sequence[Objective],
+) -> dict[str, Any]:
+    """Return everything that the outcome depends on, for the run's record."""
+    return {
+        "model": {"source": source, "kind": type(model.model).__name__, "weights": digest_weights(model.model)},
+        "processor": digest_processor(model.processing_class),
+        "max_length": model.max_length,
+        "labels": list(model.labels),
+        "data": {
+            "train": {"source": train.info.description} | summarize_data(train),
+            "dev": {"source": dev.info.description} | summarize_data(dev),
+        },
+        "objectives": {objective.name: objective.params for objective in objectives},
+        "arguments": get_changed_arguments(args),
+        "seed": args.seed,
+    }
