@@ -4,7 +4,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src src
 RUN pip install --no-cache-dir --constraint constraints.txt \
-    --extra-index-url https://download.pytorch.org/whl/cpu ".[web]" \
+    --extra-index-url https://download.pytorch.org/whl/cpu ".[serve]" \
     && rm -rf /source && useradd --create-home expound
 USER expound
 WORKDIR /data

@@ -11,7 +11,7 @@ install: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[dev]" --editable papers --editable "people[postgres]"
 	touch $(READY)
 
 demo: $(READY)
@@ -50,7 +50,7 @@ check: $(READY)
 lowest: $(READY) # the lowest versions that pyproject.toml names go together, on every Python that it names
 	mkdir -p build
 	for python in 3.11 3.12 3.13; do \
-		$(BIN)/uv pip compile pyproject.toml --extra web --extra postgres --extra cluster --extra lora --extra sentencepiece \
+		$(BIN)/uv pip compile pyproject.toml --extra serve --extra cluster --extra lora --extra sentencepiece \
 			--extra interactions --extra quantized --extra gguf --extra inspect --resolution lowest-direct --python-version $$python --quiet \
 			--output-file build/lowest-$$python.txt || exit 1; \
 	done

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import expound
 
-PAGES = ("web", "postgres", "docs")
-NEVER = ("expound.__main__", "expound.testing", "expound.web.human_study.migrations")
+PAGES = ("serve", "docs")
+NEVER = ("expound.__main__", "expound.testing", "expound_people.migrations")
 """What runs, what needs pytest, and what Alembic imports."""
 BROUGHT = {
     "postgres": "psycopg",
@@ -28,7 +28,7 @@ BROUGHT = {
 def main(extra: str) -> None:
     """Imports; then the doctor calls this extra whole and the package complete."""
     assert "site-packages" in expound.__file__, expound.__file__
-    left_out = NEVER if extra in PAGES else (*NEVER, "expound.web")
+    left_out = NEVER if extra in PAGES else (*NEVER, "expound.serve")
     left_out = left_out if extra == "inspect" else (*left_out, "expound.scorers")
     for module in pkgutil.walk_packages(expound.__path__, "expound.", onerror=lambda _: None):
         if not module.name.startswith(left_out):

@@ -264,9 +264,9 @@ def label_studio(folder):
 
 
 def study(folder):
-    from expound.web.human_study.items import StudyItem
-    from expound.web.human_study.projects import create_project
-    from expound.web.human_study.storage import Storage
+    from expound_people.items import StudyItem
+    from expound_people.projects import create_project
+    from expound_people.storage import Storage
 
     storage = Storage(f"sqlite:///{folder}/studies.db")
     found = [

@@ -96,7 +96,7 @@ def test_the_wheel_works_by_itself_and_with_one_extra(clean_environment, tmp_pat
         assert done.returncode == 0, done.stderr[-1500:]
         return done.stdout
 
-    web = "expound.web.human_study.migrations" if extra else "expound.web"
+    web = "expound_people.migrations" if extra else "expound.serve"
     left_out = ["expound.testing", "expound.__main__", "expound.scorers", web]
     assert str(tmp_path) in run(python, "-c", IMPORTS, ",".join(left_out))
     command = python.with_name("expound")

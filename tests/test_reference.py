@@ -76,5 +76,5 @@ def test_what_is_missing_is_told(blocks, tmp_path):
     found = list(blocks.find_missing(tmp_path))
     assert "expound.explainers.list_methods is public and on no page" in found
     assert "expound.explainers.old is on a page and not public" in found
-    assert "expound.web.create_app is public and on no page" in found
+    assert "expound.serve.create_app is public and on no page" in found
     assert "expound.testing.NoSideEffectsContract has no example" in found

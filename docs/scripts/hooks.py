@@ -26,15 +26,16 @@ import commands
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / ".docs"
 PLUGIN = ROOT / "examples" / "plugin"
+PAPERS = ROOT / "papers"
 REPOSITORY = {
     "CONTRIBUTING.md": "contribute/contributing.md",
     "CHANGELOG.md": "contribute/changelog.md",
     "CODE_OF_CONDUCT.md": "contribute/conduct.md",
     "SECURITY.md": "contribute/security.md",
-    "studies/README.md": "studies/index.md",
+    "papers/README.md": "studies/index.md",
     "examples/plugin/README.md": "contribute/plugin.md",
     "examples/plugin": "contribute/plugin.md",
-    "docs/results": "results/index.md",
+    "papers/results": "results/index.md",
 }
 """Files of the repository that are also pages of the site."""
 
@@ -59,7 +60,12 @@ def generate_pages() -> Iterator[tuple[str, str]]:
         if (ROOT / name).is_file():
             text = relink((ROOT / name).read_text(encoding="utf-8"), name, path)
             yield path, text + _sources(PLUGIN) if path == "contribute/plugin.md" else text
-    for study in sorted((ROOT / "studies").glob("*.yaml")):
+    for page in sorted((PAPERS / "results").glob("*.md")):
+        yield (
+            f"results/{page.name}",
+            relink(page.read_text(encoding="utf-8"), f"papers/results/{page.name}", f"results/{page.name}"),
+        )
+    for study in sorted((PAPERS / "studies").glob("*.yaml")):
         yield f"studies/{study.name}", study.read_text(encoding="utf-8")
     for figures in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         yield f"benchmarks/results/{figures.name}", figures.read_text(encoding="utf-8")
@@ -73,7 +79,7 @@ def relink(text: str, name: str, path: str) -> str:
         if "://" in target:
             return match[0]
         file = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-        site = REPOSITORY.get(file) or file.removeprefix("docs/")
+        site = REPOSITORY.get(file) or file.removeprefix("docs/").removeprefix("papers/")
         return f"{match[1]}({posixpath.relpath(site, posixpath.dirname(path) or '.')}{anchor})"
 
     return re.sub(r"(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)", replace_target, text)
@@ -98,7 +104,7 @@ def on_config(config: Any) -> Any:
         {file.stem.partition("_")[2]: [f"reference/{file.name}", *pages_under(f"reference/{file.stem}")]}
         for file in sorted((ROOT / "docs" / "reference").glob("*.md"))
     ]
-    files = sorted((ROOT / "docs" / "results").glob("*.md"))
+    files = sorted((PAPERS / "results").glob("*.md"))
     results = [f"results/{file.name}" for file in files if file.stem != "index"]
     config.nav = [
         {"Start": ["index.md", "report.md", "data.md", "serving.md"]},
@@ -119,6 +125,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the generated files."""
     for path, text in generate_pages():
         files.append(File.generated(config, path, content=text))
+    for picture in sorted((PAPERS / "pictures").glob("*.png")):
+        files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
     return files
 
 

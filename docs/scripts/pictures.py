@@ -20,11 +20,11 @@ import expound
 import runs
 from expound.cli import app
 from expound.data.cards import MetricCard
+from expound.evaluation.compare.comparison import Comparison
 from expound.explainers import EXPLAINERS
 from expound.metrics import METRICS
 from expound.models import ExplainedModel
 from expound.reports.highlighted.highlight import render_fragment
-from expound.studies.compare.comparison import Comparison
 
 COMPARED = ("decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random")
 WIDTH = "100"

@@ -1,4 +1,4 @@
-"""Figures of single parts, read from the tables in docs/results."""
+"""Figures of single parts, read from the tables in papers/results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[2] / "papers" / "results"
 SHOWN = 5
 """Number of columns of a row that are repeated."""
 NAMED = 4

@@ -15,13 +15,13 @@ model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # ## How many people?
 #
-# `expound power` simulates studies. Suppose that the better of two neighbouring methods is ranked first in 65 % of the
-# cases. How many annotators does a study of three methods need to find the order of the methods?
+# `expound people power` simulates studies. Suppose that the better of two neighbouring methods is ranked first in
+# 65 % of the cases. How many annotators does a study of three methods need to find the order of the methods?
 
 # %%
 from expound.cli import main
 
-main(["power", "--effect", "0.65", "--methods", "3", "--items", "10", "--people", "10,20,40", "--runs", "50"])
+main(["people", "power", "--effect", "0.65", "--methods", "3", "--items", "10", "--people", "10,20,40", "--runs", "50"])
 
 # %% [markdown]
 # Power is the share of simulated studies that find the complete order; 80 % is customary.

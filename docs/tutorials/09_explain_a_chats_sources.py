@@ -119,7 +119,7 @@ import time
 import uvicorn
 from openai import OpenAI
 
-from expound.web import Explorer, Site, create_app
+from expound.serve import Explorer, Site, create_app
 
 token = "a-token-that-only-this-tutorial-uses"
 site = Site(token=token, explorer=Explorer({"orders": model}), api_token=token)

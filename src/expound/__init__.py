@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from expound import data, explainers, metrics, models, objectives, recipes, rewards
     from expound.data import list_datasets, load_data
     from expound.errors import ExpoundError
+    from expound.evaluation.compare.compare import compare
+    from expound.evaluation.compare.comparison import Comparison
+    from expound.evaluation.corpus.engines import explain_corpus
+    from expound.evaluation.corpus.job import CorpusJob
+    from expound.evaluation.corpus.summary import summarise
     from expound.explainers import Explainer, ModelReport, attribute, check, explainer, list_methods
     from expound.metrics import Metric, list_metrics, metric
     from expound.models import Batch, ExplainedModel, load
@@ -18,11 +23,6 @@ if TYPE_CHECKING:
     from expound.recipes import Recipe, list_recipes, recipe
     from expound.recipes.train import train
     from expound.reports.explanations import Explanation, Explanations
-    from expound.studies.compare.compare import compare
-    from expound.studies.compare.comparison import Comparison
-    from expound.studies.corpus.engines import explain_corpus
-    from expound.studies.corpus.job import CorpusJob
-    from expound.studies.corpus.summary import summarise
     from expound.training import TrainResult
     from expound.training.terms import ExplanationTerms
     from expound.training.with_objectives import with_objectives

@@ -12,10 +12,10 @@ import pytest
 
 import expound
 from attacked import LONG, record_outcomes
-from expound.web.human_study.items import make_items
-from expound.web.human_study.projects import create_project, find_project, invite_annotators
-from expound.web.human_study.results import load_answers
-from expound.web.human_study.storage import Storage
+from expound_people.items import make_items
+from expound_people.projects import create_project, find_project, invite_annotators
+from expound_people.results import load_answers
+from expound_people.storage import Storage
 from forks import find_free_port
 from serving import Killable
 from sites import METHODS, TEXTS, csrf, model

@@ -16,10 +16,10 @@ import pytest
 import stored
 from attacked import LONG, record_outcomes, scale_count
 from commands import SEARCH, STUDY, build_arguments, save_model
-from expound.studies.runs.grid import build_grid
-from expound.studies.runs.run_cell import run_cell
-from expound.studies.spec.study_file import load_study
-from expound.web.human_study.storage import Storage
+from expound_papers.runs.grid import build_grid
+from expound_papers.runs.run_cell import run_cell
+from expound_papers.spec.study_file import load_study
+from expound_people.storage import Storage
 from forks import command, forge, run_to_end
 from sites import admin, annotator, csrf, letters, project, site
 

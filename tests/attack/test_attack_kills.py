@@ -13,10 +13,10 @@ import stored
 from attacked import LONG, record_outcomes, scale_count
 from commands import OVER_VALUES, SEARCH, STUDY, build_arguments, save_model
 from expound.recipes import RECIPES
-from expound.studies.runs.grid import build_grid
-from expound.studies.runs.run_cell import remove_leftovers, run_cell
-from expound.studies.runs.store import Store
-from expound.studies.spec.study_file import load_study
+from expound_papers.runs.grid import build_grid
+from expound_papers.runs.run_cell import remove_leftovers, run_cell
+from expound_papers.runs.store import Store
+from expound_papers.spec.study_file import load_study
 from forks import command, forge, run_to_end, seconds_of
 
 KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)

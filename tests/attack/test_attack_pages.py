@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import select
 
 from attacked import record_outcomes, scale_count
-from expound.web.authentication import ANNOTATOR_COOKIE, make_admin_cookie_name
-from expound.web.human_study.projects import digest_token, find_project
-from expound.web.human_study.results import load_answers
-from expound.web.human_study.storage import Storage
-from expound.web.human_study.tables import Annotator
-from expound.web.timeouts import TimeoutProtocol
+from expound.serve.authentication import ANNOTATOR_COOKIE, make_admin_cookie_name
+from expound.serve.timeouts import TimeoutProtocol
+from expound_people.projects import digest_token, find_project
+from expound_people.results import load_answers
+from expound_people.storage import Storage
+from expound_people.tables import Annotator
 from serving import listening
 from sites import HERE, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
 

@@ -12,14 +12,14 @@ from jsonschema import Draft202012Validator
 
 from expound.cli import main
 
-FOLDER = Path(__file__).parents[2] / "studies"
+FOLDER = Path(__file__).parents[2] / "papers" / "studies"
 PROTOCOLS = sorted((FOLDER / "people").glob("*.yaml"))
 STUDIES = sorted(path for path in {*FOLDER.rglob("*.yaml")} - {*PROTOCOLS} if path.stem != "papers")
 
 
 @pytest.fixture(scope="module")
 def validator():
-    from expound.studies.spec.schema import make_json_schema
+    from expound_papers.spec.schema import make_json_schema
 
     Draft202012Validator.check_schema(make_json_schema())
     return Draft202012Validator(make_json_schema())
@@ -63,7 +63,7 @@ def test_the_schema_refuses_keys_and_types_that_studies_refuse(validator):
 
 @pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: path.stem)
 def test_the_printed_schema_of_protocols_holds_for_every_one(path, capsys):
-    from expound.web.human_study.protocol.file import read_protocol
+    from expound_people.protocol.file import read_protocol
 
     assert main(["study", "schema", "--protocol"]) == 0
     schema = Draft202012Validator(json.loads(capsys.readouterr().out))

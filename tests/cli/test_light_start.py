@@ -14,7 +14,7 @@ import expound
 from expound.cli import main
 from expound.recipes import RECIPES
 
-STUDIES = Path(__file__).parents[2] / "studies"
+STUDIES = Path(__file__).parents[2] / "papers" / "studies"
 COMMANDS = """
 import sys
 from expound.cli import main

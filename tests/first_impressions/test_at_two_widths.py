@@ -6,9 +6,9 @@ import pytest
 
 import expound
 from browsing import DESKTOP, PHONE, fits, served, visitor
-from expound.web import Site
-from expound.web.browse.stored import open_results
-from expound.web.explore.service import Explorer
+from expound.serve import Site
+from expound.serve.browse.stored import open_results
+from expound.serve.explore.service import Explorer
 from sites import TOKEN
 
 pytestmark = pytest.mark.browser

@@ -13,9 +13,9 @@ from functools import partial
 
 import pytest
 
+from expound.evaluation.compare.comparison import Comparison
 from expound.explainers.registry import make_titles
 from expound.metrics import cards
-from expound.studies.compare.comparison import Comparison
 from first_impressions.conftest import METHODS
 from forks import command_in_terminal, forge
 

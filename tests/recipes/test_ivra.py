@@ -11,8 +11,8 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.models import ExplainedModel
 from expound.objectives import ComprehensivenessLoss, ConsistencyLoss, CrossEntropy, SufficiencyLoss
 from expound.recipes import RECIPES
-from expound.studies.tables.coefficients import COEFFICIENTS
 from expound.training import CriterionTrainer
+from expound_papers.tables.coefficients import COEFFICIENTS
 from families import processor, tiny, tokenizer
 
 

@@ -17,23 +17,23 @@ from expound.cli.demo.command import demo
 from expound.cli.doctor import doctor
 from expound.cli.explain.command import explain
 from expound.cli.lists import datasets, methods, metrics, objectives
-from expound.cli.power import power
+from expound.cli.plugins import PluginGroup
 from expound.cli.push import push
-from expound.cli.serve.command import serve
+from expound.cli.serve import serve
 from expound.cli.shared.console import say
 from expound.cli.shared.help import GroupedCommand
 from expound.cli.shared.stopping import ending_signal, handle_signals, last_signal, stop_message
-from expound.cli.study.commands import app as study
 from expound.cli.summary import summary
 from expound.cli.train.commands import app as train
 from expound.errors import ExpoundError, Stopped, shorten
 
-app = typer.Typer(name="expound", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-COMMANDS = (compare, explain, summary, serve, power, attack, demo, push, methods, metrics, objectives, datasets, doctor)
+app = typer.Typer(
+    name="expound", cls=PluginGroup, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+)
+COMMANDS = (compare, explain, summary, serve, attack, demo, push, methods, metrics, objectives, datasets, doctor)
 for command in COMMANDS:
     app.command(cls=GroupedCommand)(command)
 app.add_typer(train, name="train")
-app.add_typer(study, name="study")
 
 
 def _print_version(requested: bool) -> None:

@@ -16,7 +16,7 @@ from expound.cli.shared.threads import Threads, hidden_size, set_threads
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:
-    from expound.studies.compare.comparison import Comparison
+    from expound.evaluation.compare.comparison import Comparison
 
 
 def is_comparison(path: str) -> bool:
@@ -96,8 +96,8 @@ def compare(
     if task is not None:
         load_options["task"] = task
     import expound
+    from expound.evaluation.compare.shards import remove_comparison
     from expound.metrics import preset as preset_metrics
-    from expound.studies.compare.shards import remove_comparison
 
     silence_libraries()
     chosen = options.split_ids(metrics) if preset is None else preset_metrics(preset)

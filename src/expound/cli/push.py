@@ -35,7 +35,7 @@ def push(
 
     table = ""
     if result is not None:
-        from expound.studies.compare.comparison import Comparison
+        from expound.evaluation.compare.comparison import Comparison
 
         table = render_board_markdown(Comparison.load(result).leaderboard)
     card = format_hub_card(folder, repository, table)

@@ -16,8 +16,8 @@ LEVEL, LONGEST = 0.05, 60
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from expound.evaluation.corpus.summary import CorpusSummary
     from expound.reports.table import Table
-    from expound.studies.corpus.summary import CorpusSummary
 
 
 def summary(
@@ -35,7 +35,7 @@ def summary(
 
     Example: expound summary explained --against explained-last-month
     """
-    from expound.studies.corpus.summary import summarise
+    from expound.evaluation.corpus.summary import summarise
 
     corpus = summarise(folder, against, clusters=clusters, top=top, least=least, seed=seed)
     if json:
@@ -55,7 +55,7 @@ def summary(
 
 def _list_tables(corpus: CorpusSummary, top: int) -> Iterator[tuple[str, Table | None]]:
     """Yield tables with their titles, and sentences without a table."""
-    from expound.studies.corpus import tables
+    from expound.evaluation.corpus import tables
 
     signed = "" if corpus.signed else "; unsigned: important words, not words that support the class"
     for label, table in tables.make_word_tables(corpus, top).items():

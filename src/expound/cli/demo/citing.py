@@ -9,9 +9,9 @@ from expound.cli.shared.console import console, say, show_leaderboard
 from expound.cli.train.options import require_finished
 
 if TYPE_CHECKING:
+    from expound.evaluation.compare.comparison import Comparison
     from expound.models.generation.model import GeneratingModel
     from expound.reports.table import Table
-    from expound.studies.compare.comparison import Comparison
 
 ASKED, CITED = 300, 3
 """Number of questions for the accuracy, and number of answers whose citations are printed."""

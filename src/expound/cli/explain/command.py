@@ -235,8 +235,8 @@ def _check_corpus_options(other: object, folder: Path | None, methods: str | Non
 
 def _explain_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
     """Explain the rows that are not explained yet, and print their number and the next command."""
-    from expound.studies.corpus.engines import explain_corpus
-    from expound.studies.corpus.job import CorpusJob
+    from expound.evaluation.corpus.engines import explain_corpus
+    from expound.evaluation.corpus.job import CorpusJob
 
     folder = job["folder"]
     set_stop_message(f"finished files are saved in {folder}: resume with the same command")

@@ -43,8 +43,8 @@ def show_leaderboard(board: Leaderboard, folder: Path) -> None:
 def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str) -> None:
     """Print the differences between two named comparisons, and write them to difference.csv in the folder."""
     from expound.data.atomic_files import atomic_file
+    from expound.evaluation.compare.difference import summarize_difference
     from expound.reports.table import Table
-    from expound.studies.compare.difference import summarize_difference
 
     rows = []
     for row in changes.to_dict("records"):

@@ -77,7 +77,7 @@ def print_over_seeds(
     import numpy as np
 
     from expound.reports.tables.significance import metric_summands
-    from expound.studies.tables.claims import measure_effect
+    from expound_papers.tables.claims import measure_effect
 
     console().print(f"over {len(results)} seeds, mean ± standard deviation:", markup=False, highlight=False)
     for name in results[0].metrics:
@@ -104,9 +104,9 @@ def describe_difference(metric: str, after: Sequence[float], before: Sequence[fl
     """Return the difference of two runs' values of the same examples, with its interval and p-value, as a sentence."""
     import numpy as np
 
+    from expound.evaluation.compare.difference import RESAMPLES, compute_change
     from expound.metrics import metric as metric_of
     from expound.reports.tables.leaderboard import LEVEL, draw_resamples
-    from expound.studies.compare.difference import RESAMPLES, compute_change
 
     resamples = draw_resamples(len(after), RESAMPLES, 0)
     change = compute_change(np.asarray(after, float), np.asarray(before, float), resamples)

@@ -1,0 +1,1 @@
+"""The tables, figures and claims of five papers on explanations, reproduced with expound."""

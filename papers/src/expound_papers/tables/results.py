@@ -1,0 +1,145 @@
+"""The results of a study's finished runs, under the names of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from expound.data.cards import MetricCard
+from expound.metrics import cards, metric
+from expound.metrics.registry import PEAK_MEMORY, SECONDS
+from expound.training.loop.run import METRICS
+from expound_papers.protocols.registry import PROTOCOLS
+from expound_papers.runs.agreement import compute_comparisons
+from expound_papers.runs.grid import RunGrid
+from expound_papers.runs.run_files import FIGURES, PREDICTIONS, RESULTS, read_numbers
+from expound_papers.runs.store import Store
+from expound_papers.runs.study_run import StudyRun
+
+DEV, TRAINING_SECONDS = "dev_", "training_seconds"
+HIGHER_IS_BETTER = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
+COLUMNS = ("training", "model", "recipe", "seed", "dataset", "judgement", "explainer", "metric", "value")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The figures of finished runs, and access to the runs' stored results.
+
+    Attributes:
+        grid: all runs of the study.
+        store: the folder of finished runs.
+        figures: one row per run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of
+            the model itself. Figures of training (of the best model on the dev split) begin with `dev_`.
+        left_out: addresses of models that are excluded because they missed the constraint of their training.
+    """
+
+    grid: RunGrid
+    store: Store
+    figures: pd.DataFrame
+    left_out: frozenset[str] = frozenset()
+    _examples: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+
+    def get_card(self, name: str) -> MetricCard:
+        """Return the card of a metric of the study or of a figure of the model; lower is better for unknown figures."""
+        declared = self.grid.study.file.metrics
+        if name in declared:
+            return metric(declared[name]).card
+        if name in cards():
+            return cards()[name]
+        if name in self.grid.study.file.comparisons:
+            return MetricCard(name=name, family="agreement", higher_is_better=True, label=name)
+        for protocol in PROTOCOLS.values():
+            if name in protocol.figures:
+                return MetricCard(name=name, family="cost", higher_is_better=protocol.figures[name], label=name)
+        return MetricCard(
+            name=name, family="cost", higher_is_better=name.removeprefix(DEV) in HIGHER_IS_BETTER, label=name
+        )
+
+    def find_runs(self, **where: Any) -> list[StudyRun]:
+        """Return the finished judgements with these fields, without those of excluded models."""
+        found = [run for run in self.grid.runs if run.dataset and self.left_out.isdisjoint(run.cell.needs)]
+        for name, value in where.items():
+            found = [run for run in found if getattr(run, name) == value]
+        return [run for run in found if self.store.is_done(run.cell.key)]
+
+    def read_examples(self, run: StudyRun) -> pd.DataFrame:
+        """Return a judgement's rows per example, with explainers and metrics under this study's names.
+
+        A result that has several names in the study has rows or columns under each of them. A run is read once, since
+        several tables and claims of a page need it: the frame is shared and must not be changed.
+        """
+        if run.title not in self._examples:
+            self._examples[run.title] = self._read_examples(run)
+        return self._examples[run.title]
+
+    def _read_examples(self, run: StudyRun) -> pd.DataFrame:
+        frame = self.name_explainers(run, pd.read_parquet(self.store.cell_folder(run.cell.key) / RESULTS))
+        protocol = chain.from_iterable(each.figures for each in PROTOCOLS.values())
+        usual = ["example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol]
+        kept = frame[frame.columns[frame.columns.isin(usual)]].copy()
+        for name, spec in self.grid.study.file.metrics.items():
+            if spec in frame.columns:
+                kept[name] = frame[spec]
+        return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
+
+    def name_explainers(self, run: StudyRun, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the stored rows of a judgement with this study's names as `explainer`."""
+        methods = frame["method"].to_numpy()
+        rows = [np.flatnonzero(methods == spec) for spec in run.explainers.values()]
+        names = np.repeat(list(run.explainers), [len(each) for each in rows])
+        return frame.take(np.concatenate(rows)).reset_index(drop=True).assign(explainer=names)
+
+    def read_predictions(self, run: StudyRun) -> pd.DataFrame:
+        """Return the predictions of a judgement's model, one row per example."""
+        return pd.read_parquet(self.store.cell_folder(run.cell.key) / PREDICTIONS)
+
+
+def collect_results(grid: RunGrid, store: Store) -> Results:
+    """Return the figures of a grid's finished runs, without models that missed the constraint of their training."""
+    empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
+    done = [run for run in grid.runs if store.is_done(run.cell.key)]
+    missed = set[str]()
+    for run in done:
+        if not run.dataset and is_infeasible(store.cell_folder(run.cell.key)):
+            missed.add(run.cell.key)
+    rows, titles = list[tuple[Any, ...]](), set[str]()
+    for run in done:
+        if missed.isdisjoint({run.cell.key, *run.cell.needs}):
+            rows += _figure_rows(empty, run)
+            titles.add(run.title)
+    for run, *figure in compute_comparisons(grid, store):
+        if run.title in titles:
+            rows.append((run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, *figure))
+    return replace(empty, figures=pd.DataFrame(rows, columns=list(COLUMNS)), left_out=frozenset(missed))
+
+
+def is_infeasible(folder: Path) -> bool:
+    """Return whether a trained model missed the constraint of its training, as its folder says."""
+    return dict(read_numbers(folder / METRICS)).get("feasible") == 0
+
+
+def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
+    folder = results.store.cell_folder(run.cell.key)
+    place = (run.training, run.model, run.recipe, run.seed)
+    if not run.dataset:
+        dev = results.grid.study.file.training[run.training].dev
+        # The training metrics are of the checkpoint that was best on dev.
+        for name, value in read_numbers(folder / METRICS):
+            yield (*place, dev, "", "", f"{DEV}{name}", value)
+        record = results.store.read_record(run.cell.key) or {}
+        yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
+        return
+    if not run.partly:
+        for name, value in read_numbers(folder / FIGURES):
+            yield (*place, run.dataset, run.judgement, "", name, value)
+    if (folder / RESULTS).exists():
+        means = results.read_examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
+        for explainer, row in means.iterrows():
+            for figure, mean in row.items():
+                yield (*place, run.dataset, run.judgement, explainer, figure, mean)

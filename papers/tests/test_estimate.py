@@ -1,0 +1,82 @@
+"""The time left is the mean time of finished runs of the same kind; a kind that no run has finished is unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from expound.cli import main
+from expound_papers.runs.estimate import TimeLeft, estimate_time_left, sum_time_spent
+from expound_papers.runs.grid import build_grid
+from expound_papers.runs.store import Store, write_record
+from expound_papers.spec.study_file import load_study
+
+FILE = """\
+datasets: {train: {spec: "generated?size=24", split: train}, dev: {spec: "generated?size=24", split: dev}}
+training: {films: {train: train, dev: dev}}
+models: {tiny: {source: tiny}}
+recipes:
+  plain: {recipe: baseline}
+  short: {recipe: baseline, arguments: {num_train_epochs: 1}}
+  joint: {recipe: er_joint}
+explainers: [random]
+metrics: [auc]
+judgements: {plausible: {datasets: dev, explainers: [random], metrics: [auc]}}
+seeds: 3
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "one.yaml"
+    path.write_text(FILE)
+    return build_grid(load_study(path)), Store(tmp_path / "runs")
+
+
+def finish(store, cell, cpu_seconds):
+    with store.workspace(cell) as space:
+        write_record(space.output, cell, 1, seconds=1.0, cpu_seconds=cpu_seconds)
+
+
+def cells_of(grid, recipe, judgement=""):
+    return [run.cell for run in grid.runs if run.recipe == recipe and run.judgement == judgement]
+
+
+def test_nothing_is_known_of_a_kind_that_no_run_has_finished(study):
+    grid, store = study
+    assert estimate_time_left([grid], store) == TimeLeft(0.0, 0, 18)
+    assert sum_time_spent(grid.cells, store) == 0
+
+
+def test_runs_take_as_long_as_finished_ones_of_their_recipe_and_epochs_alone(study):
+    grid, store = study
+    for cell, seconds in zip(cells_of(grid, "plain"), (10.0, 30.0), strict=False):
+        finish(store, cell, seconds)
+    assert estimate_time_left([grid], store) == TimeLeft(20.0, 1, 15)
+    assert sum_time_spent(grid.cells, store) == 40
+
+
+def test_a_judgement_takes_as_long_for_models_of_all_recipes(study):
+    grid, store = study
+    finish(store, cells_of(grid, "plain", "plausible")[0], 5.0)
+    assert estimate_time_left([grid], store) == TimeLeft(8 * 5.0, 8, 9)
+
+
+def test_a_dry_run_of_several_files_counts_what_they_share_once(tmp_path, capsys, study):
+    (tmp_path / "two.yaml").write_text("extends: one.yaml\njudgements: {plausible: null}\nrecipes: {joint: null}\n")
+    files = [str(tmp_path / name) for name in ("one.yaml", "two.yaml")]
+    assert main(["study", "run", *files, "--dry-run", "--quiet", "--output-dir", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "one-small: 18 runs" in said
+    assert "two-small: 6 runs" in said
+    assert "all 2: 18 runs, shared ones once; left: unknown yet for 18 runs" in " ".join(said.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_status_shows_what_runs_took_and_what_is_left(tmp_path, capsys, study):
+    grid, store = study
+    finish(store, cells_of(grid, "plain")[0], 120.0)
+    assert main(["study", "status", str(tmp_path / "one.yaml"), "--output-dir", str(store.root)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "9 training runs (1 done)" in said
+    assert "done: took 2 min of one core" in said
+    assert "left: about 4 min of one core for 2 runs, unknown yet for 15 runs" in said

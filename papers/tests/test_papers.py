@@ -1,0 +1,121 @@
+"""Study files at paper scale hold the papers' tables and figures: rows, columns, data, seeds and settings."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from expound_papers.runs.grid import build_grid
+from expound_papers.spec.study_file import load_study
+
+STUDIES = Path(__file__).parents[1] / "studies"
+PAPERS = yaml.safe_load((STUDIES / "papers.yaml").read_text(encoding="utf-8"))
+KEYS = {"paper", "table", "rows", "columns", "seeds", "models", "sizes", "settings"}
+OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
+OURS = {
+    "aml-defaults",
+    "aml-defaults-seeds",
+    "aml-defaults-sentences",
+    "aml-movies",
+    "aml-table-1-metrics",
+    "aml-table-4-metrics",
+    "aml-weights",
+    "cite",
+    "cite-classifiers",
+    "cite-language-model",
+    "defaults",
+    "er-constrained",
+    "er-fresh",
+    "er-rrr",
+    "ivra-entailment-seeds",
+    "ivra-longer",
+    "ivra-longer-consistency",
+    "ivra-longer-entailment",
+    "ivra-longer-questions",
+    "ivra-losses",
+    "ivra-sim-headroom",
+    "ivra-simulatability",
+    "language-models",
+    "methods",
+    "regex-reviews",
+    "regex-seeds",
+    "smat-images-seeds",
+    "smat-seeds",
+}  # no table or figure of a paper
+
+
+@cache
+def build_paper_grid(name):
+    return build_grid(load_study(STUDIES / f"{name}.yaml", "paper"))
+
+
+def list_titles(grid, part, side):
+    """The titles of a table's rows or columns once all its runs are done."""
+    titles = set()
+    for run in grid.runs:
+        for explainer in (run.explainers or {"": ""}) if run.dataset else ():
+            fields = {name: getattr(run, name) for name in ("training", "model", "recipe", "dataset", "judgement")}
+            fields["explainer"] = explainer
+            if all(value in part.where.get(name, [value]) for name, value in fields.items()):
+                for metric in part.metrics:
+                    named = {**fields, "metric": metric}
+                    values = [part.labels.get(named[field], named[field]) for field in getattr(part, side)]
+                    titles.add(" / ".join(value for value in values if value))
+    return titles
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_table_is_the_papers(name):
+    wanted, grid = PAPERS[name], build_paper_grid(name)
+    assert set(wanted) <= KEYS | OF_FIGURES
+    if "rows" in wanted or "columns" in wanted:
+        tables = grid.study.file.tables
+        part = tables[wanted.get("table", next(iter(tables)))]
+        assert set(wanted.get("rows", ())) <= list_titles(grid, part, "rows"), "there may be rows of ours"
+    if "columns" in wanted:
+        assert list_titles(grid, part, "columns") == set(wanted["columns"])
+    if "models" in wanted:
+        assert [model.source for model in grid.study.file.models.values()] == wanted["models"]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_data_seeds_and_settings_are_the_papers(name):
+    wanted, grid = PAPERS[name], build_paper_grid(name)
+    for recipe, count in wanted.get("seeds", {}).items():
+        assert len({run.seed for run in grid.runs if run.recipe == recipe}) == count, recipe
+    for dataset, count in wanted.get("sizes", {}).items():
+        part = grid.study.dataset(dataset)
+        known = {**grid.addresses["datasets"], **grid.addresses["judged"]}[dataset]
+        if "missing" not in known or part["limit"]:
+            start, end = part.get("rows") or (0, part["limit"])
+            assert known.get("rows", end and end - start) == count, dataset
+    for recipe, settings in wanted.get("settings", {}).items():
+        runs = [run for run in grid.runs if run.recipe == recipe and not run.dataset]
+        assert runs, recipe
+        for config in (run.cell.config for run in runs):
+            known = {**config, **config["arguments"], **config["parameters"]}
+            assert {key: known.get(key) for key in settings} == settings, recipe
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS if "figure" in PAPERS[name]])
+def test_the_figure_is_the_papers(name):
+    wanted, grid = PAPERS[name], build_paper_grid(name)
+    figure = grid.study.file.figures[wanted["figure"]]
+    assert figure.kind == wanted["kind"]
+    where = getattr(figure, "where", {})
+    judged = [run for run in grid.runs if run.recipe in where.get("recipe", [run.recipe])]
+    found = {
+        "recipes": {run.recipe for run in judged},
+        "datasets": {run.dataset for run in judged} & set(where.get("dataset", [run.dataset for run in judged])),
+        "explainers": {name for run in judged for name in run.explainers or ()},
+    }
+    for part, names in found.items():
+        assert set(wanted.get(part, ())) <= names, part
+
+
+def test_every_table_and_figure_of_a_paper_has_a_file_and_every_file_its_place_in_a_paper():
+    files = {path.stem for path in STUDIES.glob("*.yaml")} - {"papers"}
+    assert set(PAPERS) == files - OURS

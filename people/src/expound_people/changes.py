@@ -1,0 +1,129 @@
+"""Changed versions of a study's examples, whose answers annotators predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from expound.data.alignment import Word
+from expound.data.marked import split_units
+from expound.errors import ExpoundError
+from expound.models import ExplainedModel
+from expound.models.encoding.encode import make_batches
+from expound_people.items import ChangedVersion, StudyItem
+from expound_people.protocol.file import ChangePart
+
+
+class ChangedTexts(NamedTuple):
+    """A changed version of some texts, and its edits as (old word, new word); the new word is empty if removed."""
+
+    texts: tuple[str, ...]
+    edits: tuple[tuple[str, str], ...]
+
+
+def add_changed_versions(
+    model: ExplainedModel, items: Sequence[StudyItem], rule: ChangePart, seed: int = 0
+) -> list[StudyItem]:
+    """Return the items, each with a changed version and the model's answer to it.
+
+    Args:
+        model: a text classifier.
+        items: at least one; at least two if words are replaced by those of other examples.
+        rule: how many words are changed, and how.
+        seed: random seed.
+
+    Raises:
+        ExpoundError: another model, or a text with too few words.
+    """
+    if model.task.name != "classification" or model.modality != "text":
+        raise ExpoundError(f"a changed example needs a classifier of texts, not {model.task.name} of {model.modality}")
+    # Words are drawn at random, without looking at any explanation: a rule that uses the scores of one method would
+    # favour it. Each version has a seed of its own, so that `tries` does not change the versions before.
+    drafts: list[ChangedTexts] = []
+    for number in range(len(items)):
+        drafts += [_draw_version(items, number, rule, [seed, number, tried]) for tried in range(rule.tries)]
+    # All versions are predicted together, in full batches.
+    labels = _predict_labels(model, [draft.texts for draft in drafts])
+    answered: list[list[ChangedVersion]] = [[] for _ in items]
+    for place, (draft, label) in enumerate(zip(drafts, labels, strict=True)):
+        answered[place // rule.tries].append(ChangedVersion(draft.texts, label, draft.edits))
+    if not rule.balanced:
+        return [replace(item, changed=versions[0]) for item, versions in zip(items, answered, strict=True)]
+    selected = []
+    has_changed_answer = _choose_answer_changes(items, answered, seed)
+    for item, versions, changes in zip(items, answered, has_changed_answer, strict=True):
+        version = next(version for version in versions if (version.prediction != item.prediction) == changes)
+        selected.append(replace(item, changed=version))
+    return selected
+
+
+def _choose_answer_changes(
+    items: Sequence[StudyItem], answered: Sequence[Sequence[ChangedVersion]], seed: int
+) -> list[bool]:
+    """Return for each item whether it gets a version that changes the model's answer.
+
+    Items without another version come first, then items are drawn until half of them change. Without this balance, as
+    most changes keep the answer, guessing "the same answer" would nearly always be right.
+    """
+    possible = []
+    for item, versions in zip(items, answered, strict=True):
+        possible.append([version.prediction != item.prediction for version in versions])
+    chosen = [all(changes) for changes in possible]
+    for number in np.random.default_rng(seed).permutation(len(items)).tolist():
+        if any(possible[number]) and sum(chosen) < len(items) // 2:
+            chosen[number] = True
+    return chosen
+
+
+def _draw_version(items: Sequence[StudyItem], number: int, rule: ChangePart, seed: Sequence[int]) -> ChangedTexts:
+    generator = np.random.default_rng(seed)
+    texts = items[number].texts
+    words = split_units(texts)
+    chosen: list[Word] = []
+    for place in generator.permutation(len(words)).tolist():
+        remaining = [word for word in words if word.side == words[place].side and word not in chosen]
+        # The last word of a text is never removed: models cannot be asked about an empty text.
+        if len(chosen) < rule.words and (len(remaining) > 1 or rule.how == "replace"):
+            chosen.append(words[place])
+    if not chosen:
+        raise ExpoundError(f"example {number + 1} has too few words to remove any: {texts[0]!r:.60}")
+    replacements = [""] * len(chosen)
+    if rule.how == "replace":
+        others: list[str] = []
+        for other, item in enumerate(items):
+            if other != number:
+                others += [word.text for word in split_units(item.texts)]
+        if not others:
+            raise ExpoundError("words are replaced by those of other examples: give 2 examples or more")
+        replacements = [str(generator.choice(others)) for _ in chosen]
+    pairs = zip(chosen, replacements, strict=True)
+    edits = dict(sorted(pairs, key=lambda pair: (pair[0].side, pair[0].start)))
+    changed = []
+    for side, text in enumerate(texts):
+        changed.append(_apply_edits(text, {word: new for word, new in edits.items() if word.side == side}))
+    return ChangedTexts(tuple(changed), tuple((word.text, new) for word, new in edits.items()))
+
+
+def _apply_edits(text: str, edits: Mapping[Word, str]) -> str:
+    """Replace words of a text; a removed word takes the white space after it with it."""
+    # From the end to the beginning, so that the positions of the words before stay valid.
+    for word, new in reversed(list(edits.items())):
+        end = word.end
+        if not new:
+            end = len(text) - len(text[word.end :].lstrip())
+        text = text[: word.start] + new + text[end:]
+    return text if all(edits.values()) else text.rstrip()
+
+
+def _predict_labels(model: ExplainedModel, texts: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the model's label for each text or pair."""
+    rows = [dict(zip(("text", "text_pair"), pair, strict=False)) for pair in texts]
+    labels = [""] * len(rows)
+    for indices in make_batches(model, rows):
+        predicted = model.predict(model.encode([rows[index] for index in indices]))
+        for index, label in zip(indices, predicted, strict=True):
+            labels[index] = model.labels[int(label)]
+    return labels

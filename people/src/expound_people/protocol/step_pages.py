@@ -1,0 +1,111 @@
+"""Pages of a protocol's stages outside the examples, from consent to the end."""
+
+from __future__ import annotations
+
+from fastapi import HTTPException, Request
+from fastapi.responses import RedirectResponse, Response
+from sqlalchemy.orm import Session
+
+from expound.serve.pages import render_page
+from expound_people import answers
+from expound_people.answers import AnnotatorProgress
+from expound_people.blinding import BlindExplanation, hide_method
+from expound_people.protocol import stages
+from expound_people.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, is_late
+from expound_people.protocol.file import ExitPart, Protocol
+from expound_people.protocol.known_answers import PLANTED, make_planted_example
+from expound_people.texts import make_translator
+
+
+class WrongStageError(Exception):
+    """An annotator requested a page of another stage than the one that they have reached."""
+
+
+def require_stage(session: Session, progress: AnnotatorProgress, stage: str) -> None:
+    """Raise WrongStageError unless the annotator is at this stage; studies without a protocol have no stages."""
+    protocol = progress.protocol
+    if protocol is not None and get_stage(session, progress, protocol) != stage:
+        raise WrongStageError
+
+
+def get_stage(session: Session, progress: AnnotatorProgress, protocol: Protocol) -> str:
+    """Return the stage that an annotator has reached."""
+    # `progress` may be that of the training, so the main part is loaded.
+    main = answers.load_progress(session, progress.annotator)
+    training = answers.load_progress(session, progress.annotator, stages.TRAINING)
+    return stages.find_stage(session, main, training, protocol)
+
+
+def finish_if_done(session: Session, progress: AnnotatorProgress) -> None:
+    """Set the final status of an annotator who has reached the end of the protocol."""
+    if progress.protocol is not None:
+        training = answers.load_progress(session, progress.annotator, stages.TRAINING)
+        stages.mark_finished(session, progress, training, progress.protocol)
+
+
+def show_current_stage(request: Request, session: Session, progress: AnnotatorProgress, protocol: Protocol) -> Response:
+    """Render the page of the stage that an annotator has reached, or redirect to an example."""
+    stage = get_stage(session, progress, protocol)
+    if stage == stages.END:
+        return _render_end(request, progress, protocol)
+    if stage == stages.TRAINING:
+        training = answers.load_progress(session, progress.annotator, stages.TRAINING)
+        return RedirectResponse(f"/annotate/training/{training.next_place()}", 303)
+    if stage == stages.MAIN:
+        return RedirectResponse(f"/annotate/{progress.next_place()}", 303)
+    return render_step(request, session, progress, protocol, stage)
+
+
+def render_step(
+    request: Request,
+    session: Session,
+    progress: AnnotatorProgress,
+    protocol: Protocol,
+    step: str,
+    problem: str = "",
+    form: stages.Form | None = None,
+) -> Response:
+    """Render the page of a step; `problem` and `form` are those of a form that was incomplete."""
+    attempts = [entry for entry in stages.load_steps(session, progress.annotator) if entry.name == step]
+    example = None
+    # The comprehension check repeats the instructions: it is no test of memory.
+    if step in (stages.INSTRUCTIONS, stages.COMPREHENSION) and protocol.instructions.example is not None:
+        explanation = make_planted_example(protocol.instructions.example)[1]
+        example = BlindExplanation("A", PLANTED, hide_method(explanation, "A"))
+    return render_page(
+        request,
+        "take_step",
+        status=422 if problem else 200,
+        progress=progress,
+        lang=progress.language,
+        protocol=protocol.model_dump(),
+        step=step,
+        problem=problem,
+        again=step == stages.COMPREHENSION and bool(attempts),
+        sent=form or {},
+        example=example,
+    )
+
+
+def get_example_picture(protocol: Protocol) -> bytes:
+    """Return the picture (PNG) of the instructions' example."""
+    part = protocol.instructions.example
+    image = None if part is None else make_planted_example(part)[0].picture
+    if image is None:
+        raise HTTPException(404, "This example has no picture.")
+    return image
+
+
+def _render_end(request: Request, progress: AnnotatorProgress, protocol: Protocol) -> Response:
+    recruiting = protocol.recruiting
+    exits = {COMPLETE: recruiting.complete, SCREENED_OUT: recruiting.screened_out, FAILED: recruiting.failed}
+    status = LATE
+    if not is_late(progress.annotator, protocol):
+        status = progress.annotator.status or COMPLETE
+    paragraphs = protocol.thanks
+    if status != COMPLETE:
+        # Keys of the catalogue are the statuses with underscores.
+        paragraphs = (make_translator(progress.language)(status.replace(" ", "_")),)
+    # Late and withdrawn annotators get no completion code: it would pay for a study that was not finished.
+    out = exits.get(status, ExitPart())
+    return render_page(request, "take_end", progress=progress, lang=progress.language, paragraphs=paragraphs, out=out)

@@ -1,0 +1,233 @@
+"""A study's results for a paper: numbers as JSON, a paragraph on methods, a figure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from io import BytesIO
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from sqlalchemy.orm import Session
+
+from expound.data.provenance import to_json_value
+from expound.errors import ExpoundError
+from expound_people.analysis.mixed_model import MixedModel, Observation, fit_mixed_model
+from expound_people.kinds import AFTER, KINDS
+from expound_people.participation import Participation, count_by_status, find_excluded, load_participations
+from expound_people.protocol.file import ChangePart, Protocol, digest_protocol, get_main_part, parse_protocol
+from expound_people.results import Findings, compute_findings, load_answers
+from expound_people.tables import AnnotatorAnswer, Project
+
+TASK_TEXTS = {
+    "rank": "ranked {screen} unnamed explanations of each example, ties allowed",
+    "highlight": "marked the {unit}s that are evidence for the label in their view",
+    "simulate": "predicted the model's answer before and after seeing an explanation",
+    "counterfactual": "was told the model's answer and predicted its answer to a changed version, before and after "
+    "seeing an explanation of the original",
+}
+
+
+class Interval(NamedTuple):
+    """A method's estimate with its 95 % interval, one row of the figure."""
+
+    method: str
+    estimate: float
+    low: float
+    high: float
+
+
+def fit_effects(session: Session, project: Project) -> MixedModel | None:
+    """Fit the mixed model of ranks, or of correct second guesses; None for marks, and if there are too few answers."""
+    if project.kind == "highlight":
+        return None
+    observations: list[Observation] = []
+    for answer in load_answers(session, project, find_excluded(session, project)):
+        observations += _collect_observations(project, answer)
+    try:
+        return fit_mixed_model(observations)
+    except ExpoundError:
+        return None
+
+
+def to_results_json(session: Session, project: Project) -> bytes:
+    """Return all results as JSON with the protocol's digest; numbers that are undefined are null."""
+    findings = compute_findings(session, project, find_excluded(session, project))
+    model = fit_effects(session, project)
+    mixed_model = None
+    if model is not None:
+        mixed_model = model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
+    content = {
+        "study": project.name,
+        "kind": project.kind,
+        "protocol_sha256": None if project.protocol is None else digest_protocol(project.protocol),
+        "origin": project.origin,
+        "people": count_by_status(load_participations(session, project)),
+        "answers": findings.answers,
+        "alpha": findings.alpha,
+        "w_examples": findings.w_examples,
+        "n_examples": findings.n_examples,
+        "w_people": findings.w_people,
+        "f1": findings.f1,
+        "trueskill": [row._asdict() for row in findings.ratings],
+        "bradley_terry": [row._asdict() for row in findings.strengths],
+        "simulation": [row._asdict() | {"normalised_gain": row.normalised_gain} for row in findings.gains],
+        "plausibility": [row._asdict() for row in findings.plausibility],
+        "mixed_model": mixed_model,
+    }
+    return json.dumps(to_json_value(content), ensure_ascii=False, indent=1).encode()
+
+
+def to_methods_paragraph(session: Session, project: Project) -> bytes:
+    """Return a paragraph for a paper's section on methods, as Markdown."""
+    people = load_participations(session, project)
+    findings = compute_findings(session, project, find_excluded(session, project))
+    plan = parse_protocol(project.protocol) if project.protocol else None
+    sentences = [
+        *_describe_people(people, plan, project),
+        *_describe_task(project, plan),
+        *_describe_origin(project),
+        *_describe_analysis(project, findings),
+    ]
+    return (" ".join(sentences) + "\n").encode()
+
+
+def to_figure(session: Session, project: Project) -> bytes:
+    """Return a figure (SVG) of the estimates with their intervals: strengths, gains, or plausibility."""
+    findings = compute_findings(session, project, find_excluded(session, project))
+    label, rows = _collect_intervals(findings)
+    figure = Figure(figsize=(5.2, 0.8 + 0.35 * max(1, len(rows))), layout="constrained")
+    axes = figure.subplots()
+    # The vertical axis points upwards, so rows are reversed to put the best method on top.
+    rows = rows[::-1]
+    for place, row in enumerate(rows):
+        axes.plot([row.low, row.high], [place, place], color="#0072b2", linewidth=2)
+        axes.plot(row.estimate, place, "o", color="#0072b2")
+    # A $ in a name would begin matplotlib's math mode.
+    axes.set_yticks(range(len(rows)), [row.method.replace("$", r"\$") for row in rows])
+    axes.set_xlabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    buffer = BytesIO()
+    # Without a date the same results give the same file.
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def _collect_intervals(findings: Findings) -> tuple[str, list[Interval]]:
+    if findings.strengths:
+        rows = [Interval(row.method, row.strength, row.low, row.high) for row in findings.strengths]
+        return "log strength (Bradley–Terry), 95 % interval", rows
+    if findings.gains:
+        rows = [Interval(row.method, row.gain, row.low, row.high) for row in findings.gains]
+        return "gain in right guesses, 95 % interval", rows
+    # Plausibility has no interval: a point is drawn.
+    points = [Interval(row.method, row.auc, row.auc, row.auc) for row in findings.plausibility]
+    return "AUC against people's marks", points
+
+
+def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Observation]:
+    person, item, content = answer.annotator.name, answer.item.number, answer.content
+    if project.kind == "rank":
+        return [Observation(person, item, method, float(rank)) for method, rank in content["ranks"].items()]
+    if answer.phase == AFTER:
+        return [Observation(person, item, content["method"], float(content["guess"] == answer.item.model_answer))]
+    return []
+
+
+def _describe_people(people: Sequence[Participation], plan: Protocol | None, project: Project) -> list[str]:
+    if plan is None:
+        return [f"{len(project.annotators)} people took part by invitation."]
+    counts = count_by_status(people)
+    statuses = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()) if name != "flagged")
+    platforms = {"prolific": "on Prolific", "mturk": "on Amazon Mechanical Turk", "open": "by an open link"}
+    included = sum(entry.is_included for entry in people)
+    screening = comprehension = ""
+    if plan.screening:
+        screening = "screening, "
+    if plan.comprehension:
+        comprehension = "a comprehension check, "
+    return [
+        f"People were recruited {platforms[plan.recruiting.platform]} ({statuses}).",
+        f"Of those who completed the study, {counts['flagged']} were left out as careless (checks missed, answers that "
+        f"were too fast or all alike), which left {included}.",
+        f"The study followed a protocol that was fixed before (SHA-256 {digest_protocol(project.protocol or '')}): "
+        f"consent, {screening}instructions, {len(plan.training)} training examples with feedback, {comprehension}the "
+        f"main part with {len(plan.attention.items)} attention checks, questionnaire.",
+    ]
+
+
+def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
+    main = get_main_part(project.protocol)
+    methods = project.methods
+    screen, count = min(len(methods), main.screen), main.items or len(project.items)
+    task = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
+    text = f"For {count} of {len(project.items)} examples, in random order, each person {task}."
+    if methods:
+        scores = {
+            "positive": "their positive scores",
+            "absolute": "their scores' size",
+            "signed": "scores of both signs",
+        }
+        blocks = ""
+        if screen < len(methods) and project.kind == "rank":
+            blocks = " in balanced incomplete blocks"
+        text += f" Explanations were made by {', '.join(methods)}{blocks}."
+        text += f" All showed {scores.get(main.show, 'scores of both signs')} in the same colours."
+    return [text, *_describe_changes(project, plan)]
+
+
+def _describe_origin(project: Project) -> list[str]:
+    """Describe the models by their weights, and the data that they were trained on."""
+    descriptions = []
+    for name, model in (project.origin or {}).get("models", {}).items():
+        text = f"{name} ({model['source']}, weights {model['weights']}"
+        if model["trained_on"]:
+            data = model["trained_on"]
+            text += f", trained on {data['source']}, {data['rows']} rows, digest {data['digest']}"
+        descriptions.append(f"{text})")
+    return [f"Models: {'; '.join(descriptions)}."] if descriptions else []
+
+
+def _describe_changes(project: Project, plan: Protocol | None) -> list[str]:
+    """Describe how examples were changed, and how often the model's answer changed with them."""
+    if not KINDS[project.kind].has_changes:
+        return []
+    rule = ChangePart() if plan is None else plan.change
+    changed = sum(item.model_answer != item.content["prediction"] for item in project.items)
+    how = "removed" if rule.how == "remove" else "replaced by words of other examples"
+    versions = "one version of each"
+    if rule.balanced:
+        versions = (
+            f"of {rule.tries} versions of each, for half of the examples one was taken that changes the model's "
+            "answer, as far as there were such, for the others one that does not"
+        )
+    return [
+        f"In changed versions {rule.words} words, drawn by chance (seed {project.seed}), were {how}; {versions}. The "
+        f"model's answer differs in {changed} of {len(project.items)}."
+    ]
+
+
+def _describe_analysis(project: Project, findings: Findings) -> list[str]:
+    alpha = _format_number(findings.alpha)
+    if project.kind == "rank":
+        return [
+            "Rankings were analysed by TrueSkill, by the Bradley–Terry model with 95 % intervals clustered by person, "
+            "and by a linear mixed model of ranks with people and examples as crossed random effects; people agreed "
+            f"with Krippendorff's α = {alpha} (ordinal)."
+        ]
+    if KINDS[project.kind].is_simulation:
+        return [
+            "The gain is the share of right guesses with an explanation less that without, with 95 % intervals "
+            "bootstrapped over examples; normalised, it is divided by the largest possible gain. Second guesses "
+            f"agreed with Krippendorff's α = {alpha} (nominal)."
+        ]
+    return [
+        "Each method's scores were compared with the words that half of the people marked (AUC, average precision); "
+        f"people agreed with F1 = {_format_number(findings.f1)} and Krippendorff's α = {alpha} on "
+        f"{get_main_part(project.protocol).unit}s."
+    ]
+
+
+def _format_number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"

@@ -1,1 +1,0 @@
-"""`expound serve` and its human studies."""

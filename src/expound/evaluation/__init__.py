@@ -1,0 +1,1 @@
+"""Compare methods on one model, and explain corpora with one method."""

@@ -1,0 +1,388 @@
+"""Comparison of explanation methods: explain the same examples by every method and judge all explanations."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+from expound.data.cards import MethodCard
+from expound.data.granularity import Granularity
+from expound.data.registry import parse_spec
+from expound.errors import ExpoundError
+from expound.evaluation.compare.comparison import Comparison
+from expound.evaluation.compare.judge import JudgedExamples, judge
+from expound.evaluation.compare.shards import ComparisonParts, load_finished, remove_parts
+from expound.explainers import EXPLAINERS, Explainer
+from expound.explainers.base import describe_explainer
+from expound.explainers.plan import AVERAGE_LENGTH, measure_pass
+from expound.explainers.registry import make_seeded, resolve_unit, seed_params
+from expound.metrics import Metric, metric
+from expound.metrics.registry import PEAK_MEMORY, SECONDS
+from expound.models import ExplainedModel
+from expound.models.encoding.encode import as_sequence, example_to_row, make_batches, select_targets
+from expound.models.encoding.labels import renumber_labels
+from expound.models.generation.model import GeneratingModel
+from expound.models.loading.digest import digest_weights
+from expound.models.loading.load import ModelSource, load
+from expound.models.windowed import WindowedModel
+from expound.reports.explanations import Explanations
+from expound.reports.progress import progress_bar
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+EXAMPLES_PER_PART = 32
+PASSES_PER_METRIC = 3
+"""Forward passes of a metric per example and method, roughly: most remove a few shares of the input."""
+USUAL_METHODS = (
+    "decompx_linear",
+    "integrated_gradients",
+    "occlusion",
+    "random",
+    "saliency",
+    "input_x_gradient",
+    "attention_last",
+    "attention_all",
+    "scaled_attention",
+    "attention_rollout",
+    "globenc",
+    "alti",
+)
+USUAL_FOR_GENERATION = (
+    "auc",
+    "recall_at_k",
+    "needle_rank",
+    "topk_drop?k=1",
+    "lds",
+    "unit_comprehensiveness",
+    "unit_sufficiency",
+)
+USUAL_METRICS = (
+    "aopc_comprehensiveness",
+    "aopc_sufficiency",
+    "log_odds",
+    "auc",
+    "average_precision",
+    "recall_at_k",
+    "important_tokens",
+)
+
+
+def compare(
+    model: ModelSource,
+    data: Dataset | Sequence[Any],
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
+    metrics: Sequence[str | Metric] | None = None,
+    *,
+    target: Any = "predicted",
+    unit: Granularity | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    special_tokens: bool = False,
+    allow_nan: bool = False,
+    stride: int | None = None,
+    allow_missing_rationales: bool = False,
+    output_dir: str | Path | None = None,
+    checkpoint_dir: str | Path | None = None,
+    show_progress: bool | None = None,
+) -> Comparison:
+    """Explain every example by every method, judge all explanations, and return the comparison.
+
+    Args:
+        model: the model to explain, or what `expound.load` takes: a folder, a pipeline, (model, tokenizer).
+        data: a dataset in canonical form, or a sequence of examples.
+        methods: ids or explainers, or a mapping from names to them; ["all"]: every method that needs only the model;
+            default: the fast ones among these.
+        metrics: ids or metrics; default: the usual ones that apply to the model, those of rationales only if the data
+            has rationales.
+        target: the output to explain, see `expound.attribute`.
+        unit: for generated text, the unit that methods score and metrics remove: `token`, `word`, `sentence`,
+            `paragraph` or `source`; default: sources if every example has some, else sentences.
+        batch_size: examples per batch; default: up to 32 of similar length. A stopped comparison may resume with
+            another batch size, unless a metric compares the examples of a batch with each other.
+        seed: random seed of the bootstrap and of every method that has one.
+        special_tokens: keep the scores that methods give to special tokens instead of setting them to 0. Only metrics
+            with a parameter `specials` use them.
+        allow_nan: continue if a method's scores are not finite; their metrics are NaN, and a warning counts them.
+        stride: read texts longer than the model in windows that share this many tokens, see `expound.attribute`;
+            metrics perturb the whole text and read it in windows again. Default: texts are cut.
+        allow_missing_rationales: accept metrics of rationales for data without rationales; they are NaN.
+        output_dir: save the comparison in this folder, see `Comparison.save`. A comparison that was stopped resumes.
+        checkpoint_dir: keep finished batches in this folder, without tables and report, so that a comparison that was
+            stopped resumes; default: `output_dir`.
+        show_progress: show a progress bar on stderr; default: if stderr is a terminal or a notebook.
+
+    Raises:
+        ExpoundError: unknown names, one name for two methods or metrics, metrics that need rationales for data without
+            any, a label that the model does not know, or a folder with the results of another comparison.
+    """
+    explained = load(model)
+    if stride is not None:
+        explained = WindowedModel(explained, stride)
+    rows, unit = _read_rows(explained, data, unit)
+    # Before any work, since this refuses labels that the model does not know.
+    examples = add_label_names(explained, rows)
+    explainers, judges = _make_methods(methods, seed, unit), _make_metrics(explained, metrics, rows, unit)
+    if not allow_missing_rationales and not _has_rationales(rows):
+        _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
+    config = _resolve_config(explained, rows, explainers, judges) | {"target": str(target), "seed": seed}
+    config |= _name_dataset(data)
+    if special_tokens:
+        config["special_tokens"] = True
+    if unit is not None:
+        config["unit"] = unit
+    # Consistency, for one, correlates examples within a batch, so its values depend on the batch size.
+    if batch_size and any(judge.compares_examples for judge in judges.values()):
+        config["batch_size"] = batch_size
+    folder = None if output_dir is None else Path(output_dir)
+    judged = None if folder is None else load_finished(folder, config)
+    if judged is None:
+        parts = ComparisonParts(folder if checkpoint_dir is None else Path(checkpoint_dir), config)
+        options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
+        judged = _judge_parts(explained, rows, explainers, judges, target, parts, batch_size, show_progress, options)
+    cards = [replace(judge.card, name=column) for column, judge in judges.items()]
+    attributions = Explanations(judged.attributions, config)
+    _warn_of_non_finite(attributions, len(rows))
+    comparison = Comparison(
+        results=judged.results,
+        curves=judged.curves,
+        attributions=attributions,
+        cards=[*cards, SECONDS, PEAK_MEMORY],
+        examples=examples,
+        config=config,
+    )
+    if folder is not None:
+        comparison.save(folder)
+        remove_parts(folder)
+    return comparison
+
+
+def _read_rows(
+    model: ExplainedModel, data: Dataset | Sequence[Any], unit: Granularity | None
+) -> tuple[list[dict[str, Any]], Granularity | None]:
+    """Return the examples as rows, with responses and the model's labels, and the unit of generated text."""
+    examples = as_sequence(data)
+    if isinstance(model, GeneratingModel):
+        rows = model.respond(list(examples))
+        if unit is None:
+            unit = "source" if all(row.get("sources") for row in rows) else "sentence"
+        return rows, unit
+    if unit is not None:
+        raise ExpoundError("unit= goes with generated text: give methods a granularity and metrics a level")
+    # Only a dataset names its classes; labels of other examples are already the model's.
+    if hasattr(data, "features"):
+        rows = renumber_labels(model, data)
+    else:
+        rows = [dict(example_to_row(example)) for example in examples]
+    return [dict(example_to_row(row)) for row in model.expand_examples(rows)], None
+
+
+def _judge_parts(
+    model: ExplainedModel,
+    rows: Sequence[dict[str, Any]],
+    explainers: Mapping[str, Explainer],
+    judges: Mapping[str, Metric],
+    target: Any,
+    parts: ComparisonParts,
+    batch_size: int | None,
+    show_progress: bool | None,
+    options: Mapping[str, bool],
+) -> JudgedExamples:
+    """Judge every batch that `parts` lacks, and return all of them together."""
+    chunks = list(_make_chunks(model, rows, batch_size))
+    passes = float(PASSES_PER_METRIC * len(explainers) * len(judges))
+    for method in explainers.values():
+        passes += sum(method.passes(AVERAGE_LENGTH))
+
+    def estimate() -> float:
+        return passes * len(rows) * measure_pass(model, rows)
+
+    with progress_bar("comparing", len(rows), show_progress, estimate) as advance:
+        for indices in chunks:
+            if indices not in parts:
+                batch = model.encode([rows[index] for index in indices])
+                targets = select_targets(target, indices, len(rows))
+                parts[indices] = judge(model, batch, indices, explainers, judges, targets, **options)
+            advance(len(indices))
+    return parts.merge(chunks)
+
+
+def _warn_of_non_finite(attributions: Explanations, count: int) -> None:
+    broken = Counter[str]()
+    for item in attributions:
+        if not np.isfinite(item.content_scores).all():
+            broken[item.method] += 1
+    for name, examples in broken.items():
+        logger.warning("%s: %d of %d examples have scores that are not finite", name, examples, count)
+
+
+def _make_chunks(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
+    """Yield the indices of examples that are judged together: of similar length, at most `batch_size`."""
+    # A batch is the part that is lost when the process is killed, so it is smaller than memory would allow.
+    size = batch_size or EXAMPLES_PER_PART
+    for indices in make_batches(model, rows):
+        for start in range(0, len(indices), size):
+            yield indices[start : start + size]
+
+
+def list_native_methods() -> list[str]:
+    """Return the ids of all methods that need only the model: neither training nor a prompt."""
+    cards = EXPLAINERS.cards(MethodCard)
+    return [name for name, card in cards.items() if not card.learned and card.family != "prompted"]
+
+
+def _make_methods(
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: Granularity | None
+) -> dict[str, Explainer]:
+    """Return explainers by the name that the table shows; `seed` is for specs without a seed."""
+    if methods is not None and not methods:
+        raise ExpoundError("there is nothing to compare: no method was given")
+    if methods is None:
+        methods = USUAL_METHODS
+    elif not isinstance(methods, Mapping) and list(methods) == ["all"]:
+        methods = list_native_methods()
+    if not isinstance(methods, Mapping):
+        named = []
+        for method in methods:
+            name = method if isinstance(method, str) else method.name
+            named.append((name, method))
+        methods = _by_unique_name("methods", named)
+    return {name: _make_explainer(method, seed, unit) for name, method in methods.items()}
+
+
+def _make_explainer(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
+    if unit is None:
+        return make_seeded(method, seed)
+    return resolve_unit(method, unit, seed_params(method, seed))[0]
+
+
+def _make_metrics(
+    model: ExplainedModel,
+    metrics: Sequence[str | Metric] | None,
+    rows: Sequence[dict[str, Any]],
+    unit: Granularity | None,
+) -> dict[str, Metric]:
+    """Return metrics by column: by their id, or by their whole spec if several share an id."""
+    if metrics is None:
+        has_rationales, usual = _has_rationales(rows), dict[str, Metric]()
+        for usual_spec in USUAL_METRICS if unit is None else USUAL_FOR_GENERATION:
+            candidate = _make_metric(usual_spec, unit)
+            if candidate.supports(model) and (has_rationales or not candidate.card.needs_rationale):
+                usual[candidate.name] = candidate
+        return usual
+    made, count = [], Counter[str]()
+    for spec in metrics:
+        # Costs are always measured.
+        if spec in (SECONDS.name, PEAK_MEMORY.name):
+            continue
+        part = spec if isinstance(spec, Metric) else _make_metric(spec, unit)
+        made.append((spec, part))
+        count[part.name] += 1
+    named = []
+    for spec, part in made:
+        name = part.name
+        if isinstance(spec, str) and count[name] > 1:
+            name = spec
+        named.append((name, part))
+    return _by_unique_name("metrics", named)
+
+
+def _has_rationales(rows: Sequence[dict[str, Any]]) -> bool:
+    names = ("rationale", "rationale_pair", "evidence")
+    return any(row.get(name) is not None for row, name in product(rows, names))
+
+
+def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
+    """Raise ExpoundError if there are any of these metrics, which need rationales."""
+    if metrics:
+        need, them = ("needs", "it") if len(metrics) == 1 else ("need", "them")
+        raise ExpoundError(
+            f"{', '.join(metrics)} {need} rationales, and the data has none: name their column "
+            f"(--rationale-column, rationale_column=), or leave {them} out"
+        )
+
+
+def _make_metric(spec: str, unit: Granularity | None) -> Metric:
+    """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
+    if unit is None:
+        return metric(spec)
+    defaults: dict[str, Any] = {"level": unit, "how": "remove", "absolute": False}
+    unset = metric(spec).params.keys() - parse_spec(spec)[1].keys()
+    return metric(spec, **{key: defaults[key] for key in defaults.keys() & unset})
+
+
+def _by_unique_name(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return parts by name. Raises ExpoundError if different ones share a name, which the table could not show."""
+    parts = dict[str, T]()
+    for name, part in named:
+        if parts.setdefault(name, part) != part:
+            raise ExpoundError(f"two {what} are called {name}: give them by id and parameters, as 'ID?NAME=VALUE'")
+    return parts
+
+
+def add_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows, of classification with the name of the label as `label_name`."""
+    if model.task.name not in ("classification", "multi_label"):
+        return list(rows)
+    named = [dict(row) for row in rows]
+    for row in named:
+        if isinstance(row.get("label"), int):
+            row["label_name"] = model.labels[model.label_id(row["label"])]
+    return named
+
+
+def _resolve_config(
+    model: ExplainedModel, rows: Sequence[dict[str, Any]], methods: dict[str, Explainer], metrics: dict[str, Metric]
+) -> dict[str, Any]:
+    """Return everything that the results depend on: a folder with another configuration is refused."""
+    config = {
+        "model": model.config._name_or_path,
+        "model_type": model.config.model_type,
+        "weights": digest_weights(model.model),
+        "settings": model.settings,
+        "labels": list(model.labels),
+        "examples": len(rows),
+        "data": _digest_rows(rows),
+        "methods": {name: describe_explainer(method) for name, method in methods.items()},
+        "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
+    }
+    if model.dtype in (torch.bfloat16, torch.float16):
+        config["dtype"] = str(model.dtype).removeprefix("torch.")
+    return config
+
+
+def _name_dataset(data: Any) -> dict[str, Any]:
+    """Return the name and split of a dataset as an entry of the configuration; empty for other examples."""
+    if not hasattr(data, "features"):
+        return {}
+    names = dict[str, str]()
+    # Of datasets from the hub, the description is a text; its first line names them.
+    if spec := data.info.description.partition("\n")[0]:
+        names["spec"] = spec
+    if data.split is not None:
+        names["split"] = str(data.split)
+    return {"dataset": names}
+
+
+def _digest_rows(rows: Sequence[dict[str, Any]]) -> str:
+    summary = blake2b(digest_size=8)
+    for row in rows:
+        for name, value in row.items():
+            content = repr(value).encode("utf-8", "surrogatepass")
+            # The repr of a picture is its memory address, so its pixels are used instead.
+            if hasattr(value, "tobytes"):
+                content = value.tobytes()
+            summary.update(name.encode() + b"\0" + content + b"\0")
+    return summary.hexdigest()

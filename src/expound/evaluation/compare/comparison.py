@@ -1,0 +1,231 @@
+"""The result of a comparison: numbers per example, and the tables and pages rendered from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from expound.data.atomic_files import atomic_file
+from expound.data.cards import MetricCard
+from expound.errors import ExpoundError
+from expound.evaluation.compare.difference import compute_difference
+from expound.evaluation.compare.examples import EXAMPLES, read_examples, write_examples
+from expound.evaluation.compare.judge import BY_LAYER
+from expound.evaluation.compare.shards import read_config, read_frames
+from expound.explainers.registry import make_titles
+from expound.metrics import cards as metric_cards
+from expound.metrics.registry import PEAK_MEMORY, SECONDS
+from expound.models.generation.prompt import name_sources
+from expound.reports.explanations import Explanation, Explanations
+from expound.reports.figures.curves import Curve
+from expound.reports.figures.figure import plot_curves
+from expound.reports.highlighted.picture import encode_data_url
+from expound.reports.highlighted.pieces import Spans
+from expound.reports.pages.html import ExampleView, render_leaderboard_html, render_report
+from expound.reports.tables.board_table import (
+    make_board_table,
+    render_board_csv,
+    render_board_latex,
+    render_board_markdown,
+)
+from expound.reports.tables.leaderboard import Leaderboard, bootstrap_intervals, draw_resamples, make_leaderboard
+from expound.reports.tables.verdict import format_verdict
+from expound.reports.text import replace_control_characters
+
+SHOWN = 20
+"""Examples on a page: each is shown once per method."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Methods judged on the same examples.
+
+    Attributes:
+        results: one row per example and method, one column per metric; NaN for an undefined metric.
+        curves: one row per example, method, metric and budget `x` (or layer).
+        attributions: of every example by every method, in the order of `results`.
+        cards: the metrics.
+        examples: the rows that were compared.
+        config: the resolved configuration.
+    """
+
+    results: pd.DataFrame
+    curves: pd.DataFrame
+    attributions: Explanations
+    cards: Sequence[MetricCard]
+    examples: Sequence[dict[str, Any]]
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def leaderboard(self) -> Leaderboard:
+        """Mean of each metric for each method, with 95 % bootstrap intervals over examples."""
+        return self._make_leaderboard(self.results)
+
+    def leaderboard_of(self, column: str, value: Any) -> Leaderboard:
+        """Return the leaderboard of the examples whose `column` has this value."""
+        selected = [number for number, row in enumerate(self.examples) if row.get(column) == value]
+        return self._make_leaderboard(self.results[self.results["example"].isin(selected)])
+
+    def _make_leaderboard(self, results: pd.DataFrame) -> Leaderboard:
+        # Peak memory is measured on GPUs only.
+        cards = [card for card in self.cards if card != PEAK_MEMORY or results[card.name].notna().all()]
+        return make_leaderboard(results, cards, titles=self.titles, seed=self.config.get("seed", 0))
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The methods' titles for people, by name; a name that the user gave is its own title."""
+        return make_titles(dict.fromkeys(map(str, self.results["method"])))
+
+    def difference(self, other: Comparison) -> pd.DataFrame:
+        """Return the change from another comparison of the same examples to this one, see `compute_difference`."""
+        return compute_difference(self, other)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the table of means, methods × metrics."""
+        board = self.leaderboard
+        return pd.DataFrame(board.mean, index=board.rows, columns=[card.name for card in board.cards])
+
+    def __repr__(self) -> str:
+        board = self.leaderboard
+        return f"{replace_control_characters(format_verdict(board))}\n{make_board_table(board).to_text()}"
+
+    def _repr_html_(self) -> str:
+        return render_leaderboard_html(self.leaderboard)
+
+    def to_markdown(self) -> str:
+        """Return the verdict and the table of means with intervals, best in bold."""
+        return render_board_markdown(self.leaderboard)
+
+    def to_latex(self, caption: str = "", label: str = "") -> str:
+        """Return the table without costs, for the package booktabs; the default caption is the verdict."""
+        board = self.leaderboard
+        return render_board_latex(board.without_costs, caption or format_verdict(board), label)
+
+    def plot(self) -> Figure:
+        """Return the faithfulness curves as a matplotlib figure, one panel per metric.
+
+        Raises:
+            ExpoundError: no metric of the comparison has a curve.
+        """
+        curves = self._mean_curves()
+        if not curves:
+            raise ExpoundError(
+                "there are no curves: compare by a metric over several budgets, as aopc_comprehensiveness"
+            )
+        titles = self.titles
+        return plot_curves([curve._replace(method=titles[curve.method]) for curve in curves])
+
+    def to_html(self, title: str = "Comparison of explanations") -> str:
+        """Return one self-contained page: sortable table, curves, and the same examples explained by every method."""
+        return render_report(
+            title, self.leaderboard, self._mean_curves(), self._example_views(), self.config, self._subject()
+        )
+
+    def save(self, directory: str | Path) -> Path:
+        """Write `results`, `curves`, `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`.
+
+        Returns the folder.
+        """
+        folder = Path(directory)
+        for name, frame in (("results", self.results), ("curves", self.curves)):
+            with atomic_file(folder / f"{name}.parquet") as fresh:
+                frame.to_parquet(fresh, index=False)
+        write_examples(folder / EXAMPLES, self.examples)
+        self.attributions.save(folder / "attributions")
+        board = self.leaderboard
+        # The report is written last: a folder with a report is a finished comparison.
+        texts = {"table.csv": render_board_csv(board), "table.tex": self.to_latex(), "report.html": self.to_html()}
+        for name, text in texts.items():
+            with atomic_file(folder / name) as fresh:
+                fresh.write_text(text, encoding="utf-8")
+        return folder
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Comparison:
+        """Return the comparison in a folder that `expound compare` or `save` wrote.
+
+        Raises:
+            ExpoundError: the folder holds no finished comparison.
+        """
+        folder = Path(directory)
+        config = read_config(folder)
+        results, curves = read_frames(folder)
+        known = metric_cards()
+        cards = [replace(known[params["metric"]], name=column) for column, params in config["metrics"].items()]
+        examples = read_examples(folder / EXAMPLES, results["example"].nunique())
+        attributions = Explanations.load(folder / "attributions")
+        return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
+
+    def _subject(self) -> dict[str, str]:
+        """Return what was explained, by name: the model, its data, and how often its predictions are right."""
+        subject = dict[str, str]()
+        if model := self.config.get("model") or self.config.get("model_type"):
+            subject["model"] = str(model)
+        for name, key in (("data", "spec"), ("split", "split")):
+            if value := self.config.get("dataset", {}).get(key):
+                subject[name] = value
+        if "dtype" in self.config:
+            subject["precision"] = f"{self.config['dtype']}: small differences of scores need a model in float32"
+        right = []
+        # All methods explain the same predictions, so those of the first are counted.
+        for item in list(self.attributions)[: self.results["example"].nunique()]:
+            if item.prediction and "label_name" in self.examples[item.index]:
+                right.append(item.prediction.text == self.examples[item.index]["label_name"])
+        if right:
+            subject["accuracy"] = f"{sum(right) / len(right):.3f} ({sum(right)} of {len(right)} examples)"
+        return subject
+
+    def _mean_curves(self) -> list[Curve]:
+        """Return the curves' means over examples with 95 % intervals."""
+        resamples = draw_resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
+        curves, headings = [], {card.name: card.heading for card in self.cards}
+        for (method, metric), part in self.curves.groupby(["method", "metric"], sort=False):
+            grid = part.pivot_table(index="x", columns="example", values="value", dropna=False)
+            values = grid.to_numpy()[None]
+            # A curve may exist for some examples only: the resamples are mapped to their number.
+            examples = values.shape[2]
+            low, high = bootstrap_intervals(values, resamples[:, :examples] % examples)
+            mean = grid.mean(axis=1).to_numpy()
+            x, label = grid.index.to_numpy(), "layer"
+            if metric != BY_LAYER:
+                x, label = x * 100, "% of the input"
+            curves.append(
+                Curve(str(method), headings.get(str(metric), str(metric)), x, mean, low[0], high[0], x_label=label)
+            )
+        return curves
+
+    def _example_views(self) -> list[ExampleView]:
+        by_method: dict[int, dict[str, Explanation]] = {}
+        for method, item in zip(self.results["method"], self.attributions, strict=False):
+            by_method.setdefault(item.index, {})[method] = item
+        return [self._view(index, by_method[index]) for index in sorted(by_method)[:SHOWN]]
+
+    def _view(self, index: int, attributions: dict[str, Explanation]) -> ExampleView:
+        row, first = self.examples[index], next(iter(attributions.values()))
+        return ExampleView(
+            index=index,
+            texts=first.texts,
+            label=row.get("label_name"),
+            prediction=first.prediction.text if first.prediction else "",
+            rationale=_rationale_spans(row, first.texts),
+            attributions=attributions,
+            picture=encode_data_url(row["image"]) if "image" in row else "",
+        )
+
+
+def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans | None]:
+    """Return the spans that people marked in each text; for generated text, each source that is evidence as a whole."""
+    evidence = row.get("evidence")
+    if evidence is None:
+        return [row.get(name) for name in ("rationale", "rationale_pair")][: len(texts)]
+    sources = name_sources(row.get("sources"))
+    needed = {sources[name].strip() for name in sources.keys() & evidence}
+    spans: list[Spans | None] = []
+    for text in texts:
+        spans.append([(0, len(text))] if text in needed else [])
+    return spans

@@ -1,0 +1,15 @@
+"""Web pages to explore explanations, browse results and run blind human studies."""
+
+from typing import TYPE_CHECKING
+
+from expound.lazy import lazy
+
+if TYPE_CHECKING:
+    from expound.serve.app import create_app
+    from expound.serve.explore.service import Explorer
+    from expound.serve.settings import Limits
+    from expound.serve.site import Site
+else:
+    __getattr__, __dir__ = lazy(__name__)
+
+__all__ = ["Explorer", "Limits", "Site", "create_app"]

@@ -1,1 +1,0 @@
-"""Many examples or runs, one table."""
