@@ -2,16 +2,18 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# uv installs in a quarter of pip's time, but does not read pip's settings.
+# uv does not read pip's settings.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
 .PHONY: install demo demo-chat test real quick attack sweep check lowest package docs docs-all serve-docs bench clean
 install: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml people/pyproject.toml uv.lock constraints.txt
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[dev]" --editable papers --editable "people[postgres]"
+# torch comes first and by itself: the lock file leaves its build (CPU, CUDA) to the package index of the machine.
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt torch
+	$(BIN)/uv sync --quiet --frozen --inexact --no-install-package torch --all-packages --extra dev --extra postgres
 	touch $(READY)
 
 demo: $(READY)

@@ -11,10 +11,9 @@ from pathlib import Path
 import expound
 
 PAGES = ("serve", "docs")
-NEVER = ("expound.__main__", "expound.testing", "expound_people.migrations")
-"""What runs, what needs pytest, and what Alembic imports."""
+NEVER = ("expound.__main__", "expound.testing")
+"""What runs, and what needs pytest."""
 BROUGHT = {
-    "postgres": "psycopg",
     "cluster": "ray",
     "lora": "peft",
     "sentencepiece": "sentencepiece",

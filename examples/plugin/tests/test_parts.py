@@ -3,6 +3,7 @@
 import pytest
 
 import expound
+from expound.cli import main
 from expound.testing import (
     ExplainerContract,
     MetricContract,
@@ -76,3 +77,12 @@ class TestStarred(ReaderContract):
             file.write("\ngood: a *film")
         with pytest.raises(expound.ExpoundError, match="line 41: expected LABEL: text"):
             expound.load_data(f"starred:{reader.path}")
+
+
+def test_the_command_is_part_of_expound(tmp_path, capsys):
+    (tmp_path / "reviews.txt").write_text("good: a *moving* film\nbad: a *dull* film\n")
+    assert main(["count-marks", str(tmp_path / "reviews.txt")]) == 0
+    assert capsys.readouterr().out == "2 reviews, 42% marked\n"
+    assert main(["count-marks", str(tmp_path / "missing.txt")]) == 2
+    assert main(["--help"]) == 0
+    assert "count-marks" in capsys.readouterr().out

@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 from packaging.requirements import Requirement
 
+from expound.cli.plugins import PACKAGES
 from expound.cli.shared.console import console, say
 
+EXTRAS = ("serve", "cluster", "lora", "sentencepiece", "interactions", "quantized", "gguf", "remote", "inspect", "docs")
 PROGRAMS = {"chromium": "tests of the pages", "initdb": "tests of many annotators", "docker": "the image"}
 
 
@@ -34,20 +36,11 @@ def doctor(model: Model = None, task: Task = None) -> None:
     needed = list(_requirements(""))
     for requirement in needed:
         rows.append((requirement.name, _installed(requirement.name), _state(requirement)))
-    for extra in (
-        "web",
-        "postgres",
-        "cluster",
-        "lora",
-        "sentencepiece",
-        "interactions",
-        "gguf",
-        "remote",
-        "inspect",
-        "docs",
-    ):
+    for extra in EXTRAS:
         wrong = [f"{each.name}: {_state(each)}" for each in _requirements(extra) if _state(each) != "ok"]
         rows.append((f"extra {extra}", "", "; ".join(wrong) or "ok"))
+    for command, package in PACKAGES.items():
+        rows.append((package, _installed(package), f"brings expound {command}"))
     for name, use in PROGRAMS.items():
         rows.append((name, shutil.which(name) or "", use))
     rows += [(name, "", state) for name, state in (*_broken(), *_devices())]

@@ -24,34 +24,42 @@ class PluginGroup(TyperGroup):
         return own + sorted(set(find_installed(GROUP)) - set(own))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; one of a package is imported now.
-
-        Raises:
-            ExpoundError: the package that brings the command is not installed, or cannot be imported.
-        """
+        """Return a command, or None for an unknown name; a package's command is imported now."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
         point = find_installed(GROUP).get(cmd_name)
         if point is not None:
             try:
-                command = point.load()
+                return _to_click(point.load(), cmd_name)
             except Exception as error:
-                message = f"the command {cmd_name!r} of an installed package ({point.value}): {shorten(error)}"
-                raise ExpoundError(message) from error
-            return _to_click(command, cmd_name)
+                # Not raised here: a broken package must not break `expound --help`.
+                reason = f"{cmd_name!r} ({point.value}) cannot be loaded: {shorten(error)}"
+                return _make_failing_command(cmd_name, reason)
         if cmd_name in PACKAGES:
             package = PACKAGES[cmd_name]
-            raise ExpoundError(f"`expound {cmd_name}` is in the package {package}: pip install {package}")
+            return _make_failing_command(cmd_name, f"{cmd_name!r} is in the package {package}: pip install {package}")
         return None
 
 
 def _to_click(command: Any, name: str) -> Any:
-    """Return a Typer app, or a function with Typer's annotations, as a command of this name."""
-    if not isinstance(command, typer.Typer):
-        app = typer.Typer(add_completion=False)
-        app.command(name)(command)
-        return typer.main.get_command(app)
-    group = typer.main.get_group(command)
-    group.name = name
-    return group
+    """Return a Typer app, or a function with Typer's annotations, as a click command."""
+    if isinstance(command, typer.Typer):
+        group = typer.main.get_group(command)
+        group.name = name
+        return group
+    app = typer.Typer(add_completion=False)
+    app.command(name)(command)
+    return typer.main.get_command(app)
+
+
+def _make_failing_command(name: str, reason: str) -> Any:
+    """Return a command that takes any arguments and raises ExpoundError."""
+
+    def fail() -> None:
+        raise ExpoundError(f"the command {reason}")
+
+    app = typer.Typer(add_completion=False)
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    app.command(name, help=reason, context_settings=settings)(fail)
+    return typer.main.get_command(app)
