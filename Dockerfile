@@ -1,4 +1,4 @@
-# The pages of `expound serve`, without a GPU: docker run -p 8000:8000 -v "$PWD:/data" expound --result comparison
+# The pages of `expound serve`, without a GPU: docker run -p 8000:8000 -v "$PWD:/data" expound --model my-model
 FROM python:3.12-slim
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE constraints.txt ./
