@@ -14,15 +14,7 @@ if TYPE_CHECKING:
     from expound.explainers.backward_rules.decompx_linear import DecompXLinear
     from expound.explainers.backward_rules.gim import Gim
     from expound.explainers.backward_rules.lrp import AttnLrp, CpLrp
-    from expound.explainers.base import (
-        DimensionwiseExplainer,
-        Explainer,
-        OutputExplainer,
-        SinglePass,
-        TokenScores,
-        compute_gradient,
-        compute_gradients,
-    )
+    from expound.explainers.base import DimensionwiseExplainer, Explainer, OutputExplainer, SinglePass, TokenScores
     from expound.explainers.check_model import MethodReport, ModelReport
     from expound.explainers.check_model import check_model as check
     from expound.explainers.control import Random
@@ -31,6 +23,7 @@ if TYPE_CHECKING:
     from expound.explainers.decomposition.flash_trace import FlashTrace
     from expound.explainers.decomposition.globenc import GlobEnc
     from expound.explainers.decomposition.information_flow import InformationFlow
+    from expound.explainers.differentiation import compute_gradient, compute_gradients
     from expound.explainers.gradients.deep_lift import DeepLift
     from expound.explainers.gradients.embedding_gradient import EmbeddingGradient
     from expound.explainers.gradients.gradient_shap import GradientShap

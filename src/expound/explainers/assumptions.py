@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from expound.errors import ExpoundError
 from expound.explainers.registry import is_removal_method
 from expound.models import Batch, ExplainedModel
-from expound.models.checks import CHECKS, Probe, find_failure, get_tolerance
+from expound.models.checks import Probe, find_failure
 from expound.models.generation.completions import make_weights_error
 
 if TYPE_CHECKING:
@@ -59,31 +58,6 @@ def require_removal(method: Explainer, model: ExplainedModel) -> None:
     """Raise ExpoundError if the model is behind a server and the method does not only remove input."""
     if model.is_remote and not is_removal_method(type(method)):
         raise ExpoundError(f"{method.name} is refused: {make_weights_error()}")
-
-
-def _check_decomposition(model: ExplainedModel, probe: Probe) -> str:
-    """Check that the components of all positions sum to the logit, so that no part of a layer is left out."""
-    # That module imports the base of explainers, which imports this one.
-    from expound.explainers.decomposition.decompx import DecompXClassifier  # noqa: PLC0415
-
-    # No decomposition of a text's log-probability exists, and none of the head for masked words is complete.
-    if model.task.name in ("generation", "masked"):
-        return ""
-    try:
-        alone = probe.alone
-        explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))
-    except ExpoundError:
-        # A family without a record, or a head that it does not take: the method refuses those itself.
-        return ""
-    assert explanation.delta is not None
-    missing, size = float(explanation.delta.abs()), max(1.0, float(explanation.scores.abs().max()))
-    if missing <= get_tolerance(model) * size:
-        return ""
-    return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
-
-
-# Beside the checks of models themselves: this one needs an explainer.
-CHECKS["decomposition"] = _check_decomposition
 
 
 def find_nonfinite(scores: Tensor) -> list[int]:

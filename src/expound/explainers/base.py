@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
@@ -17,6 +16,7 @@ from expound.data.cards import MethodCard
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import require_assumptions, require_finite
+from expound.explainers.differentiation import RETAIN_GRAPH, embed_with_gradient
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.loading.digest import digest_weights
 from expound.models.outputs import require_finite_logits
@@ -28,8 +28,6 @@ from expound.models.windowed import WindowedModel
 Aggregate = Literal["sum", "l2", "abs"]
 TOKENS_OF_WINDOWS = 2048
 """Token budget of the windows that are explained in one call."""
-_RETAIN_GRAPH: ContextVar[bool] = ContextVar("expound_retain_graph", default=False)
-"""Whether another backward pass through the same forward pass will follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +230,12 @@ class Explainer(ABC):
         """Load a learned explainer from the folder it was saved in; ExpoundError for methods that are not learned."""
         raise ExpoundError(f"{cls.card.name} is not learned: it takes no path")
 
+    @classmethod
+    def untrained(cls, options: Mapping[str, Any]) -> Explainer:
+        """Return a learned method before any training; ExpoundError for methods that must be trained first."""
+        name = cls.card.name
+        raise ExpoundError(f"{name} must be trained before it explains: give the folder of one, as {name}:PATH")
+
     def with_params(self, **params: Any) -> Self:
         """Return the learned explainer with these inference parameters; ExpoundError for methods without any."""
         if params:
@@ -364,34 +368,15 @@ class SinglePass(SharedPasses):
             logits, explanations = outputs.logits.detach(), []
             for number, select_target in enumerate(selectors, 1):
                 # Autograd frees the graph in a backward pass unless told that another one follows.
-                token = _RETAIN_GRAPH.set(number < len(selectors))
+                token = RETAIN_GRAPH.set(number < len(selectors))
                 try:
                     target = select_target(logits)
                     explanation = self.compute_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
                 finally:
-                    _RETAIN_GRAPH.reset(token)
+                    RETAIN_GRAPH.reset(token)
                 scores = explanation.scores if keep_graph else explanation.scores.detach()
                 explanations.append(replace(explanation, scores=scores, logits=logits))
         return explanations
-
-
-def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
-    """Return input embeddings [B, L, d] that require a gradient; `keep_graph`: attached to the embedding table."""
-    embeddings = model.embed(batch)
-    if keep_graph and embeddings.requires_grad:
-        return embeddings
-    return embeddings.detach().requires_grad_()
-
-
-def compute_gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
-    """Return the gradient of `of` [B] at a tensor [B, ...]: examples do not see each other, so each gets its own."""
-    return compute_gradients(of, [at], keep_graph=keep_graph)[0]
-
-
-def compute_gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
-    """Return the gradient of `of` [B] at each of several tensors, see `compute_gradient`."""
-    retain_graph = keep_graph or _RETAIN_GRAPH.get()
-    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)
 
 
 def describe_explainer(explainer: Explainer) -> dict[str, Any]:

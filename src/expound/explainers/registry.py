@@ -96,10 +96,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
         raise ExpoundError(
             f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
         )
-    # Learned explainers import the registry themselves.
-    from expound.explainers.learned.untrained import UntrainedExplainer
-
-    return UntrainedExplainer.from_options(explainer_class, options)
+    return explainer_class.untrained(options)
 
 
 def make_seeded(method: str | Explainer, seed: int) -> Explainer:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from expound.explainers.base import compute_gradient, embed_with_gradient
+from expound.explainers.differentiation import compute_gradient, embed_with_gradient
 from expound.models import Capture
 from expound.models.outputs import to_float32
 from expound.objectives.base import LabelledObjective, Objective, TrainingStep, task_losses

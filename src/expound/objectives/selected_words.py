@@ -10,9 +10,9 @@ from torch import Tensor
 
 from expound.errors import ExpoundError
 from expound.explainers import Explainer
+from expound.explainers.learned.base import UntrainedExplainer
 from expound.explainers.learned.gates import BernoulliGates, HardKumaGates, expect_changes
 from expound.explainers.learned.rationale_extractor import RationaleExtractor
-from expound.explainers.learned.untrained import UntrainedExplainer
 from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep, task_losses
 

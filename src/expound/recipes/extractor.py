@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from expound.explainers.learned.base import UntrainedExplainer
 from expound.explainers.learned.rationale_extractor import Gate, RationaleExtractor
-from expound.explainers.learned.untrained import UntrainedExplainer
 from expound.objectives import CrossEntropy, SelectedWordsLoss
 from expound.recipes.base import Effect, Recipe
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from expound.data.provenance import to_json_value
 from expound.errors import ExpoundError
-from expound.explainers.base import embed_with_gradient
+from expound.explainers.differentiation import embed_with_gradient
 from expound.models import Batch, ExplainedModel
 from expound.objectives import Objective, StepContext, TrainingStep
 from expound.testing.models import make_examples, random_model, replace_layer_norms, select_example

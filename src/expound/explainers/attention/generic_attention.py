@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
 from expound.explainers.assumptions import OF_ATTENTION
-from expound.explainers.base import OutputExplainer, SinglePass, compute_gradients
+from expound.explainers.base import OutputExplainer, SinglePass
+from expound.explainers.differentiation import compute_gradients
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 

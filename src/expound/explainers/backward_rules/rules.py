@@ -10,14 +10,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from expound.explainers.base import (
-    DimensionwiseExplainer,
-    Point,
-    SharedPasses,
-    TargetSelector,
-    TokenScores,
-    embed_with_gradient,
-)
+import expound.explainers.decomposition  # noqa: F401  # brings the check of the assumption `decomposition`
+from expound.explainers.base import DimensionwiseExplainer, Point, SharedPasses, TargetSelector, TokenScores
+from expound.explainers.differentiation import embed_with_gradient
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config
 from expound.models.layers.backward_rules import LINEAR_RULES, DerivativeRules, HeldFactors, apply_backward_rules

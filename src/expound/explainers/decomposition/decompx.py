@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import check_choice
+from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import OF_DECOMPOSITION
 from expound.explainers.base import Explainer, TargetSelector, TokenScores
 from expound.explainers.decomposition import biases
 from expound.explainers.decomposition.components import Activation, DecompositionRules, apply_norm, decompose_layers
 from expound.explainers.decomposition.trace import Trace, stack_readout_rows, trace_examples
 from expound.models import Batch, ExplainedModel
+from expound.models.checks import CHECKS, Probe, get_tolerance
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import HeadParts, get_head_parts
 from expound.models.token_heads import Tagging
@@ -181,3 +183,25 @@ def propagate_head(
         scale = parts.norm.scale(point)
         components = biases.add_bias(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
     return biases.add_bias(bias, components @ parts.output.weight.T, parts.output.bias)
+
+
+def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
+    """Check that the components of all positions sum to the logit, so that no part of a layer is left out."""
+    # No decomposition of a text's log-probability exists, and none of the head for masked words is complete.
+    if model.task.name in ("generation", "masked"):
+        return ""
+    try:
+        alone = probe.alone
+        explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))
+    except ExpoundError:
+        # A family without a record, or a head that it does not take: the method refuses those itself.
+        return ""
+    assert explanation.delta is not None
+    missing, size = float(explanation.delta.abs()), max(1.0, float(explanation.scores.abs().max()))
+    if missing <= get_tolerance(model) * size:
+        return ""
+    return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
+
+
+# The checks of models lie below the explainers, and this one needs an explainer.
+CHECKS["decomposition"] = check_decomposition

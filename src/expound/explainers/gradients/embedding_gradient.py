@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError
-from expound.explainers.base import OutputExplainer, SinglePass, compute_gradient, embed_with_gradient
+from expound.explainers.base import OutputExplainer, SinglePass
+from expound.explainers.differentiation import compute_gradient, embed_with_gradient
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.passes.last_layer import skip_unread_positions
 

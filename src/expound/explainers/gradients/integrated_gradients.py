@@ -12,14 +12,8 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import (
-    DimensionwiseExplainer,
-    Point,
-    TargetSelector,
-    TokenScores,
-    constant_target,
-    embed_with_gradient,
-)
+from expound.explainers.base import DimensionwiseExplainer, Point, TargetSelector, TokenScores, constant_target
+from expound.explainers.differentiation import embed_with_gradient
 from expound.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines

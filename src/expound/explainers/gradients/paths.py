@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expound.explainers.base import compute_gradients
+from expound.explainers.differentiation import compute_gradients
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.passes.last_layer import skip_unread_positions
 from expound.models.perturbation.run import TOKENS_PER_PASS

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
-from expound.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores, embed_with_gradient
+from expound.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores
+from expound.explainers.differentiation import embed_with_gradient
 from expound.explainers.gradients.paths import gradients_at, quadrature, scores_at
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer, explainer
+from expound.explainers.learned.base import UntrainedExplainer
 from expound.explainers.learned.learned_attention import LearnedAttention, softmax_over
 from expound.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
-from expound.explainers.learned.untrained import UntrainedExplainer
 from expound.models import Capture, ExplainedModel
 from expound.models.outputs import to_float32
 from expound.objectives import Objective, TrainingStep

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
-from expound.explainers.base import embed_with_gradient
-from expound.explainers.learned.base import LearnedExplainer
-from expound.explainers.learned.untrained import UntrainedExplainer
+from expound.explainers.differentiation import embed_with_gradient
+from expound.explainers.learned.base import LearnedExplainer, UntrainedExplainer
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.outputs import require_finite_logits
 from expound.objectives import Constraint, CrossEntropy, Objective, StepContext, TrainingStep
