@@ -27,7 +27,6 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import Trainer, TrainingArguments
 
 import expound
-from expound.cli.demo.answering_model import make_llama
 from expound.data.generated.retrieval import get_vocabulary
 from expound.data.generated.tokenizer import generated_tokenizer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
@@ -48,6 +47,7 @@ from expound.recipes import RECIPES
 from expound.training import ObjectiveTrainer
 from expound.training.bilevel.simulatability import Simulatability, SimulatingStudent
 from expound.training.loop.training_module import TrainingModule
+from expound_papers.answering_model import make_llama
 from timing import DATA, load_minilm, measure_ratios, parse_options, write_results
 
 RUNS = 4

@@ -280,8 +280,8 @@ def study(folder):
 
 
 def argilla(folder):
-    from expound.data.argilla import write_records
-    from expound.data.marked import MarkedExample
+    from expound.data.readers.argilla import write_records
+    from expound.data.readers.marked import MarkedExample
 
     examples = [MarkedExample((row["text"],), row["label"], {"ann": ((0, 2, 7),)}) for row in ROWS]
     (folder / "data").write_text(json.dumps(write_records(examples)))

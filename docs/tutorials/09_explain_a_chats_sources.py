@@ -99,9 +99,6 @@ methods = ["occlusion", "context_cite", "input_x_gradient", "random"]
 expound.compare(model, examples, methods, ["recall_at_k", "topk_drop?k=1"], unit="source")
 
 # %% [markdown]
-# `expound demo --task generation` trains a Llama in three minutes and compares all methods on it, separately for
-# questions that need one note and questions that need two.
-#
 # On the command line, with sources as files:
 #
 # ```sh

@@ -11,10 +11,10 @@ import torch
 import yaml
 
 import expound
-from expound.cli.demo.answering_model import train_answering_model
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.metrics.faithfulness.ablation import Lds
 from expound.training.citations import calibrate_bounds, measure_citations, summarize_bounds
+from expound_papers.answering_model import train_answering_model
 from expound_papers.protocols.registry import check_protocol, run_protocol
 from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import run_cell

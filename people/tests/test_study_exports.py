@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import expound
-from expound.data.argilla import read_records
-from expound.data.label_studio import read_tasks, write_tasks
-from expound.data.marked import MarkedExample
+from expound.data.readers.argilla import read_records
+from expound.data.readers.label_studio import read_tasks, write_tasks
+from expound.data.readers.marked import MarkedExample
 from expound.errors import ExpoundError
 from expound_people.exports import run_export
 from expound_people.projects import find_project

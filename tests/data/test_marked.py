@@ -7,9 +7,9 @@ import json
 import pytest
 
 import expound
-from expound.data.argilla import read_records, write_records
-from expound.data.label_studio import read_tasks, write_tasks
-from expound.data.marked import MarkedExample, aggregate_marks, find_runs
+from expound.data.readers.argilla import read_records, write_records
+from expound.data.readers.label_studio import read_tasks, write_tasks
+from expound.data.readers.marked import MarkedExample, aggregate_marks, find_runs
 from expound.errors import ExpoundError
 
 SMILE = "\N{GRINNING FACE}"

@@ -15,7 +15,6 @@ from transformers import T5Config, T5ForConditionalGeneration
 import expound
 from expound import ExpoundError, explainer
 from expound.cli import main
-from expound.cli.demo.answering_model import make_llama
 from expound.data.generated.retrieval import get_vocabulary
 from expound.data.generated.tokenizer import generated_tokenizer
 from expound.explainers.learned.attention_to_source import AttentionToSource
@@ -26,6 +25,7 @@ from expound.reports.explanations import Explanations
 from expound.training import citations
 from expound.training.loop.data import tokenize_responses
 from expound.training.loop.term_trainer import LEARNED_FILE
+from expound_papers.answering_model import make_llama
 from runs import ARGUMENTS, difference, load_generated
 from test_resume import make_interrupted_trainer
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
-from expound.data.marked import find_marked_units
+from expound.data.readers.marked import find_marked_units
 from expound.errors import ExpoundError
 from expound.serve import authentication
 from expound.serve.pages import render_page

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from expound.data.alignment import Word
-from expound.data.marked import split_units
+from expound.data.readers.marked import split_units
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel
 from expound.models.encoding.encode import make_batches

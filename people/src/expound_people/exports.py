@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 from sqlalchemy.orm import Session
 
-from expound.data.argilla import write_records
-from expound.data.label_studio import write_tasks
-from expound.data.marked import make_marked_table
+from expound.data.readers.argilla import write_records
+from expound.data.readers.label_studio import write_tasks
+from expound.data.readers.marked import make_marked_table
 from expound.errors import ExpoundError
 from expound_people.kinds import BEFORE, KINDS
 from expound_people.participation import find_excluded, load_participations, make_row

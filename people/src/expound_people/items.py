@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from expound.data.granularity import Granularity
-from expound.data.marked import MarkedExample
+from expound.data.readers.marked import MarkedExample
 from expound.errors import ExpoundError
 from expound.evaluation.compare.comparison import Comparison
 from expound.explainers import attribute

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from expound.data.alignment import Word
-from expound.data.marked import split_units
+from expound.data.readers.marked import split_units
 from expound.data.spans import merge_marked_words
 from expound_people.blinding import BlindExplanation
 from expound_people.texts import MissingError, make_translator

@@ -11,8 +11,8 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expound.data.argilla import read_records
-from expound.data.label_studio import read_tasks
+from expound.data.readers.argilla import read_records
+from expound.data.readers.label_studio import read_tasks
 from expound.errors import ExpoundError, check_choice
 from expound.serve import authentication
 from expound.serve.pages import make_download, render_page

@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from expound.data.marked import MarkedExample
+from expound.data.readers.marked import MarkedExample
 from expound_people.analysis.agreement import krippendorff_alpha
 from expound_people.analysis.bradley_terry import Strength, estimate_strengths
 from expound_people.analysis.plausibility import (

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from expound.data.cards import MetricCard
 from expound.data.granularity import Granularity
-from expound.data.marked import find_runs
+from expound.data.readers.marked import find_runs
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.units import number_units
 from expound.metrics.base import Metric

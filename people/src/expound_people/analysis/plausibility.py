@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from expound.data.marked import MarkedExample, aggregate_marks, find_marked_units, split_units
+from expound.data.readers.marked import MarkedExample, aggregate_marks, find_marked_units, split_units
 from expound.reports.explanations import Explanation
 
 

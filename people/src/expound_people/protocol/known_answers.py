@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from expound.data.alignment import split_words
-from expound.data.marked import find_marked_units, split_units
+from expound.data.readers.marked import find_marked_units, split_units
 from expound.reports.explanations import Explanation
 from expound.reports.records import Exchange, Target, Unit
 from expound_people.items import ChangedVersion, StudyItem

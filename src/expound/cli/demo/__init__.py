@@ -1,1 +1,1 @@
-"""`expound demo`: reviews, and citations of a small language model."""
+"""`expound demo`: reviews, and answers of a chat model."""

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from expound.cli.demo import chat, citing
+from expound.cli.demo import chat
 from expound.cli.shared import options
 from expound.cli.shared.checks import check
 from expound.cli.shared.console import say, show_leaderboard, silence_libraries
 from expound.cli.shared.stopping import set_stop_message
 from expound.cli.shared.threads import Threads, hidden_size, set_threads
 from expound.cli.train.options import require_finished
-from expound.errors import ExpoundError, unknown
+from expound.errors import ExpoundError
 
 SIZE = 8000
 SCALE = "EXPOUND_SCALE"
@@ -34,9 +34,6 @@ def demo(
     limit: Annotated[int, typer.Option(min=1, help="Number of texts to explain.")] = 200,
     seed: options.Seed = 0,
     device: options.Device = None,
-    task: Annotated[
-        str | None, typer.Option(help="generation: a small Llama that answers questions about six notes.")
-    ] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="A chat model (folder, hub name, GGUF file) that answers three questions."),
@@ -46,24 +43,15 @@ def demo(
 ) -> None:
     """Train a small transformer on generated reviews with known evidence, and compare methods on it.
 
-    With --task generation, it trains a small Llama that answers questions about notes (four to seven minutes of one
-    core), and shows how often each method cites the notes that are needed for an answer: a single note, two equivalent
-    notes, or two notes that must be combined. On such a toy model the last layer's attention cites best; on real
-    language models it does not.
-
     With --model, nothing is trained: a real chat model answers three questions about four short documents, and each
     answer is shown with its source.
 
     Example: expound demo --output-dir demo
 
-    Example: expound demo --task generation --output-dir demo-citations
-
     Example: expound demo --model SmolLM2-135M-Instruct.gguf --output-dir demo-chat
     """
     check(methods=methods, device=device)
-    if task not in (None, "generation"):
-        raise unknown("task of the demo", task, ("generation",))
-    from expound_papers.runs.estimate import format_duration
+    from expound.reports.text import format_duration
 
     silence_libraries()
     scale, begun = _scale(), time.perf_counter()
@@ -71,8 +59,6 @@ def demo(
     set_stop_message(f"finished steps are saved in {output_dir}: resume with the same command")
     if model is not None:
         chat.run(output_dir, model, device)
-    elif task is not None:
-        citing.run(output_dir, options.split_ids(methods), limit, seed, device, scale, quiet)
     else:
         _run_reviews(output_dir, options.split_ids(methods), limit, seed, device, scale, quiet)
     say(f"the demo took {format_duration(time.perf_counter() - begun)}")

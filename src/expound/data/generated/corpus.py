@@ -8,23 +8,12 @@ from typing import Any
 from expound.data.generated.keyed_random import KeyedRandom
 from expound.data.generated.lexicon import MARKERS, MARKING, Lexicon, get_lexicon
 from expound.data.generated.marking import join_sentences, unmark
-from expound.data.generated.pairs import LABELS as RELATIONS
 from expound.data.generated.pairs import make_pair
 from expound.data.generated.reviews import make_scored_review, make_sentiment_review
-from expound.data.readers.base import NUMBER, LabelType
-from expound.errors import ExpoundError, unknown
+from expound.errors import ExpoundError
 
 TASKS = ("sentiment", "pairs", "regression")
 SENTIMENTS = ("negative", "positive")
-
-
-def get_label_type(task: str) -> LabelType:
-    """Return the type of a task's label. Raises ExpoundError for an unknown task."""
-    if task not in TASKS:
-        raise unknown("task", task, (*TASKS, "retrieval"))
-    if task == "regression":
-        return NUMBER
-    return SENTIMENTS if task == "sentiment" else RELATIONS
 
 
 def generate_examples(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from expound.data.cards import DataCard
-from expound.data.marked import MAJORITY
 from expound.data.readers.base import Row, Side, get_field, is_blank, make_row, require_label, require_text
 from expound.data.readers.csv import read_csv_rows
 from expound.data.readers.layouts import FilePerSplit
+from expound.data.readers.marked import MAJORITY
 from expound.data.readers.snli import LABELS, NO_GOLD
 from expound.data.spans import find_words, vote_on_words
 from expound.errors import ExpoundError

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from expound.data.cards import DataCard
-from expound.data.generated.corpus import generate_examples, get_label_type
+from expound.data.generated.corpus import SENTIMENTS, TASKS, generate_examples
+from expound.data.generated.pairs import LABELS as RELATIONS
 from expound.data.generated.retrieval import KINDS, generate_exchanges
-from expound.data.readers.base import Reader, Table, make_text_features
+from expound.data.readers.base import NUMBER, LabelType, Reader, Table, make_text_features
 from expound.data.readers.exchanges import make_exchange_table
 from expound.errors import ExpoundError, unknown
 
@@ -54,3 +55,12 @@ class Generated(Reader):
         features = make_text_features(get_label_type(self.task), pair=self.task == "pairs")
         rows = generate_examples(self.task, self.domain, split, size=size, seed=self.seed, shortcut=self.shortcut)
         return Table(features, rows)
+
+
+def get_label_type(task: str) -> LabelType:
+    """Return the type of a task's label. Raises ExpoundError for an unknown task."""
+    if task not in TASKS:
+        raise unknown("task", task, (*TASKS, "retrieval"))
+    if task == "regression":
+        return NUMBER
+    return SENTIMENTS if task == "sentiment" else RELATIONS

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from expound.data.cards import DataCard
-from expound.data.marked import MAJORITY
 from expound.data.readers.base import (
     Reader,
     Row,
@@ -23,6 +22,7 @@ from expound.data.readers.base import (
     require_label,
     require_text,
 )
+from expound.data.readers.marked import MAJORITY
 from expound.data.spans import join_words, vote_on_words
 from expound.data.splits import normalise_split_name
 from expound.errors import ExpoundError

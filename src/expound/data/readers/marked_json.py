@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from expound.data.argilla import read_records
 from expound.data.cards import DataCard
-from expound.data.label_studio import read_tasks
-from expound.data.marked import MAJORITY, MarkedExample, make_marked_table
+from expound.data.readers.argilla import read_records
 from expound.data.readers.base import Row, parse_json, read_text
+from expound.data.readers.label_studio import read_tasks
 from expound.data.readers.layouts import DividedFile
+from expound.data.readers.marked import MAJORITY, MarkedExample, make_marked_table
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from expound.data.cards import DataCard
-from expound.data.marked import MAJORITY, MarkedExample, make_marked_table
 from expound.data.readers.base import Row
 from expound.data.readers.layouts import DividedFile
+from expound.data.readers.marked import MAJORITY, MarkedExample, make_marked_table
 from expound.errors import ExpoundError, unknown
 
 if TYPE_CHECKING:

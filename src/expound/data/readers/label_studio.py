@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from expound.data.marked import Mark, MarkedExample
 from expound.data.readers.base import get_field, get_list, require_text
+from expound.data.readers.marked import Mark, MarkedExample
 from expound.errors import ExpoundError
 
 TAG, LABEL = "rationale", "evidence"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from expound.data.label_studio import LABEL, PAIR, TEXT, find_text_fields, make_example
-from expound.data.marked import Mark, MarkedExample
 from expound.data.readers.base import get_field
+from expound.data.readers.label_studio import LABEL, PAIR, TEXT, find_text_fields, make_example
+from expound.data.readers.marked import Mark, MarkedExample
 from expound.errors import ExpoundError
 
 QUESTIONS = ("rationale", "rationale_pair")
