@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from latex2mathml.converter import convert
 from expound.data import READERS
 from expound.data.cards import DataCard, MethodCard, MetricCard, display_name
 from expound.data.registry import Registry
-from expound.data.source import read_source
 from expound.explainers import EXPLAINERS
 from expound.metrics.registry import METRICS, cards
 from expound.objectives import OBJECTIVES
@@ -241,8 +241,8 @@ def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
 
 def _recipe_notes(name: str) -> Mapping[str, str]:
     """Return the constants EQUATION, USE and AVOID of the recipe's module, and where results pages show the recipe."""
-    source = read_source(RECIPES.native[name].module)
-    texts = {key: source.constant(key.upper(), "") for key in ("equation", "use", "avoid")}
+    module = import_module(RECIPES.native[name].module)
+    texts = {key: getattr(module, key.upper(), "") for key in ("equation", "use", "avoid")}
     called, results_page = RESULTS.get(name, ("", ""))
     return _drop_empty_notes({**texts, "called": called, "page": results_page})
 

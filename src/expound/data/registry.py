@@ -13,7 +13,6 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
-from expound.data.source import read_source
 from expound.errors import ExpoundError, check_choice, shorten, unknown
 
 T = TypeVar("T")
@@ -188,26 +187,22 @@ class Registry(Mapping[str, T]):
         return part(**parse_params(name, part, spec_params | params))
 
     def card(self, name: str, kind: type[C]) -> C:
-        """Return the card of a part. That of a native part is read from its source file, without importing the part.
+        """Return the card of a part, which is imported for it.
 
         Raises:
             ExpoundError: an unknown id, or an installed part that cannot be loaded or has no such card.
-            TypeError: the card of a native part is not written as literals.
         """
-        point = self.native.get(name)
-        if point is None:
-            return self._load_card(name, kind)
-        return read_source(point.module).card(point.attr, kind)
+        card = getattr(self[name], "card", None)
+        if not isinstance(card, kind):
+            raise ExpoundError(f"{self._describe(self._plugins[name])}: it has no `card: {kind.__name__}`")
+        return card
 
     def cards(self, kind: type[C]) -> dict[str, C]:
-        """Return the card of every part by id; native parts are not imported for it.
-
-        Installed parts that cannot be loaded are left out, with a warning.
-        """
+        """Return the card of every part by id. Installed parts that cannot be loaded are left out, with a warning."""
         cards = {name: self.card(name, kind) for name in self.native}
         for name in self._plugins:
             try:
-                cards[name] = self._load_card(name, kind)
+                cards[name] = self.card(name, kind)
             except ExpoundError as error:
                 logging.getLogger(__name__).warning("%s", error)
         return cards
@@ -217,16 +212,10 @@ class Registry(Mapping[str, T]):
         reasons = {}
         for name in self._plugins:
             try:
-                self._load_card(name, kind)
+                self.card(name, kind)
             except ExpoundError as error:
                 reasons[name] = shorten(error)
         return reasons
-
-    def _load_card(self, name: str, kind: type[C]) -> C:
-        card = getattr(self[name], "card", None)
-        if not isinstance(card, kind):
-            raise ExpoundError(f"{self._describe(self._plugins[name])}: it has no `card: {kind.__name__}`")
-        return card
 
     def _describe(self, point: EntryPoint) -> str:
         return f"the {self.noun} {point.name!r} of an installed package ({point.value})"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from expound.data.cards import MethodCard
+from expound.data.cards import MethodCard as MethodCard  # noqa: PLC0414  # a public name of the package
 from expound.data.registry import BOOLEANS, Registry, parse_params, parse_spec
 from expound.errors import ExpoundError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from expound.data.cards import MetricCard
+from expound.data.cards import MetricCard as MetricCard  # noqa: PLC0414  # a public name of the package
 from expound.data.registry import Registry
 from expound.errors import check_choice
 from expound.metrics.presets import PRESETS

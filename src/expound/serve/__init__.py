@@ -1,15 +1,6 @@
 """Web pages to explore explanations, browse results and run blind human studies."""
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from expound.lazy import lazy
-
-if TYPE_CHECKING:
-    from expound.serve.app import create_app
-    from expound.serve.explore.service import Explorer
-    from expound.serve.settings import Limits
-    from expound.serve.site import Site
-else:
-    __getattr__, __dir__ = lazy(__name__)
-
-__all__ = ["Explorer", "Limits", "Site", "create_app"]
+# the names and their modules are in __init__.pyi; each is imported on first use, since torch takes two seconds
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

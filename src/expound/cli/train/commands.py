@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 from expound.cli.shared.help import GroupedCommand
 from expound.cli.train.options import check_command, run
 from expound.data.registry import parse_params
-from expound.data.source import read_source
 from expound.errors import ExpoundError
 from expound.training.loop.options import PYTHON_ONLY, RunOptions
 
@@ -39,7 +38,7 @@ RENAMED = {"explainer_id": "explainer", "processing_class": "tokenizer", "early_
 
 
 class Recipes(TyperGroup):
-    """The registry as commands. Native recipes are read from their source files, so that help imports no torch."""
+    """The recipes of the registry as commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all recipes, in the registry's order."""
@@ -51,10 +50,6 @@ class Recipes(TyperGroup):
         """Return the command of a recipe, None if the registry has no such recipe."""
         from expound.recipes import RECIPES
 
-        point = RECIPES.native.get(cmd_name)
-        if point is not None:
-            source = read_source(point.module)
-            return make_command(cmd_name, source.function(point.attr), source.constant("DEPARTURES", default=()))
         if cmd_name not in RECIPES:
             return None
         return make_command(cmd_name, RECIPES[cmd_name])
@@ -68,9 +63,9 @@ def _group() -> None:
     """Train a model: one command per training method."""
 
 
-def make_command(name: str, factory: Callable[..., Any], departures: Sequence[str] = ()) -> Any:
+def make_command(name: str, factory: Callable[..., Any]) -> Any:
     """Return the command of a recipe: the factory's docstring is the help, with the departures from the paper below."""
-    epilog = None
+    epilog, departures = None, getattr(inspect.getmodule(factory), "DEPARTURES", ())
     if departures:
         epilog = "\n\n– ".join(["Departures from the paper:", *departures])
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

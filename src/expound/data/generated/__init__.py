@@ -1,13 +1,6 @@
 """The generated corpus: reviews and pairs with planted evidence, and a tokenizer of their words."""
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from expound.lazy import lazy
-
-if TYPE_CHECKING:
-    from expound.data.generated.corpus import generate_examples
-    from expound.data.generated.tokenizer import generated_tokenizer, get_vocabulary
-else:
-    __getattr__, __dir__ = lazy(__name__)
-
-__all__ = ["generate_examples", "generated_tokenizer", "get_vocabulary"]
+# the names and their modules are in __init__.pyi; each is imported on first use, since torch takes two seconds
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,13 +1,6 @@
 """Readers of data formats. A new reader is a file with its class and a line in `registry.py`."""
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from expound.lazy import lazy
-
-if TYPE_CHECKING:
-    from expound.data.readers.base import Reader, Table
-    from expound.data.readers.registry import READERS
-else:
-    __getattr__, __dir__ = lazy(__name__)
-
-__all__ = ["READERS", "Reader", "Table"]
+# the names and their modules are in __init__.pyi; each is imported on first use, since torch takes two seconds
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,14 @@
+from .aml import AmlRecipe as AmlRecipe
+from .at2 import At2Recipe as At2Recipe
+from .base import Recipe as Recipe
+from .base import RecipeFactory as RecipeFactory
+from .cite import CiteRecipe as CiteRecipe
+from .fresh import FreshRecipe as FreshRecipe
+from .fresh import extract_rationales as extract_rationales
+from .ivra import IvraRecipe as IvraRecipe
+from .lora import LoraRecipe as LoraRecipe
+from .random_labels import RandomLabelsRecipe as RandomLabelsRecipe
+from .registry import RECIPES as RECIPES
+from .registry import list_recipes as list_recipes
+from .registry import recipe as recipe
+from .smat import SmatRecipe as SmatRecipe
