@@ -47,8 +47,8 @@ def test_help_and_misspelt_options_import_no_torch(tmp_path):
         "2 train baseline --config tin --data generated --output-dir y",
         "2 train baseline --config tiny --data sst:nowhere --output-dir y",
         "2 train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
-        "2 attack --model ./nowhere --data generated", "2 serve --model ./nowhere", "2 serve --result nowhere",
-        "0 power --effect 0.7 --people 3 --runs 10",
+        "2 attack --model ./nowhere --data generated", "2 serve --model ./nowhere",
+        "2 people create new --result nowhere", "0 people power --effect 0.7 --people 3 --runs 10",
     ]  # fmt: skip
     before = getrusage(RUSAGE_CHILDREN)
     done = run_without_torch("\n".join(commands), tmp_path)

@@ -1,4 +1,4 @@
-"""Web pages to explore explanations, browse results and run blind human studies."""
+"""Web pages to explore explanations, an API that cites, and the base of further pages."""
 
 from typing import TYPE_CHECKING
 
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from expound.serve.app import create_app
     from expound.serve.explore.service import Explorer
     from expound.serve.settings import Limits
-    from expound.serve.site import Site
+    from expound.serve.site import Application, Site
 else:
     __getattr__, __dir__ = lazy(__name__)
 
-__all__ = ["Explorer", "Limits", "Site", "create_app"]
+__all__ = ["Application", "Explorer", "Limits", "Site", "create_app"]
