@@ -16,9 +16,9 @@ from playwright.sync_api import expect
 from sqlalchemy import select
 
 from browsing import served
-from expound.serve import write_limit
 from expound.serve.busy import BusyError
 from expound_people import storage as storing
+from expound_people import write_limit
 from expound_people.tables import AnnotatorAnswer
 from expound_people.write_limit import run_write
 from sites import admin, csrf

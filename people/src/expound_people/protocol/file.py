@@ -13,6 +13,9 @@ from expound.data.local import read_text
 from expound.errors import ExpoundError
 from expound_people.protocol.yaml_lines import YamlDocument, parse_yaml
 
+BYTES = 256 << 10
+"""The most bytes of a protocol file."""
+
 
 def _to_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
@@ -272,6 +275,8 @@ def get_main_part(text: str | None) -> MainPart:
 
 def read_protocol(path: Path) -> tuple[Protocol, str]:
     """Read a protocol file; return the protocol and the text. Raises ExpoundError with file and line."""
+    if path.is_file() and path.stat().st_size > BYTES:
+        raise ExpoundError(f"{path} has more than {BYTES >> 10} KiB: no protocol is that long")
     text = read_text(path)
     return parse_protocol(text, path), text
 
