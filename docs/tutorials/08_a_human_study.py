@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A human study
 #
-# In a human study, people rank explanations without knowing which method made them. expound has the web pages, the
-# database and the statistics for it (extra `web`).
+# In a human study, people rank explanations without knowing which method made them. The package expound-people has the
+# web pages, the database and the statistics for it.
 #
 # ## A model to explain
 # %%
@@ -42,18 +42,20 @@ expound.attribute(model, [test[0]], method=methods[2])
 # ## Start the study
 #
 # ```sh
-# expound serve --model baseline --data generated --study films --limit 6 \
+# expound people create films --model baseline --data generated --limit 6 \
 #   --methods decompx_linear,attention_rollout,random
+# expound people serve films
 # ```
 #
-# The command explains the examples, creates the study `films` in the database `expound-studies.db`, and prints an
-# address with the administrator's token. On the page of the study you invite annotators by name; each gets a link that
-# signs them in. Answers are saved at once, so that people can continue later.
+# The first command explains the examples and creates the study `films` in the database `expound-studies.db`. The second
+# one prints an address with the administrator's token. On the page of the study you invite annotators by name; each
+# gets a link that signs them in. Answers are saved at once, so that people can continue later.
 #
 # ## Results
 #
 # The page of the study shows a rating of each method (TrueSkill, with 95 % intervals) and the agreement between people
-# (Kendall's W). Answers can be exported as CSV, Parquet, Label Studio or Argilla records, or as a dataset for training.
+# (Kendall's W). Answers can be exported as CSV, Parquet, Label Studio or Argilla records, or as a dataset for training;
+# `expound people export films` writes the same files.
 #
 # ## Kinds of study
 #
@@ -72,7 +74,7 @@ expound.attribute(model, [test[0]], method=methods[2])
 # For a language model, people rank what each method says about the sources of an answer:
 #
 # ```sh
-# expound serve --task generation --model my-chat-model --data jsonl:chats.jsonl --study cited
+# expound people create cited --task generation --model my-chat-model --data jsonl:chats.jsonl
 # ```
 #
 # ## Participants from a crowd-sourcing platform
@@ -83,7 +85,8 @@ expound.attribute(model, [test[0]], method=methods[2])
 # it.
 #
 # ```sh
-# expound serve --protocol study.yaml --host 0.0.0.0 --name https://study.example.org
+# expound people create --protocol study.yaml
+# expound people serve --host 0.0.0.0 --name https://study.example.org
 # ```
 #
-# `studies/people/smat-table-4.yaml` is a complete protocol; `expound study schema --protocol` prints the schema.
+# `papers/studies/people/smat-table-4.yaml` is a complete protocol; `expound people schema` prints the schema.

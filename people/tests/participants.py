@@ -72,7 +72,7 @@ def create_planted_study(made, text, name="films", examples=6):
             scores = np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32)
             scored[method] = _make_explanation(part, case.texts, method, scores)
         found.append(StudyItem(case.texts, scored, part.prediction, part.prediction))
-    with made.studies.write_session() as session:
+    with made.application.storage.write_session() as session:
         create_project(session, name, found, labels=["bad", "good"], protocol=text)
 
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import pytest
 from playwright.sync_api import expect
 
+from access import violations, violations_in_both_themes
 from browsing import NARROW, fits
 from expound_people.items import StudyItem
 from expound_people.origin import describe_origin
 from expound_people.projects import create_project
-from sites import model, project
+from sites import model
+from studies import project
 
 pytestmark = pytest.mark.browser
-AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 ADMIN = {
     "ask": "/explore",
     "answers": "/explore?text=a+moving+film&pair=it+moves&method=saliency&method=lime&method=attention_all",
-    "results": "/browse",
-    "a result": "/browse/reviews",
-    "an example": "/browse/reviews/examples/0",
-    "its report": "/browse/reviews/report",
     "studies": "/studies",
     "a study": "/studies/first",
     "its results": "/studies/first/results",
@@ -30,27 +24,12 @@ ADMIN = {
 }
 
 
-def violations(page, rules=RULES):
-    """The violations that axe-core finds: each rule with its elements."""
-    if not page.evaluate("'axe' in window"):
-        page.evaluate(AXE)
-    found = page.evaluate("rules => axe.run({runOnly: rules})", rules)
-    return [(each["id"], [node["html"][:120] for node in each["nodes"]][:3]) for each in found["violations"]]
-
-
-def violations_in_both_themes(page):
-    """All violations in the light theme, and those of contrast in the dark one."""
-    found = violations(page)
-    page.emulate_media(color_scheme="dark")
-    return found + violations(page, ["color-contrast"])
-
-
 @pytest.mark.parametrize("path", ADMIN.values(), ids=list(ADMIN))
 def test_the_admins_pages_are_open_to_everybody(open_page, full_site, path):
     project(full_site)
     if path.endswith("marked"):
         made = StudyItem(("a film",), label="bad", marks={"Ada": ((0, 2, 6),)})
-        with full_site.studies.write_session() as session:
+        with full_site.application.storage.write_session() as session:
             create_project(
                 session,
                 "marked",

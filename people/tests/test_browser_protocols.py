@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from access import violations_in_both_themes
 from browsing import DESKTOP, NARROW, fits
+from databases import Killable
 from expound_people.analysis.bradley_terry import count_wins, fit_bradley_terry
 from expound_people.exports import run_export
 from expound_people.participation import load_participations
@@ -22,9 +24,7 @@ from expound_people.storage import Storage
 from forks import find_free_port
 from participants import METHODS, create_planted_study, link, protocol
 from scripted import STRENGTHS, ScriptedPerson, find_small_targets
-from serving import Killable
-from sites import project
-from test_browser_access import violations_in_both_themes
+from studies import project
 
 pytestmark = pytest.mark.browser
 
@@ -79,7 +79,7 @@ def test_people_take_part_from_the_link_to_the_code_and_everything_is_kept(brows
                 break
         context.close()
     assert {"Consent", "Instructions", "Practice", "Example", "Thank"} <= seen
-    rankings, _ = read_rankings(full_site.studies)
+    rankings, _ = read_rankings(full_site.application.storage)
     assert set(rankings) == {"p0", "p1", "p3", "p4"}
     for name, (flagged, status, ranks) in rankings.items():
         assert (flagged, status, ranks) == (name == "p3", "complete", people[name].ranked)
@@ -101,7 +101,7 @@ def test_screens_of_four_explanations_fit_a_small_phone(open_page, full_site):
 def test_pictures_are_next_to_their_maps_on_a_small_phone(open_page, full_site, kind):
     case, shown = make_planted_example(KnownPart(square=(3, 5), prediction="a red square"))
     found = replace(case, explanations={"one": shown, "two": shown})
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         made = create_project(session, "squares", [found], kind, labels=["a red square", "none"])
         token = invite_annotators(session, made, ["Ada"])["Ada"]
     page = open_page(f"/join/{token}", size=NARROW)

@@ -6,12 +6,12 @@ import pytest
 from playwright.sync_api import expect
 
 import expound
+from access import violations_in_both_themes
 from browsing import NARROW, fits, tab_to
 from expound_people.items import StudyItem
 from expound_people.projects import create_project, find_project
 from expound_people.results import compute_findings, load_answers
 from scripted import find_small_targets
-from test_browser_access import violations_in_both_themes
 
 pytestmark = pytest.mark.browser
 TEXT = "It rained all day. The film was dull, and far too long for us!\nNobody laughed. A second line ends it."
@@ -33,7 +33,7 @@ thanks: Thank you.
 
 @pytest.fixture
 def study(full_site):
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         create_project(session, "lines", [StudyItem((TEXT,), label="bad")], protocol=PROTOCOL)
     return full_site
 
@@ -78,11 +78,11 @@ def test_sentences_are_marked_with_keys_pointer_and_finger_and_are_read_by_train
             page.get_by_text("It is dull!").click()
         send_marks(page)
     expect(page.get_by_text("Thank you.")).to_be_visible()
-    with study.studies.read_session() as session:
+    with study.application.storage.read_session() as session:
         found = find_project(session, "lines")
         (said,) = load_answers(session, found)
         assert [TEXT[start:end] for _, start, end in said.content["marks"]] == ["\n".join(SENTENCES[1:3])]
         assert compute_findings(session, found).answers == 1
-    path = study.studies.engine.url.database
+    path = study.application.storage.engine.url.database
     data = expound.load_data(f"study:{path}?name=lines", "all")
     assert [TEXT[start:end] for start, end in data["rationale"][0]] == ["\n".join(SENTENCES[1:3])]

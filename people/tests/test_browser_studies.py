@@ -11,7 +11,8 @@ import expound
 from browsing import PHONE, fits, tab_to
 from expound_people.projects import find_project
 from expound_people.results import load_answers
-from sites import METHODS, TEXTS, project
+from sites import METHODS, TEXTS
+from studies import project
 
 pytestmark = pytest.mark.browser
 
@@ -27,7 +28,7 @@ def save(page):
 
 
 def read_answers(made, name="first"):
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         return [
             (a.annotator.name, a.item.number, a.phase, a.content)
             for a in load_answers(session, find_project(session, name))

@@ -16,11 +16,13 @@ from playwright.sync_api import expect
 from sqlalchemy import select
 
 from browsing import served
-from expound.serve import write_limit
-from expound.serve.write_limit import BusyError, run_write
+from expound.serve.busy import BusyError
 from expound_people import storage as storing
+from expound_people import write_limit
 from expound_people.tables import AnnotatorAnswer
-from sites import admin, annotator, csrf, project, site
+from expound_people.write_limit import run_write
+from sites import admin, csrf
+from studies import annotator, project, site
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def study_site(tmp_path, monkeypatch):
     monkeypatch.setattr(storing, "ANSWER_TIMEOUT", 0.2)
     found = site(tmp_path, with_model=False)
     yield found
-    found.studies.close()
+    found.application.storage.close()
 
 
 @contextmanager
@@ -44,7 +46,7 @@ def lock_storage(folder):
 
 
 def answers(study_site):
-    with study_site.studies.read_session() as session:
+    with study_site.application.storage.read_session() as session:
         return list(session.scalars(select(AnnotatorAnswer)))
 
 

@@ -21,8 +21,9 @@ from expound_people.protocol.file import ChangePart, KnownPart, parse_protocol
 from expound_people.protocol.known_answers import has_passed, make_known_item
 from expound_people.results import compute_findings
 from participants import protocol
-from sites import TEXTS, annotator, csrf, model
+from sites import TEXTS, csrf, model
 from small import small
+from studies import annotator
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +100,11 @@ def test_models_and_texts_that_cannot_be_changed_are_refused(fickle_model):
 def test_annotators_predict_changed_answers_and_the_gain_is_computed(full_site, fickle_model):
     made = add_changed_versions(fickle_model, examples(fickle_model), ChangePart(words=4))
     assert sum(case.changed.prediction != case.prediction for case in made) == 2
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         tokens = invite_annotators(
             session, create_project(session, "first", made, "counterfactual", labels=fickle_model.labels), ["Ada"]
         )
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         items = {item.content["changed"]["texts"][0]: item for item in find_project(session, "first").items}
     client = annotator(full_site, tokens["Ada"])
     rights = []
@@ -123,7 +124,7 @@ def test_annotators_predict_changed_answers_and_the_gain_is_computed(full_site, 
             if phase == "before":
                 assert 'class="text words"' in page.text
                 assert f"The model predicts <strong>{item.content['prediction']}</strong>" in page.text
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         study = find_project(session, "first")
         found = compute_findings(session, study)
         gain = sum(row.gain * row.guesses for row in found.gains) / sum(row.guesses for row in found.gains)
@@ -153,13 +154,13 @@ def test_a_protocol_declares_the_rule_and_known_answers_are_of_changed_texts(ful
     assert [has_passed("counterfactual", item, {"guess": guess}) for guess in ("good", "bad")] == [True, False]
     found = add_changed_versions(model(), examples(model()), plan.change, plan.seed)
     with (
-        full_site.studies.write_session() as session,
+        full_site.application.storage.write_session() as session,
         pytest.raises(ExpoundError, match="unknown answer of the model 'good'"),
     ):
         create_project(session, "films", found, labels=["bad", "fair"], protocol=planned)
     bare = [StudyItem(case.texts, case.explanations, prediction=case.prediction) for case in found]
     with (
-        full_site.studies.write_session() as session,
+        full_site.application.storage.write_session() as session,
         pytest.raises(ExpoundError, match="make this study of --model and --data"),
     ):
         create_project(session, "others", bare, labels=["bad", "good"], protocol=planned)

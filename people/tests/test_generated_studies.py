@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import expound
+from access import violations_in_both_themes
 from browsing import NARROW, fits
 from chats import CHAT, SOURCES, chatting
 from expound.errors import ExpoundError
@@ -23,8 +24,8 @@ from expound_people.sources import shade_sources
 from expound_people.storage import Storage
 from participants import follow_link, protocol, step
 from scripted import find_small_targets
-from sites import annotator, csrf, letters, rank
-from test_browser_access import violations_in_both_themes
+from sites import csrf
+from studies import annotator, letters, rank
 
 METHODS = ["occlusion", "input_x_gradient", "random"]
 OTHER = CHAT | {"sources": {"a": "the cat is here .", "b": "a film", "c": "women laugh"}, "response": " it is long"}
@@ -43,7 +44,7 @@ def study_items(model):
 
 @pytest.fixture
 def study(full_site, study_items):
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         made = create_project(session, "cited", study_items)
         token = invite_annotators(session, made, ["Ada"])["Ada"]
     return full_site, token
@@ -83,7 +84,7 @@ def test_saved_explanations_become_study_items(model, study_items, tmp_path):
 
 def test_stored_attributions_are_restored_unchanged(study):
     made, _ = study
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         items = find_project(session, "cited").items
         kept = {each.method: restore_explanation(each) for each in items[0].explanations}
     (again,) = expound.attribute(chatting(), [CHAT], "occlusion", unit="source")
@@ -105,19 +106,25 @@ def test_annotators_rank_explanations_of_an_answer_blind(study):
         assert not re.search(r'class="[un]\d', text)
         assert letters(page) == ["A", "B", "C"]
         assert rank(client, place, {"A": 1, "B": 2, "C": 3}).status_code == 200
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         found = find_project(session, "cited")
         assert len(load_answers(session, found)) == 2
         assert {rating.method for rating in compute_findings(session, found).ratings} == set(METHODS)
 
 
 def test_answers_are_ranked_only_and_by_units_of_one_size(full_site, model, study_items):
-    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match="choose the kind rank"):
+    with (
+        full_site.application.storage.write_session() as session,
+        pytest.raises(ExpoundError, match="choose the kind rank"),
+    ):
         create_project(session, "guessed", study_items, "simulate")
     mixed = make_items(
         [(unit, item) for unit in ("source", "word") for item in expound.attribute(model, [CHAT], "random", unit=unit)]
     )
-    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match=r"\(source, word\)"):
+    with (
+        full_site.application.storage.write_session() as session,
+        pytest.raises(ExpoundError, match=r"\(source, word\)"),
+    ):
         create_project(session, "mixed", mixed)
 
 
@@ -131,7 +138,7 @@ KNOWN = (
 def test_planted_checks_are_answers_with_sources_too(full_site, study_items, good):
     known = {"training": f"[{KNOWN}]", "instructions": f"{{example: {KNOWN}}}", "attention": f"{{items: [{KNOWN}]}}"}
     text = protocol(main="{items: 2, overlap: 1, screen: 3}", **known)
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         create_project(session, "films", study_items, protocol=text)
     client, _ = follow_link(full_site, 1)
     step(client, "consent", agree=["0", "1"])
@@ -151,7 +158,7 @@ def test_planted_checks_are_answers_with_sources_too(full_site, study_items, goo
         met += check
         post(client, page, by_source(page) if check and good else dict(zip("ABC", "111", strict=True)))
     assert met == 1
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         (person,) = find_project(session, "films").annotators
         (check,) = [answer for answer in person.answers if answer.item.role == "check"]
         assert has_passed("rank", check.item, check.content) is good

@@ -18,12 +18,13 @@ from expound_people.items import StudyItem, make_items, restore_explanation, sel
 from expound_people.projects import create_project, find_annotator, find_project, invite_annotators
 from expound_people.results import compute_findings, load_answers, pair_guesses
 from expound_people.tables import Annotator, AnnotatorAnswer, Item
-from sites import METHODS, TEXTS, annotator, csrf, letters, model, project, rank, site
+from sites import METHODS, TEXTS, csrf, model
+from studies import annotator, letters, project, rank, site
 
 
 def read_method_order(made, name, person, place):
     """The methods that an annotator's example shows as A, B, ..., in this order."""
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         who = session.scalar(select(Annotator).where(Annotator.name == person))
         progress = answers.load_progress(session, who)
         item = answers.get_item(session, progress, place)
@@ -31,7 +32,7 @@ def read_method_order(made, name, person, place):
 
 
 def read_answers(made):
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         return list(session.scalars(select(AnnotatorAnswer).order_by(AnnotatorAnswer.id)))
 
 
@@ -49,7 +50,7 @@ def test_rankings_are_stored_by_method_not_by_letter(full_site):
     assert all(each.content["ranks"] == order for each in kept)
     assert len({tuple(each.content["order"]) for each in kept}) > 2
     assert all(each.seconds == 2.5 for each in kept)
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         found = compute_findings(session, find_project(session, "first"))
     assert [rating.method for rating in found.ratings] == METHODS
     assert (found.w_examples, found.n_examples, found.w_people) == (pytest.approx(1), 4, pytest.approx(1))
@@ -154,7 +155,7 @@ def test_opening_an_invitation_changes_nothing(full_site):
     page = annotator(full_site, tokens["Ben"]).get(f"/join/{tokens['Ada']}")
     assert "Hello, Ada" in page.text
     assert "set-cookie" not in page.headers
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         assert {p.name: p.joined is not None for p in find_project(session, "first").annotators} == {
             "Ada": False,
             "Ben": True,
@@ -168,7 +169,7 @@ def mark(client, place, words):
 
 
 def place_of(made, person, text):
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         progress = answers.load_progress(session, session.scalar(select(Annotator).where(Annotator.name == person)))
         texts = [session.get_one(Item, item).content["texts"][0] for item in progress.items]
         return 1 + texts.index(text)
@@ -189,7 +190,7 @@ def test_marked_words_become_spans_of_the_raw_text(full_site):
 
 def test_plausibility_is_the_auc_of_marked_words(full_site):
     tokens = project(full_site, kind="highlight")
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         items = {
             item.content["texts"][0]: {e.method: restore_explanation(e) for e in item.explanations}
             for item in find_project(session, "first").items
@@ -198,7 +199,7 @@ def test_plausibility_is_the_auc_of_marked_words(full_site):
         client = annotator(full_site, tokens[person])
         for text in TEXTS[1:]:
             mark(client, place_of(full_site, person, text), [text.split()[-1]])
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         found = compute_findings(session, find_project(session, "first"))
     for row in found.plausibility:
         scores = [items[text][row.method].scores[0] for text in TEXTS[1:]]
@@ -241,7 +242,7 @@ def test_the_first_guess_cannot_be_changed_after_the_explanation(full_site):
 def test_annotators_choose_among_all_labels_of_the_model(full_site, chief):
     data = {"csrf": csrf(chief.get("/studies")), "name": "guessed", "source": "reviews", "kind": "simulate"}
     assert chief.post("/studies", data=data).status_code == 200
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         assert find_project(session, "guessed").labels == list(model().labels)
     item = expound.attribute(model(), TEXTS[0], "saliency")[0]
     sure = [
@@ -256,7 +257,7 @@ def test_annotators_choose_among_all_labels_of_the_model(full_site, chief):
             "good",
         )
     ]
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         for labels in ((), ("good",), ("bad", "fair")):
             with pytest.raises(ExpoundError, match="2 labels or more"):
                 create_project(session, "sure", sure, "simulate", labels=labels)
@@ -264,7 +265,7 @@ def test_annotators_choose_among_all_labels_of_the_model(full_site, chief):
 
 def test_a_guess_is_right_when_it_is_the_models_answer(full_site):
     project(full_site, kind="simulate", people=["Ada"])
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         study = find_project(session, "first")
         person = study.annotators[0]
         for item, right in zip(study.items, (True, False, True, True), strict=True):
@@ -272,7 +273,7 @@ def test_a_guess_is_right_when_it_is_the_models_answer(full_site):
             for phase, correct in (("before", False), ("after", right)):
                 content = {"guess": prediction if correct else "something else", "method": "saliency"}
                 session.add(AnnotatorAnswer(annotator_id=person.id, item_id=item.id, phase=phase, content=content))
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         study = find_project(session, "first")
         found = compute_findings(session, study)
         assert [guess.after for guess in pair_guesses(load_answers(session, study))] == [True, False, True, True]
@@ -314,7 +315,7 @@ def test_examples_with_different_methods_are_refused(full_site):
     found = make_items(
         (method, item) for method, texts in explained for item in expound.attribute(model(), texts, method)
     )
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         with pytest.raises(ExpoundError, match="same methods"):
             create_project(session, "uneven", found)
         with pytest.raises(ExpoundError, match="at least 2 methods"):
@@ -354,9 +355,9 @@ def test_pictures_are_shown_with_their_explanations(tmp_path):
     vit = shared("vit", dtype=torch.float32)
     rows = [{"image": image} for image in uneven("vit", 3)]
     items = [(m, i) for m in ("saliency", "attention_all") for i in expound.attribute(vit, rows, m)]
-    with made.studies.write_session() as session:
+    with made.application.storage.write_session() as session:
         create_project(session, "pictures", make_items(items, rows))
-    with made.studies.write_session() as session:
+    with made.application.storage.write_session() as session:
         token = invite_annotators(session, find_project(session, "pictures"), ["Ada"])["Ada"]
         assert find_annotator(session, token).name == "Ada"
     client = annotator(made, token)

@@ -14,13 +14,14 @@ from expound_people.participation import load_participations
 from expound_people.projects import find_project
 from expound_people.protocol.file import digest_protocol
 from participants import METHODS, answer_everything, create_planted_study, follow_link, go_to_main_part, protocol
-from sites import csrf, project
+from sites import csrf
+from studies import project
 
 
 @pytest.fixture(scope="module")
 def study_site(tmp_path_factory):
     """A site with a study of three careful people, a careless one, one who withdraws, and one who is under way."""
-    from sites import site
+    from studies import site
 
     found = site(tmp_path_factory.mktemp("planned"), with_model=False)
     create_planted_study(found, protocol())
@@ -35,16 +36,16 @@ def study_site(tmp_path_factory):
     leaving.post("/annotate/withdraw", data={"csrf": csrf(leaving.get("/annotate"))})
     follow_link(found, 5)
     yield found
-    found.studies.close()
+    found.application.storage.close()
 
 
 def export(study_site, name):
-    with study_site.studies.read_session() as session:
+    with study_site.application.storage.read_session() as session:
         return run_export(session, find_project(session, "films"), name)[1].decode()
 
 
 def test_careless_people_are_flagged_and_left_out(study_site):
-    with study_site.studies.read_session() as session:
+    with study_site.application.storage.read_session() as session:
         people = {each.person.name: each for each in load_participations(session, find_project(session, "films"))}
     assert set(people["P004"].quality.flags) == {"too fast", "checks missed", "all alike"}
     assert [name for name, each in people.items() if each.is_included] == ["P001", "P002", "P003"]
@@ -95,7 +96,7 @@ def test_methods_paragraph_figure_and_protocol_are_exported(study_site):
 
 def test_a_study_without_a_protocol_lacks_its_exports(full_site):
     project(full_site)
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         found = find_project(session, "first")
         assert not {"people.csv", "raw.json", "protocol.yaml"} & set(get_exports(found))
         text = run_export(session, found, "methods.md")[1].decode()

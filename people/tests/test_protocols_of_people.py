@@ -31,12 +31,12 @@ from sites import csrf, stranger
 
 
 def people(made):
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         return list(session.scalars(select(Annotator).order_by(Annotator.id)))
 
 
 def rows(made, table):
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         return list(session.scalars(select(table).order_by(table.id)))
 
 
@@ -77,7 +77,7 @@ def test_an_annotator_gets_from_the_link_to_the_completion_code(study):
     assert (person.status, person.source["SESSION_ID"], person.slot) == ("complete", "s1", 0)
     kept = {row.name: row.content for row in rows(study, AnnotatorStep)}
     assert kept["questionnaire"] == {"trust": [5, 1], "comment": None}
-    with study.studies.read_session() as session:
+    with study.application.storage.read_session() as session:
         said = load_answers(session, find_project(session, "films"))
     assert len(said) == 4  # neither the training nor the check is an answer of the study
     assert all(each.content["ranks"] == dict(zip(METHODS, (1, 2, 3), strict=True)) for each in said)
@@ -145,7 +145,7 @@ def test_admission_is_limited_and_places_of_people_who_leave_are_reused(study):
     _, page = follow_link(study, 7)
     assert "We study explanations." in page.text
     assert sorted(person.slot for person in people(study) if person.slot is not None) == [0, 1, 2, 3, 4]
-    with study.studies.read_session() as session:
+    with study.application.storage.read_session() as session:
         main = {item.id for item in find_project(session, "films").items}
         had = [item for person in people(study) for item in person.items or () if item in main]
     assert {had.count(item) for item in main} == {3, 4}
@@ -186,7 +186,7 @@ def test_known_examples_have_one_planted_explanation_and_different_decoys():
 
 def test_the_time_limit_ends_participation(study):
     client, _ = follow_link(study, 1)
-    with study.studies.write_session() as session:
+    with study.application.storage.write_session() as session:
         session.scalar(select(Annotator)).created -= timedelta(minutes=61)
     assert "time limit of this study has passed" in client.get("/annotate").text
     assert "time limit of this study has passed" in step(client, "consent", agree=["0", "1"]).text
@@ -216,7 +216,7 @@ def test_a_study_stops_when_its_intervals_are_narrow(full_site):
             turned = {letter: ["word"] * (1 + (place + number) % 3) for place, letter in enumerate(order)}
             page = answer(client, page, lambda _, turned=turned: turned)
         step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         assert find_widest_interval(session, find_project(session, "films")) < 100
     assert "enough participants" in follow_link(full_site, 3)[1].text
 
@@ -242,7 +242,7 @@ def test_the_analysis_finds_a_planted_order(study):
         client, _ = follow_link(study, number)
         go_to_main_part(client)
         assert "C123" in answer_everything(client).text
-    with study.studies.read_session() as session:
+    with study.application.storage.read_session() as session:
         found = compute_findings(session, find_project(session, "films"))
     assert [rating.method for rating in found.ratings] == list(METHODS)
     assert (found.answers, found.alpha) == (12, pytest.approx(1))

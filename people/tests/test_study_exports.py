@@ -17,7 +17,8 @@ from expound_people.exports import run_export
 from expound_people.projects import find_project
 from expound_people.results import load_marked_examples
 from expound_people.tables import AnnotatorAnswer
-from sites import METHODS, TEXTS, annotator, csrf, model, project, rank
+from sites import METHODS, TEXTS, csrf, model
+from studies import annotator, project, rank
 
 MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada": [[0, 26, 37]], "Ben": [[0, 0, 5]]}}
 
@@ -26,7 +27,7 @@ MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada"
 def marked_site(full_site):
     """A site with a study of marks: Ada has marked all examples but one, Ben two."""
     project(full_site, kind="highlight")
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         study = find_project(session, "first")
         ids = {person.name: person.id for person in study.annotators}
         for number, people in MARKS.items():
@@ -39,7 +40,7 @@ def marked_site(full_site):
 
 
 def export(made, name):
-    with made.studies.read_session() as session:
+    with made.application.storage.read_session() as session:
         return run_export(session, find_project(session, "first"), name)[1]
 
 
@@ -107,7 +108,7 @@ def test_imported_marks_are_exported_unchanged(full_site, chief, kind):
     page = chief.post("/studies/import", data=data, files={"file": ("x.json", json.dumps(content))})
     assert page.url.path == "/studies/imported"
     assert "imported" in page.text
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         assert load_marked_examples(session, find_project(session, "imported")) == given
     again = chief.get(f"/studies/imported/export/{kind}.json").json()
     back = read_tasks(again) if kind == "label-studio" else read_records(again)

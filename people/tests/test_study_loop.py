@@ -20,13 +20,15 @@ from expound.data.provenance import digest_data
 from expound.errors import ExpoundError
 from expound.models.loading.digest import digest_weights
 from expound.serve import Site
+from expound_people.application import make_application
 from expound_people.exports import run_export
 from expound_people.items import StudyItem, make_follow_up_items
 from expound_people.origin import describe_origin, format_data_spec, make_follow_up_commands
 from expound_people.projects import create_project, find_project
 from expound_people.storage import Storage
 from expound_people.tables import Annotator, AnnotatorAnswer, utc_now
-from sites import METHODS, TEXTS, TOKEN, admin, annotator, csrf, model, project, storage
+from sites import METHODS, TEXTS, TOKEN, admin, csrf, model
+from studies import annotator, project, storage
 
 MADE = {"towns": 40, "other": 2}
 
@@ -106,7 +108,7 @@ def test_unreachable_servers_and_passwords_in_specs_are_refused(monkeypatch):
         expound.load_data("study:postgresql://me:hunter2@127.0.0.1:1/studies", "all")
     assert "hunter2" not in str(refused.value)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ExpoundError, match=r"pip install 'expound\[postgres\]'"):
+    with pytest.raises(ExpoundError, match=r"pip install 'expound-people\[postgres\]'"):
         expound.load_data("study:postgresql://me@127.0.0.1:1/studies", "all")
 
 
@@ -118,7 +120,7 @@ def test_shown_storage_urls_have_no_password():
 
 def test_the_page_offers_training_data_and_the_next_commands(marked_storage, tmp_path):
     made, path = marked_storage
-    chief = admin(Site(TOKEN, storage=made))
+    chief = admin(Site(TOKEN, application=make_application(made)))
     page = chief.get("/studies/towns")
     assert "40 of 40 examples are marked." in page.text
     assert f"expound train er_joint --config tiny --data 'study:{path}?name=towns' --output-dir corrected" in unescape(
@@ -151,7 +153,7 @@ def test_the_pages_command_trains_a_model_and_its_study_names_the_marks(full_sit
     for place in range(1, 33):
         page = client.get(f"/annotate/{place}")
         client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2", "unit": ["0", "1"]})
-    told = shlex.split(make_follow_up_commands(full_site.studies.engine.url, "first", None)[0])[1:]
+    told = shlex.split(make_follow_up_commands(full_site.application.storage.engine.url, "first", None)[0])[1:]
     settings = ["--set", "max_steps=2", "--set", "per_device_train_batch_size=4", "--device", "cpu", "--quiet"]
     monkeypatch.chdir(tmp_path)
     assert main([*told, *settings]) == 0
@@ -162,13 +164,13 @@ def test_the_pages_command_trains_a_model_and_its_study_names_the_marks(full_sit
     assert (new["weights"], new["trained_on"]) == (digest_weights(made.model), run["config"]["data"]["train"])
     assert new["trained_on"]["source"].startswith("study:/")
     assert new["trained_on"]["digest"] == digest_data(
-        expound.load_data(format_data_spec(full_site.studies.engine.url, "first"))
+        expound.load_data(format_data_spec(full_site.application.storage.engine.url, "first"))
     )
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         create_project(
             session, "follow-up", make_follow_up_items({"old": made, "new": made}, [{"text": TEXTS[0]}]), origin=found
         )
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         study = find_project(session, "follow-up")
         assert json.loads(run_export(session, study, "results.json")[1])["origin"] == found
         assert f"trained on {new['trained_on']['source']}" in run_export(session, study, "methods.md")[1].decode()
@@ -185,5 +187,5 @@ def test_models_are_compared_on_examples_with_equal_answers(full_site):
     assert all(set(case.explanations) == {"old", "new"} for case in found)
     one = expound.attribute(model(), TEXTS[0], METHODS[0])[0]
     assert np.allclose(found[0].explanations["new"].scores[0], one.scores[0])
-    with full_site.studies.write_session() as session:
+    with full_site.application.storage.write_session() as session:
         create_project(session, "follow-up", found, "rank")

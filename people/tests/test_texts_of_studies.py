@@ -21,7 +21,8 @@ from expound_people.texts import (
     make_admin_translator,
     make_translator,
 )
-from sites import TEXTS, model, project
+from sites import TEXTS, model
+from studies import project
 
 PAGES = sorted(
     [*ROOM.glob("templates/annotate*.j2"), *ROOM.glob("templates/take*.j2"), ROOM / "templates/join.html.j2"]

@@ -12,12 +12,12 @@ import pytest
 
 import expound
 from attacked import LONG, record_outcomes
+from databases import Killable
 from expound_people.items import make_items
 from expound_people.projects import create_project, find_project, invite_annotators
 from expound_people.results import load_answers
 from expound_people.storage import Storage
 from forks import find_free_port
-from serving import Killable
 from sites import METHODS, TEXTS, csrf, model
 
 PEOPLE = [f"person {number}" for number in range(50 if LONG else 20)]

@@ -21,7 +21,8 @@ from expound_papers.runs.run_cell import run_cell
 from expound_papers.spec.study_file import load_study
 from expound_people.storage import Storage
 from forks import command, forge, run_to_end
-from sites import admin, annotator, csrf, letters, project, site
+from sites import admin, csrf
+from studies import annotator, letters, project, site
 
 USUAL = ["explain", "page", "compare", "study table", "study page", "study import", "study export"]
 USUAL += ["baseline", "smat", "ivra", "fresh", "at2", "corpus", SEARCH, "demo", "study"] if LONG else []
@@ -225,7 +226,7 @@ def test_an_answer_that_finds_the_disk_full_is_refused_and_taken_once_there_is_r
     with disk(tmp_path / "disk") as place, record_outcomes("full disk", "serve") as counts:
         if not place.mounted:
             return
-        made = site(tmp_path, with_model=False, storage=Storage(f"sqlite:///{place.folder}/studies.db"))
+        made = site(tmp_path, with_model=False, database=Storage(f"sqlite:///{place.folder}/studies.db"))
         ada = annotator(made, project(made)["Ada"])
         form = {"csrf": csrf(ada.get("/annotate/1")), "phase": ""}
         form |= {f"rank-{name}": "1" for name in letters(ada.get("/annotate/1"))}
@@ -244,14 +245,14 @@ def test_an_answer_that_finds_the_disk_full_is_refused_and_taken_once_there_is_r
             assert admin(made).get(f"/studies/first/export/{export}").status_code == 200
         place.leave_room(None)
         assert ada.post("/annotate/1", data=form, follow_redirects=False).status_code == 303
-        made.studies.close()
+        made.application.storage.close()
 
 
 def test_a_storage_that_cannot_be_made_on_a_full_disk_is_told_in_one_line(tmp_path):
     with disk(tmp_path / "disk") as place, record_outcomes("full disk", "serve") as counts, forge() as process:
         place.leave_room(0)
-        where = ["--study", "films", "--storage", f"sqlite:///{place.folder}/studies.db", "--port", "0"]
-        words = ["serve", *where, "--data", "generated?size=8"]
+        where = ["--storage", f"sqlite:///{place.folder}/studies.db"]
+        words = ["people", "create", "films", *where, "--data", "generated?size=8"]
         process.start(command, words, tmp_path / "said", place.limit_file_size)
         require_one_line(process.wait(), (tmp_path / "said").read_text())
         counts |= {"cases": 1, "refused": 1}

@@ -13,14 +13,16 @@ import pytest
 from sqlalchemy import select
 
 from attacked import record_outcomes, scale_count
-from expound.serve.authentication import ANNOTATOR_COOKIE, make_admin_cookie_name
+from expound.serve.authentication import make_admin_cookie_name
 from expound.serve.timeouts import TimeoutProtocol
 from expound_people.projects import digest_token, find_project
 from expound_people.results import load_answers
+from expound_people.services import ANNOTATOR_COOKIE
 from expound_people.storage import Storage
 from expound_people.tables import Annotator
 from serving import listening
-from sites import HERE, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
+from sites import HERE, TEXTS, TOKEN, admin, csrf, stranger
+from studies import annotator, letters, project, rank, site
 
 SLOW = {
     "nothing": b"",
@@ -34,9 +36,9 @@ SLOW = {
 @pytest.fixture
 def study_site(url, tmp_path):
     """A site with its studies in the database of `url`."""
-    found = site(tmp_path, with_model=False, storage=Storage(url))
+    found = site(tmp_path, with_model=False, database=Storage(url))
     yield found
-    found.studies.close()
+    found.application.storage.close()
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_slow_clients_keep_nobody_waiting_and_are_let_go(how, tmp_path, monkeypa
                 while receive_bytes(each):
                     pass  # a TimeoutError here: the server still waits
         counts["cases"] = len(clients)
-    study_site.studies.close()
+    study_site.application.storage.close()
 
 
 def receive_bytes(client):
@@ -139,7 +141,7 @@ def test_a_cookie_that_somebody_planted_opens_nothing_after_signing_in(study_sit
 
 
 def load_stored_answers(study_site, name="first"):
-    with study_site.studies.read_session() as session:
+    with study_site.application.storage.read_session() as session:
         return [
             (a.annotator.name, a.item.number, a.revision, a.content)
             for a in load_answers(session, find_project(session, name))
@@ -194,7 +196,7 @@ def test_a_form_that_is_sent_again_is_one_answer_and_dies_with_the_invitation(st
             counts["cases"] += 1
         stolen = stranger(study_site)
         assert stolen.post("/annotate/1", data=form).status_code == 403
-        with study_site.studies.read_session() as session:
+        with study_site.application.storage.read_session() as session:
             number = session.scalar(select(Annotator.id).where(Annotator.token_digest == digest_token(tokens["Ada"])))
         chief = admin(study_site)
         revoked = {"csrf": csrf(chief.get("/studies/first"))}

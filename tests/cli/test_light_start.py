@@ -41,8 +41,8 @@ def test_help_and_misspelt_options_import_no_torch(tmp_path):
         "2 compare --model m --data csv:nowhere.csv", "2 push nowhere user/name", "2 compare --model m --data generatd",
         "2 compare --model m --data generated?sise=3", "2 explain hi --model m --device tpu",
         "2 explain hi --model m --dtype float3", "2 explain --task generation --model m --prompt nowhere.txt",
-        "2 attack --model ./nowhere --data generated", "2 serve --model ./nowhere", "2 serve --result nowhere",
-        "0 people power --effect 0.7 --people 3 --runs 10",
+        "2 attack --model ./nowhere --data generated", "2 serve --model ./nowhere",
+        "2 people create new --result nowhere", "0 people power --effect 0.7 --people 3 --runs 10",
     ]  # fmt: skip
     before = getrusage(RUSAGE_CHILDREN)
     done = run_without_torch("\n".join(commands), tmp_path)

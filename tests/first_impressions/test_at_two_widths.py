@@ -7,7 +7,6 @@ import pytest
 import expound
 from browsing import DESKTOP, PHONE, fits, served, visitor
 from expound.serve import Site
-from expound.serve.browse.stored import open_results
 from expound.serve.explore.service import Explorer
 from sites import TOKEN
 
@@ -37,11 +36,11 @@ CUT = """() => [...document.querySelectorAll("table.sortable td, table.sortable 
 
 
 @pytest.fixture(scope="module")
-def address(result, model_folder):
-    """A site with the explorer and the result."""
+def address(model_folder):
+    """A site with the explorer."""
     rows = [{"text": "a moving film about a small town"}]
     explorer = Explorer({"tiny": expound.load(model_folder, device="cpu")}, examples=rows)
-    with served(Site(TOKEN, explorer, open_results([result]))) as found:
+    with served(Site(TOKEN, explorer)) as found:
         yield found
 
 
@@ -127,19 +126,6 @@ def test_the_legend_has_the_colours_it_speaks_of(report):
     for letter in "npu":
         assert background(report, f".key .{letter}8") != "rgba(0, 0, 0, 0)"
     assert report.locator(".key .gold").count() in (0, 1)
-
-
-def test_pages_of_results_begin_with_the_best(open_page, pictures, result, size):
-    page = open_page("/browse/films", admin=True, size=SIZES[size])
-    save_screenshot(page, pictures, "browse", size)
-    best = page.locator("table.sortable tbody th").first.inner_text().split("\n")[0]
-    assert page.locator("#method option:checked").inner_text() == best
-    assert fits(page)
-    assert page.evaluate(BROKEN) == []
-    page.locator("td a").first.click()
-    page.wait_for_url("**/examples/*")
-    save_screenshot(page, pictures, "example", size)
-    assert fits(page)
 
 
 def test_the_explorer_begins_with_the_best_and_a_second_look(open_page, pictures, size):

@@ -1,58 +1,15 @@
-"""A server in its own process, which can be killed, and a PostgreSQL server for the tests."""
+"""A site that is served in a thread, for the tests of the pages."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
-import httpx
 import uvicorn
-from sqlalchemy import create_engine, make_url, text
 
 from expound.serve.app import make_server_config
-from expound.serve.site import Site
-from expound_people.storage import Storage
-from forks import Forge, find_free_port
-from sites import TOKEN
-
-
-def _serve(url, port):
-    config = make_server_config(Site(TOKEN, storage=Storage(url)), "127.0.0.1", port)
-    uvicorn.Server(config).run()
-
-
-class Killable:
-    """A server of the studies at a database URL; after `kill -9` it can be started again at its address."""
-
-    def __init__(self, url, port):
-        self.url, self.port, self.address = url, port, f"http://127.0.0.1:{port}"
-        self.forge = Forge()
-        self.start()
-
-    def start(self):
-        self.forge.start(_serve, self.url, self.port)
-        for _ in range(600):
-            try:
-                httpx.get(f"{self.address}/favicon.ico")
-            except httpx.TransportError:
-                time.sleep(0.05)
-            else:
-                return
-        raise AssertionError("the server does not answer")
-
-    def kill(self):
-        self.forge.kill()
-        assert self.forge.wait() == -signal.SIGKILL
-
-    def end(self):
-        self.forge.end()
+from forks import find_free_port
 
 
 @contextmanager
@@ -70,35 +27,3 @@ def listening(made):
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
-
-
-@contextmanager
-def postgres(initdb):
-    """Starts a PostgreSQL server, which refuses to run as root, and removes it; gives the URL of an empty database."""
-    folder = Path(tempfile.mkdtemp(prefix="expound-pg-"))
-    user = {"user": "postgres"} if os.geteuid() == 0 else {}
-    if user:
-        shutil.chown(folder, "postgres")
-    control = str(Path(initdb).with_name("pg_ctl"))
-
-    def run(*command):
-        subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, **user)
-
-    run(initdb, "--pgdata", f"{folder}/data", "--username", "expound", "--auth", "trust", "--encoding", "UTF8")
-    options = f"-k {folder} -c listen_addresses='' -c max_connections=80"
-    run(control, "start", "--wait", "-D", f"{folder}/data", "-l", f"{folder}/log", "-o", options)
-    try:
-        yield f"postgresql://expound@/postgres?host={folder}"
-    finally:
-        run(control, "stop", "--mode", "immediate", "-D", f"{folder}/data")
-        shutil.rmtree(folder)
-
-
-def new_database(url):
-    """The URL of a new, empty database in the cluster of another one."""
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        number = connection.scalar(text("SELECT count(*) FROM pg_database"))
-        connection.execute(text(f"CREATE DATABASE studies{number}"))
-    engine.dispose()
-    return url.replace("/postgres?", f"/studies{number}?")

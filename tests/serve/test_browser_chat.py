@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
+from access import violations_in_both_themes
 from browsing import PATIENCE, fits, served, tab_to, visitor
 from chats import SOURCES
 from chatting import ASKED, chats, explain, page_of, score_without, site
@@ -17,7 +18,6 @@ from expound.serve.explore.progress import StoppedError
 from expound.serve.explore.question import Question
 from expound.serve.explore.view import collect_row_values
 from sites import TOKEN
-from test_browser_access import violations_in_both_themes
 
 pytestmark = pytest.mark.browser
 SMALL = {"width": 360, "height": 740}

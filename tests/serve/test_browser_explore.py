@@ -176,7 +176,7 @@ def test_exports_are_the_page_the_numbers_and_the_picture(open_page, tmp_path):
 
 
 def test_pictures_come_from_files_and_their_patches_are_deleted(browser, tmp_path):
-    made = site(tmp_path, explorer=Explorer({"tiny": model(), "vit": shared("vit")}, METHODS[:2]))
+    made = site(explorer=Explorer({"tiny": model(), "vit": shared("vit")}, METHODS[:2]))
     Image.new("RGB", (300, 200), "teal").save(tmp_path / "picture.png")
     with served(made) as address, visitor(browser, address) as open_page:
         page = open_page("/explore", admin=True, size=PHONE)
@@ -190,4 +190,3 @@ def test_pictures_come_from_files_and_their_patches_are_deleted(browser, tmp_pat
         expect(page.locator("#removed")).to_have_text("without 1 part")
         assert page.locator(".picture img").first.evaluate("picture => picture.naturalWidth") > 0
         assert fits(page)
-    made.studies.close()

@@ -16,8 +16,6 @@ from expound.data.readers.marked import find_marked_units
 from expound.errors import ExpoundError
 from expound.serve import authentication
 from expound.serve.pages import render_page
-from expound.serve.site import get_site
-from expound.serve.write_limit import run_write
 from expound_people import answers
 from expound_people.answers import AnnotatorProgress
 from expound_people.kinds import BEFORE, AnnotationTask
@@ -25,8 +23,10 @@ from expound_people.projects import find_annotator
 from expound_people.protocol import step_pages
 from expound_people.protocol.known_answers import has_passed
 from expound_people.protocol.stages import MAIN, TRAINING
+from expound_people.services import ANNOTATOR_COOKIE, get_storage, set_annotator_cookie
 from expound_people.tables import Annotator, utc_now
 from expound_people.texts import MissingError, translate_error
+from expound_people.write_limit import run_write
 
 router = APIRouter()
 INVALID_INVITATION = "This invitation is not valid. Ask the person who sent it for a new one."
@@ -36,7 +36,7 @@ INVALID_INVITATION = "This invitation is not valid. Ask the person who sent it f
 def show_invitation(request: Request, token: str) -> Response:
     """Show the page of an invitation, with a button to accept it."""
     # Opening the link must not change anything: mail programs and virus scanners open links, too.
-    with get_site(request).studies.read_session() as session:
+    with get_storage(request).read_session() as session:
         progress = answers.load_progress(session, _require_annotator(session, token))
         return render_page(
             request,
@@ -57,12 +57,12 @@ async def accept_invitation(request: Request, token: str, form: authentication.U
         raise HTTPException(403, "Open the invitation again and press its button.")
     await run_write(lambda: _mark_joined(request, token))
     response = RedirectResponse("/annotate", 303)
-    authentication.set_annotator_cookie(request, response, token)
+    set_annotator_cookie(request, response, token)
     return response
 
 
 def _mark_joined(request: Request, token: str) -> None:
-    with get_site(request).studies.write_session() as session:
+    with get_storage(request).write_session() as session:
         person = _require_annotator(session, token)
         person.joined = person.joined or utc_now()
 
@@ -181,7 +181,7 @@ def get_picture(request: Request, place: int) -> Response:
 def sign_out(form: authentication.CheckedForm) -> Response:
     """Sign the annotator out; the invitation can be used again."""
     response = RedirectResponse("/annotate", 303)
-    response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
+    response.delete_cookie(ANNOTATOR_COOKIE, path="/")
     return response
 
 
@@ -190,8 +190,8 @@ def open_progress(
     request: Request, *, role: str = "", writing: bool = False
 ) -> Iterator[tuple[Session, AnnotatorProgress]]:
     """Open a session with the progress of the annotator who is signed in on this browser."""
-    studies = get_site(request).studies
-    token = request.cookies.get(authentication.ANNOTATOR_COOKIE, "")
+    studies = get_storage(request)
+    token = request.cookies.get(ANNOTATOR_COOKIE, "")
     # The token is checked on every request, in the same transaction, so that revoking it takes effect at once.
     with studies.write_session() if writing else studies.read_session() as session:
         yield session, answers.load_progress(session, _require_annotator(session, token), role)

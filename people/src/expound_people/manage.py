@@ -17,7 +17,7 @@ from expound.errors import ExpoundError, check_choice
 from expound.serve import authentication
 from expound.serve.pages import make_download, render_page
 from expound.serve.settings import MAX_DIGITS
-from expound.serve.site import Site, get_site
+from expound.serve.site import get_site
 from expound_people import projects
 from expound_people.exports import get_exports, run_export
 from expound_people.items import make_marked_items, select_comparison_items
@@ -28,6 +28,7 @@ from expound_people.protocol.admission import COMPLETE
 from expound_people.protocol.file import digest_protocol
 from expound_people.reporting import fit_effects
 from expound_people.results import compute_findings, load_marked_examples
+from expound_people.services import get_pages, get_storage
 from expound_people.tables import Annotator, AnnotatorAnswer, Item, Project
 from expound_people.texts import choose_language
 
@@ -39,8 +40,7 @@ MAX_EXAMPLES = 500
 @router.get("")
 def list_studies(request: Request) -> Response:
     """Show all studies, and forms to create one."""
-    site = get_site(request)
-    with site.studies.read_session() as session:
+    with get_storage(request).read_session() as session:
         studies = [(project, _count_progress(session, project)) for project in session.scalars(select(Project))]
         return render_page(
             request,
@@ -50,7 +50,7 @@ def list_studies(request: Request) -> Response:
             kinds=KINDS,
             # Changed versions need a model to answer them; a stored result has none.
             offered=[kind for kind in KINDS.values() if not kind.has_changes],
-            sources=_list_results(site),
+            sources=list(get_pages(request).results),
             formats=FORMATS,
         )
 
@@ -58,14 +58,13 @@ def list_studies(request: Request) -> Response:
 @router.post("")
 def create_study(request: Request, form: authentication.CheckedForm) -> Response:
     """Create a study from the examples of a result."""
-    site, name = get_site(request), authentication.get_field(form, "name").strip()
-    sources = _list_results(site)
+    pages, name = get_pages(request), authentication.get_field(form, "name").strip()
     source = authentication.get_field(form, "source")
-    check_choice("result", source, sources)
+    check_choice("result", source, pages.results)
     limit, seed = _read_count(form, "limit", 20, MAX_EXAMPLES), _read_count(form, "seed", 0, 2**31 - 1, minimum=0)
-    comparison = site.results[source].comparison
+    comparison = pages.results[source]
     chosen = select_comparison_items(comparison, limit)
-    with site.studies.write_session() as session:
+    with pages.storage.write_session() as session:
         projects.create_project(
             session,
             name,
@@ -94,7 +93,7 @@ def import_marks(request: Request, form: authentication.CheckedForm, file: authe
     if len(examples) > site.limits.file_examples or any(longest > site.limits.text_length for longest in lengths):
         bounds = f"{site.limits.file_examples} examples of {site.limits.text_length} characters"
         raise ExpoundError(f"the file has more than {bounds}")
-    with site.studies.write_session() as session:
+    with get_storage(request).write_session() as session:
         projects.create_project(session, name, make_marked_items(examples), "highlight")
     return RedirectResponse(f"/studies/{name}", 303)
 
@@ -108,7 +107,7 @@ def show_study(request: Request, name: str) -> Response:
 @router.post("/{name}/invitations")
 def invite_annotators(request: Request, name: str, form: authentication.CheckedForm) -> Response:
     """Invite annotators; the links are shown on this response only."""
-    with get_site(request).studies.write_session() as session:
+    with get_storage(request).write_session() as session:
         project = projects.find_project(session, name)
         names = [line.strip() for line in authentication.get_field(form, "names").splitlines() if line.strip()]
         tokens = projects.invite_annotators(session, project, names)
@@ -119,7 +118,7 @@ def invite_annotators(request: Request, name: str, form: authentication.CheckedF
 @router.post("/{name}/invitations/{annotator}/revoke")
 def revoke_invitation(request: Request, name: str, annotator: int, form: authentication.CheckedForm) -> Response:
     """Revoke an annotator's invitation, so that its link no longer works."""
-    with get_site(request).studies.write_session() as session:
+    with get_storage(request).write_session() as session:
         projects.revoke_invitation(session, projects.find_project(session, name), annotator)
     return RedirectResponse(f"/studies/{name}", 303)
 
@@ -127,7 +126,7 @@ def revoke_invitation(request: Request, name: str, annotator: int, form: authent
 @router.get("/{name}/results")
 def show_results(request: Request, name: str) -> Response:
     """Show the study's results so far."""
-    with get_site(request).studies.read_session() as session:
+    with get_storage(request).read_session() as session:
         project = projects.find_project(session, name)
         findings = compute_findings(session, project, find_excluded(session, project))
         model = fit_effects(session, project)
@@ -147,13 +146,13 @@ def show_results(request: Request, name: str) -> Response:
 @router.get("/{name}/export/{file}")
 def export_answers(request: Request, name: str, file: str) -> Response:
     """Return the study's answers as a file."""
-    with get_site(request).studies.read_session() as session:
+    with get_storage(request).read_session() as session:
         export, content = run_export(session, projects.find_project(session, name), file)
     return make_download(content, f"{name}-{file}", export.media)
 
 
 def _render_study(request: Request, name: str, links: dict[str, str] | None = None) -> Response:
-    with get_site(request).studies.read_session() as session:
+    with get_storage(request).read_session() as session:
         project = projects.find_project(session, name)
         return render_page(
             request,
@@ -165,7 +164,7 @@ def _render_study(request: Request, name: str, links: dict[str, str] | None = No
             progress=_count_progress(session, project),
             methods=project.methods,
             exports=get_exports(project),
-            loop=make_follow_up_commands(get_site(request).studies.engine.url, name, project.origin),
+            loop=make_follow_up_commands(get_storage(request).engine.url, name, project.origin),
             marked=sum(bool(example.marks) for example in load_marked_examples(session, project)),
             links=links or {},
             participations={entry.person.id: entry for entry in load_participations(session, project)},
@@ -206,11 +205,6 @@ def _count_progress(session: Session, project: Project) -> dict[str, int]:
 def _get_language(request: Request) -> str:
     """Return the language of the admin's pages, which the browser's settings decide."""
     return choose_language(request.headers.get("accept-language", ""))
-
-
-def _list_results(site: Site) -> list[str]:
-    """Return the names of the results with attributions, from which a study can be created."""
-    return [name for name, result in site.results.items() if result.has_attributions]
 
 
 def _read_count(form: authentication.Form, name: str, default: int, maximum: int, minimum: int = 1) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy import URL
 from expound.data.provenance import digest
 from expound.models import ExplainedModel
 from expound.models.loading.digest import digest_weights
-from expound.serve.browse.stored import RUN
+from expound.reports.hub_card import RUN
 from expound_people.items import StudyItem
 
 
@@ -61,20 +61,8 @@ def make_follow_up_commands(storage: URL, study: str, origin: Mapping[str, Any] 
     start = ["--config", "tiny"] if old is None else ["--model", old]
     train = ["expound", "train", "er_joint", *start, "--data", data, "--output-dir", "corrected"]
     pair = ["--model", old or "OLD", "--model", "corrected"]
-    serve = [
-        "expound",
-        "serve",
-        *pair,
-        "--data",
-        data,
-        "--split",
-        "all",
-        "--study",
-        f"{study} follow-up",
-        "--storage",
-        format_storage_url(storage),
-    ]
-    return join(train), join(serve)
+    create = ["expound", "people", "create", f"{study} follow-up", *pair, "--data", data, "--split", "all"]
+    return join(train), join([*create, "--storage", format_storage_url(storage)])
 
 
 def _read_training_run(source: str) -> dict[str, Any]:

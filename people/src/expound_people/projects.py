@@ -62,9 +62,7 @@ def create_project(
         plan = parse_protocol(protocol)
         kind, seed = plan.kind, plan.seed
         question = plan.question or make_translator(plan.language)(f"{plan.text_prefix}_question")
-    check_name_and_kind(name, kind)
-    if session.scalar(select(Project.id).where(Project.name == name)) is not None:
-        raise ExpoundError(f"there is a study named {name!r} already: choose another name")
+    check_new_study(session, name, kind)
     predicted = {item.prediction for item in items} | {item.changed.prediction for item in items if item.changed}
     predicted.discard(None)
     answers = list(labels) or sorted(label for label in predicted if label is not None)
@@ -104,11 +102,13 @@ def _add_known_items(session: Session, project: Project, plan: Protocol) -> None
     session.expire(project, ["known"])
 
 
-def check_name_and_kind(name: str, kind: str) -> None:
-    """Raise ExpoundError for an invalid name or an unknown kind of a study."""
+def check_new_study(session: Session, name: str, kind: str) -> None:
+    """Raise ExpoundError for an invalid name, an unknown kind, or a name that a study has already."""
     if not NAME_PATTERN.fullmatch(name):
         raise ExpoundError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
     check_choice("kind of study", kind, KINDS)
+    if session.scalar(select(Project.id).where(Project.name == name)) is not None:
+        raise ExpoundError(f"there is a study named {name!r} already: choose another name")
 
 
 def _check_items(items: Sequence[StudyItem], kind: str) -> None:

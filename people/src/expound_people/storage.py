@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from expound.errors import ExpoundError
-from expound.serve.write_limit import BusyError
+from expound.serve.busy import BusyError
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _make_engine(url: str) -> Engine:
     except (ArgumentError, NoSuchModuleError) as error:
         raise ExpoundError("expected a storage as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME") from error
     except ModuleNotFoundError as error:
-        hint = ": pip install 'expound[postgres]'" if error.name == "psycopg" else ""
+        hint = ": pip install 'expound-people[postgres]'" if error.name == "psycopg" else ""
         raise ExpoundError(f"the storage needs the package {error.name}{hint}") from error
 
 

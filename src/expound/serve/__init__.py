@@ -1,4 +1,4 @@
-"""Web pages to explore explanations, browse results and run blind human studies."""
+"""Web pages to explore explanations, an API that cites, and the base of further pages."""
 
 import lazy_loader
 

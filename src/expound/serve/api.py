@@ -22,6 +22,7 @@ from expound.explainers import attribute
 from expound.models.generation.examples import count_prompt_tokens
 from expound.models.generation.model import GeneratingModel
 from expound.serve.authentication import is_equal_secret
+from expound.serve.busy import BusyError
 from expound.serve.explore.progress import track_progress
 from expound.serve.explore.question import MAX_TOKENS, Question
 from expound.serve.explore.queue import POLL_SECONDS
@@ -29,7 +30,6 @@ from expound.serve.explore.service import Explorer, ignore
 from expound.serve.explore.stream import SendLine, stream_lines
 from expound.serve.explore.text_follower import TextFollower
 from expound.serve.site import get_site
-from expound.serve.write_limit import BusyError
 
 PREFIX = "/v1/"
 MAX_DOCUMENTS, MIN_TEMPERATURE = 256, 0.01

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import quote
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
@@ -15,18 +14,13 @@ from starlette.requests import ClientDisconnect
 
 from expound.errors import ExpoundError
 from expound.serve import api, authentication
-from expound.serve.browse.routes import router as browse
+from expound.serve.busy import BusyError
 from expound.serve.explore.routes import router as explore
 from expound.serve.pages import load_assets, render_page
 from expound.serve.security_headers import SecurityMiddleware
-from expound.serve.settings import MAX_HEADER_BYTES
+from expound.serve.settings import MAX_HEADER_BYTES, UPLOAD_PATHS
 from expound.serve.site import Site, get_site
 from expound.serve.timeouts import TimeoutProtocol
-from expound.serve.write_limit import BusyError
-from expound_people.annotate import router as annotate
-from expound_people.manage import router as manage
-from expound_people.protocol.routes import router as take
-from expound_people.protocol.step_pages import WrongStageError
 
 RETRY_SECONDS = 2
 """Seconds after which clients may repeat a request that was refused because the server was busy."""
@@ -37,34 +31,34 @@ public = APIRouter()
 def create_app(site: Site) -> FastAPI:
     """Return the FastAPI application that serves the pages of a site.
 
-    Only the pages to sign in, to accept an invitation and to annotate are public; all others are for the admin. The
-    handlers translate between HTTP and the services of `site`, and hold no state.
+    Only the page to sign in and those that the site's application makes public need no admin. The handlers translate
+    between HTTP and the services of `site`, and hold no state.
     """
     # The interactive API documentation loads scripts from a CDN and would list the admin's routes to strangers.
     app = FastAPI(title="expound", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_close_queues_at_shutdown)
-    app.state.site = site
+    app.state.site, app.state.assets = site, load_assets(site.application.scripts)
     app.include_router(public)
     admin = [Depends(authentication.require_admin)]
     if site.explorer is not None:
         app.include_router(explore, dependencies=admin)
     if site.api_token:
         app.include_router(api.router)
-    if site.results:
-        app.include_router(browse, dependencies=admin)
-    if site.storage is not None:
-        app.include_router(take)
-        app.include_router(annotate)
-        app.include_router(manage, dependencies=admin)
+    for router in site.application.routes:
+        app.include_router(router)
+    for router in site.application.admin_routes:
+        app.include_router(router, dependencies=admin)
     app.add_exception_handler(api.RequestError, api.handle_request_error)
     app.add_exception_handler(ExpoundError, _handle_invalid_input)
     app.add_exception_handler(StarletteHTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_exception_handler(authentication.SignInRequiredError, _handle_sign_in_required)
     app.add_exception_handler(BusyError, _handle_busy)
-    app.add_exception_handler(WrongStageError, _handle_wrong_page)
     app.add_exception_handler(ClientDisconnect, _handle_disconnect)
     app.add_exception_handler(Exception, _handle_unexpected_error)
-    app.add_middleware(SecurityMiddleware, hosts=site.hosts, limits=site.limits)
+    for error, handler in site.application.error_handlers.items():
+        app.add_exception_handler(error, handler)
+    uploads = UPLOAD_PATHS | site.application.upload_paths
+    app.add_middleware(SecurityMiddleware, hosts=site.hosts, limits=site.limits, upload_paths=uploads)
     return app
 
 
@@ -95,11 +89,12 @@ async def _close_queues_at_shutdown(app: FastAPI) -> AsyncIterator[None]:
 
 
 @public.get("/static/{name}")
-def serve_asset(name: str) -> Response:
+def serve_asset(request: Request, name: str) -> Response:
     """Serve the style sheet or a script."""
-    if name not in load_assets():
+    assets = request.app.state.assets
+    if name not in assets:
         raise HTTPException(404, "There is no such file.")
-    content, media = load_assets()[name]
+    content, media = assets[name]
     return Response(content, media_type=media, headers={"cache-control": "no-cache"})
 
 
@@ -135,12 +130,9 @@ def sign_in(request: Request, form: authentication.UncheckedForm) -> Response:
 
 @public.get("/", dependencies=[Depends(authentication.require_admin)])
 def redirect_home(request: Request) -> Response:
-    """Redirect to the study for which the server was started, else to the first page that the site offers."""
+    """Redirect to the application's first page, else to the first one of the menu."""
     site = get_site(request)
-    if site.study is not None:
-        return RedirectResponse(f"/studies/{quote(site.study)}", 303)
-    pages = {"/explore": site.explorer, "/browse": site.results, "/studies": site.storage}
-    return RedirectResponse(next(address for address, service in pages.items() if service), 303)
+    return RedirectResponse(site.application.home or site.navigation[0][0], 303)
 
 
 def _sign_admin_in(request: Request, after: str) -> Response:
@@ -179,14 +171,10 @@ def _handle_busy(request: Request, error: Exception) -> Response:
     if request.method == "GET" or not form or request.state.files or not _accepts_html(request):
         response = _respond_with_message(request, 503, f"The server is busy: {error}. Try again in a moment.")
     else:
-        # The page holds the form's fields, so that an annotator can send the same answer again.
+        # The page holds the form's fields, so that the same answer can be sent again.
         response = render_page(request, "again", form=form, status=503)
     response.headers["retry-after"] = str(RETRY_SECONDS)
     return response
-
-
-def _handle_wrong_page(request: Request, error: Exception) -> Response:
-    return RedirectResponse("/annotate", 303)
 
 
 def _handle_disconnect(request: Request, error: Exception) -> Response:

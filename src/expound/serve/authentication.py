@@ -1,4 +1,4 @@
-"""Authentication of the admin and of annotators, and protection of forms against cross-site request forgery (CSRF)."""
+"""Authentication of the admin, and protection of forms against cross-site request forgery (CSRF)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from starlette.datastructures import UploadFile
 from expound.errors import ExpoundError
 from expound.serve.site import get_site
 
-ANNOTATOR_COOKIE = "expound-annotator"
 CSRF_HEADER = "x-csrf-token"
 COOKIE_SECONDS = 30 * 24 * 3600
 
@@ -59,13 +58,7 @@ def require_admin(request: Request) -> None:
 def set_admin_cookie(request: Request, response: Response) -> None:
     """Sign the admin in: set the admin's cookie in the response."""
     token = get_site(request).token
-    _set_cookie(request, response, make_admin_cookie_name(token), compute_hmac(token, "admin"), "strict")
-
-
-def set_annotator_cookie(request: Request, response: Response, token: str) -> None:
-    """Sign the annotator in with an invitation token."""
-    # "lax", because an invitation is opened from a mail or a recruitment site; "strict" would hold the cookie back.
-    _set_cookie(request, response, ANNOTATOR_COOKIE, token, "lax")
+    set_cookie(request, response, make_admin_cookie_name(token), compute_hmac(token, "admin"), "strict")
 
 
 def make_csrf_token(request: Request, token: str | None = None) -> str:
@@ -73,7 +66,7 @@ def make_csrf_token(request: Request, token: str | None = None) -> str:
 
     Args:
         request: The request for the page.
-        token: An annotator's token, if the cookie is not set yet.
+        token: A visitor's token, if the cookie is not set yet.
     """
     return compute_hmac(token or _get_csrf_secret(request), "csrf")
 
@@ -98,7 +91,7 @@ async def read_form(request: Request) -> Form:
             fields.setdefault(name, []).append(value)
         else:
             files[name] = value
-    # The handler of BusyError sends the fields back to the browser, so that no answer is lost.
+    # The handler of BusyError sends the fields back to the browser, so that no input is lost.
     request.state.files, request.state.form = files, fields
     return fields
 
@@ -151,13 +144,19 @@ def make_local_address(address: str) -> str:
 def _get_csrf_secret(request: Request) -> str:
     """Return the cookie from which the token of forms is derived."""
     name = make_admin_cookie_name(get_site(request).token)
-    # By address, not by who is signed in: an admin who tries out an invitation has both cookies.
-    if request.url.path.startswith(("/annotate", "/join")):
-        name = ANNOTATOR_COOKIE
+    # By address, not by who is signed in: an admin who tries out a visitor's page has both cookies.
+    if is_visitor_page(request):
+        name = get_site(request).application.visitor_cookie
     return request.cookies.get(name, "")
 
 
-def _set_cookie(request: Request, response: Response, name: str, value: str, same_site: str) -> None:
+def is_visitor_page(request: Request) -> bool:
+    """Return whether the address belongs to pages for visitors who are not the admin."""
+    return request.url.path.startswith(get_site(request).application.visitor_paths)
+
+
+def set_cookie(request: Request, response: Response, name: str, value: str, same_site: str) -> None:
+    """Set a cookie that scripts cannot read, for 30 days."""
     response.set_cookie(
         name,
         value,

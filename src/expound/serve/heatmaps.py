@@ -1,4 +1,4 @@
-"""Scores as tables of coloured cells: layers by positions, heads by layers."""
+"""Coefficients of learned explainers as tables of coloured cells: heads by layers."""
 
 from __future__ import annotations
 
@@ -9,22 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from expound.explainers import Explainer
-from expound.reports.explanations import Explanation
+from expound.explainers.learned.coefficients import COEFFICIENTS
 from expound.reports.highlighted import colors
 from expound.reports.highlighted.highlight import format_signed
 from expound.reports.table import Cell, Table
-from expound_papers.tables.coefficients import COEFFICIENTS
-
-
-def make_layer_heatmap(item: Explanation) -> Table:
-    """Return the scores of each layer without special tokens, the last layer first."""
-    positions = [position for position, is_special in enumerate(item.special) if not is_special]
-    layers = item.layers if item.layers is not None else item.token_scores
-    assert layers is not None
-    names = [str(number) for number in range(len(layers), 0, -1)]
-    tokens = [item.tokens[position].text for position in positions]
-    # Each row is scaled by itself: the scores of layers can differ by orders of magnitude.
-    return make_heatmap(names, tokens, layers[::-1, positions], signed=item.signed, by_row=True)
 
 
 def make_heatmap(

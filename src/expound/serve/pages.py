@@ -14,24 +14,23 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader
 
 from expound.reports.highlighted import highlight
-from expound.serve.authentication import is_admin, make_csrf_token
+from expound.serve.authentication import is_admin, is_visitor_page, make_csrf_token
 from expound.serve.site import get_site
-from expound_people.texts import make_admin_translator, make_translator
 
 ROOM = Path(str(files("expound.serve")))
-PEOPLE = Path(str(files("expound_people")))
 SCRIPTS = {
     "explore.js": ROOM / "static" / "explore.js",
-    "annotate.js": PEOPLE / "static" / "annotate.js",
     "report.js": Path(str(files("expound.reports"))) / "templates" / "report.js",
 }
 
 
 @cache
-def load_templates() -> Environment:
-    """Return the environment of the web templates, which can include the templates of reports."""
+def load_templates(folder: Path | None = None) -> Environment:
+    """Return the environment of the web templates: an application's, the library's, and those of reports."""
     reports = highlight.template_environment()
-    loaders: list[BaseLoader] = [FileSystemLoader(ROOM / "templates"), FileSystemLoader(PEOPLE / "templates")]
+    loaders: list[BaseLoader] = [FileSystemLoader(ROOM / "templates")]
+    if folder is not None:
+        loaders.append(FileSystemLoader(folder))
     if reports.loader:
         loaders.append(reports.loader)
     # An overlay keeps the filters and the autoescaping of reports, and leaves their environment unchanged.
@@ -42,27 +41,31 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     """Return a page made of a template.
 
     Besides `values`, the template sees `site`, `admin` (whether the admin is signed in), `csrf` (the token of forms),
-    `here` (the path of the request), `lang`, and the translators `t` (annotators' pages) and `say` (admin's pages).
+    `here` (the path of the request), `lang`, `layout` (the template to extend where any page can be shown), and the
+    values of the site's application.
     """
+    site = get_site(request)
     lang = values.pop("lang", "en")
     csrf = values.pop("csrf", None) or make_csrf_token(request)
+    layout = site.application.visitor_layout if is_visitor_page(request) else "base.html.j2"
     text = render_fragment(
         template,
-        site=get_site(request),
+        site.application.templates,
+        site=site,
         admin=is_admin(request),
         here=request.url.path,
         lang=lang,
-        t=make_translator(lang),
-        say=make_admin_translator(lang),
+        layout=layout,
         csrf=csrf,
+        **site.application.template_values(lang),
         **values,
     )
     return HTMLResponse(text, status)
 
 
-def render_fragment(template: str, **values: Any) -> str:
-    """Return the HTML of a template as text."""
-    return load_templates().get_template(f"{template}.html.j2").render(**values)
+def render_fragment(template: str, folder: Path | None = None, **values: Any) -> str:
+    """Return the HTML of a template as text; `folder` has the templates of an application."""
+    return load_templates(folder).get_template(f"{template}.html.j2").render(**values)
 
 
 def make_download(content: bytes, name: str, media: str) -> Response:
@@ -72,10 +75,14 @@ def make_download(content: bytes, name: str, media: str) -> Response:
     return Response(content, media_type=media, headers={"content-disposition": f'attachment; filename="{safe}"'})
 
 
-@cache
-def load_assets() -> Mapping[str, tuple[bytes, str]]:
-    """Return the content and media type of the style sheet and of each script, by file name."""
+def load_assets(scripts: Mapping[str, Path]) -> Mapping[str, tuple[bytes, str]]:
+    """Return the content and media type of the style sheet and of each script, by file name.
+
+    `scripts`: those of an application.
+    """
     # Requests look names up here and never open a path, so that no address can reach another file.
-    assets = {name: (path.read_bytes(), "text/javascript; charset=utf-8") for name, path in SCRIPTS.items()}
+    assets = {}
+    for name, path in (SCRIPTS | dict(scripts)).items():
+        assets[name] = (path.read_bytes(), "text/javascript; charset=utf-8")
     style = load_templates().get_template("site.css.j2").render()
     return assets | {"style.css": (style.encode(), "text/css; charset=utf-8")}

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from expound.serve.api import PREFIX, make_error_response
-from expound.serve.settings import MAX_DIGITS, UPLOAD_PATHS, Limits
+from expound.serve.settings import MAX_DIGITS, Limits
 
 # Inline styles are allowed because the patches of a picture have one. Inline scripts are not: injected ones do not run.
 POLICY = (
@@ -40,8 +40,8 @@ class SecurityMiddleware:
     It refuses unknown hosts, requests of other sites that change something, and bodies beyond the limits.
     """
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...], limits: Limits) -> None:
-        self.app, self.limits = app, limits
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...], limits: Limits, upload_paths: frozenset[str]) -> None:
+        self.app, self.limits, self.upload_paths = app, limits, upload_paths
         self.hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,7 +50,7 @@ class SecurityMiddleware:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        limit = self.limits.upload_bytes if scope["path"] in UPLOAD_PATHS else self.limits.form_bytes
+        limit = self.limits.upload_bytes if scope["path"] in self.upload_paths else self.limits.form_bytes
         refusal = self._check_request(scope, headers, limit)
         if refusal is not None:
             response: Response = PlainTextResponse(f"{refusal[1]}\n", refusal[0])

@@ -34,8 +34,8 @@ class Limits:
     work_seconds: float = 120.0
 
 
-UPLOAD_PATHS = frozenset({"/picture", "/studies/import"})
-"""The addresses that take files."""
+UPLOAD_PATHS = frozenset({"/picture"})
+"""The library's own addresses that take files."""
 # `int` raises ValueError for strings of more than 4,300 digits, and its time grows with the square of their number.
 MAX_DIGITS = 18
 """Digits of a number in a request."""

@@ -75,10 +75,8 @@ def _group() -> None:
 
 
 @app.command(cls=GroupedCommand)
-def schema(
-    protocol: Annotated[bool, typer.Option("--protocol", help="The schema of human-study protocols instead.")] = False,
-) -> None:
-    """Print the JSON Schema of study files, for completion in editors.
+def schema() -> None:
+    """Print the JSON Schema of study files, for editors.
 
     Refer to it in the first line of a study file: `# yaml-language-server: $schema=FILE`. Example: expound study schema
     """
@@ -86,11 +84,6 @@ def schema(
 
     from expound_papers.spec.schema import make_json_schema
 
-    if protocol:
-        from expound_people.protocol.file import Protocol
-
-        typer.echo(json.dumps(Protocol.model_json_schema(), indent=2, ensure_ascii=False))
-        return
     typer.echo(json.dumps(make_json_schema(), indent=2, ensure_ascii=False))
 
 

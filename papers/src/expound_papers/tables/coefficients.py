@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from expound.errors import ExpoundError
-from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.coefficients import COEFFICIENTS
 from expound.reports.figures.figure import Matrix
 from expound_papers.runs.execution import load_learned_explainer
 from expound_papers.spec.schema import FigurePart
 from expound_papers.tables.results import Results
 
 CoefficientMaps = Mapping[str, NDArray[np.float64]]
-
-COEFFICIENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    ParameterisedAttention: lambda each: {"heads": each.head_weights()},
-    InterpretableAttention: lambda each: {
-        "heads": each.head_coefficients,
-        "layers": each.layer_coefficients[:, None],
-        "query features": each.query_features.mean(1),
-        "key features": each.key_features.mean(1),
-    },
-}
-"""By class of explainer: its coefficients as matrices with one row per layer."""
 
 
 def make_coefficient_matrices(results: Results, part: FigurePart) -> list[Matrix]:

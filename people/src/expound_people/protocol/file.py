@@ -7,13 +7,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from expound.data.local import read_text
 from expound.errors import ExpoundError
-from expound_papers.spec.schema import Part
-from expound_papers.spec.study_file import format_first_problem
-from expound_papers.spec.yaml_lines import YamlDocument, parse_yaml
+from expound_people.protocol.yaml_lines import YamlDocument, parse_yaml
+
+BYTES = 256 << 10
+"""The most bytes of a protocol file."""
 
 
 def _to_list(value: Any) -> Any:
@@ -23,6 +24,12 @@ def _to_list(value: Any) -> Any:
 Paragraphs = Annotated[tuple[str, ...], BeforeValidator(_to_list, json_schema_input_type=str | list[str])]
 """Paragraphs; a single one may be given without a list."""
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
+
+
+class Part(BaseModel):
+    """A part of a protocol; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=False, frozen=True, allow_inf_nan=False)
 
 
 class SourcePart(Part):
@@ -268,6 +275,8 @@ def get_main_part(text: str | None) -> MainPart:
 
 def read_protocol(path: Path) -> tuple[Protocol, str]:
     """Read a protocol file; return the protocol and the text. Raises ExpoundError with file and line."""
+    if path.is_file() and path.stat().st_size > BYTES:
+        raise ExpoundError(f"{path} has more than {BYTES >> 10} KiB: no protocol is that long")
     text = read_text(path)
     return parse_protocol(text, path), text
 
@@ -283,6 +292,18 @@ def parse_protocol(text: str, path: Path = Path("protocol")) -> Protocol:
         return Protocol.model_validate(document.value)
     except ValidationError as error:
         raise ExpoundError(format_first_problem(error, document)) from error
+
+
+def format_first_problem(error: ValidationError, document: YamlDocument) -> str:
+    """Return the first error of a validation with its line, and the number of further errors."""
+    first, *others = error.errors()
+    text = f"{document.line_of(first['loc'])}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    # Of a missing or unknown key pydantic gives the whole mapping as the input.
+    if first["type"] not in ("missing", "extra_forbidden"):
+        text += f", got {first['input']!r:.60}"
+    if others:
+        text += f" (and {len(others)} more)"
+    return text
 
 
 def digest_protocol(text: str) -> str:

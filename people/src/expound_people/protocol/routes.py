@@ -9,15 +9,15 @@ from sqlalchemy.orm import Session
 from expound.errors import ExpoundError
 from expound.serve import authentication
 from expound.serve.pages import render_page
-from expound.serve.site import get_site
-from expound.serve.write_limit import run_write
 from expound_people.annotate import open_progress, read_seconds
 from expound_people.projects import find_annotator, find_project
 from expound_people.protocol import stages, step_pages
 from expound_people.protocol.admission import StudyFullError, Visitor, admit, read_visitor
 from expound_people.protocol.file import ExitPart, Protocol, digest_protocol, parse_protocol
+from expound_people.services import ANNOTATOR_COOKIE, get_storage, set_annotator_cookie
 from expound_people.tables import Annotator, Project
 from expound_people.texts import make_translator, translate_error
+from expound_people.write_limit import run_write
 
 router = APIRouter()
 
@@ -25,7 +25,7 @@ router = APIRouter()
 @router.get("/take/{name}")
 def show_start(request: Request, name: str) -> Response:
     """Show a study's first page, or redirect an annotator who has already begun in this browser."""
-    with get_site(request).studies.read_session() as session:
+    with get_storage(request).read_session() as session:
         project, protocol = _load_study(session, name)
         who = read_visitor(protocol, request.query_params)
         if _find_returning_annotator(request, session, project, who) is not None:
@@ -48,7 +48,7 @@ async def begin_study(request: Request, name: str, form: authentication.Unchecke
 
 
 def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Response:
-    with get_site(request).studies.write_session() as session:
+    with get_storage(request).write_session() as session:
         project, protocol = _load_study(session, name)
         text = make_translator(protocol.language)
         if not authentication.is_equal_secret(
@@ -56,7 +56,7 @@ def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Re
         ):
             raise HTTPException(403, text("not_begun"))
         who = read_visitor(protocol, request.query_params)
-        token = request.cookies.get(authentication.ANNOTATOR_COOKIE, "")
+        token = request.cookies.get(ANNOTATOR_COOKIE, "")
         if _find_returning_annotator(request, session, project, who) is None:
             # A visitor without a cookie is not an annotator yet; a returning person gets a new token for this device.
             try:
@@ -66,7 +66,7 @@ def _admit_visitor(request: Request, name: str, form: authentication.Form) -> Re
         if not token:
             return _render_end(request, protocol.language, text("full"))
     response = RedirectResponse("/annotate", 303)
-    authentication.set_annotator_cookie(request, response, token)
+    set_annotator_cookie(request, response, token)
     return response
 
 
@@ -115,7 +115,7 @@ def _delete_annotator(request: Request) -> Response:
             raise HTTPException(404, "Ask the person who invited you to delete your answers.")
         stages.withdraw(session, progress.annotator)
     response = _render_end(request, progress.language, make_translator(progress.language)("withdrawn"))
-    response.delete_cookie(authentication.ANNOTATOR_COOKIE, path="/")
+    response.delete_cookie(ANNOTATOR_COOKIE, path="/")
     return response
 
 
@@ -132,7 +132,7 @@ def _load_study(session: Session, name: str) -> tuple[Project, Protocol]:
 
 def _find_returning_annotator(request: Request, session: Session, project: Project, who: Visitor) -> Annotator | None:
     """Return the annotator who is signed in in this browser, if it is in this study and with the same parameters."""
-    person = find_annotator(session, request.cookies.get(authentication.ANNOTATOR_COOKIE, ""))
+    person = find_annotator(session, request.cookies.get(ANNOTATOR_COOKIE, ""))
     if person is None or person.project_id != project.id:
         return None
     # On a shared computer another worker's link must not continue the earlier worker's participation.

@@ -42,7 +42,6 @@ READERS: Registry[type[Reader]] = Registry(
         "generated": "generated:Generated",
         "label_studio": "marked_json:LabelStudio",
         "argilla": "marked_json:Argilla",
-        "study": "study:Study",
     },
     package="expound.data.readers",
 )

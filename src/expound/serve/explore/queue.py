@@ -12,8 +12,8 @@ from typing import TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from expound.serve.busy import BusyError
 from expound.serve.explore.progress import StoppedError
-from expound.serve.write_limit import BusyError
 
 T = TypeVar("T")
 Work = Callable[[Event], T]

@@ -12,9 +12,9 @@ from threading import Event
 from typing import Any
 
 from expound.errors import ExpoundError
+from expound.serve.busy import BusyError
 from expound.serve.explore.progress import ShareCallback, StoppedError
 from expound.serve.explore.queue import WorkQueue
-from expound.serve.write_limit import BusyError
 
 logger = logging.getLogger(__name__)
 MAX_PROGRESS_EVENTS = 50

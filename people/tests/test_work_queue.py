@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from expound.serve import Limits
+from expound.serve.busy import BusyError
 from expound.serve.explore.progress import StoppedError
 from expound.serve.explore.queue import WorkQueue
-from expound.serve.write_limit import BusyError
 from serving import listening
-from sites import TEXTS, TOKEN, admin, csrf, project, site
+from sites import TEXTS, TOKEN, admin, csrf
+from studies import project, site
 
 WAITING = 50
 
@@ -133,7 +134,7 @@ def test_a_full_queue_answers_503_with_retry_after(tmp_path, monkeypatch):
     [outcome.result(20) for outcome, _ in held]
     wait_until(lambda: made.explorer.work._free._value == 2)
     assert chief.get("/explore/export/json", params=asked).status_code == 200
-    made.studies.close()
+    made.application.storage.close()
 
 
 def test_an_explanation_beyond_its_time_limit_answers_503(tmp_path, monkeypatch):
@@ -142,7 +143,7 @@ def test_an_explanation_beyond_its_time_limit_answers_503(tmp_path, monkeypatch)
     reply = admin(made).get("/explore/export/json", params={"text": TEXTS[0], "method": "saliency"})
     assert reply.status_code == 503
     assert "0.3 seconds" in reply.text
-    made.studies.close()
+    made.application.storage.close()
 
 
 def test_work_stops_when_the_client_disconnects(tmp_path, monkeypatch):
@@ -155,7 +156,7 @@ def test_work_stops_when_the_client_disconnects(tmp_path, monkeypatch):
             wait_until(lambda: len(started) == len(ended) > 0)
             wait_until(lambda: made.explorer.work._free._value == made.limits.queue_size)
         assert len(started) == 3
-    made.studies.close()
+    made.application.storage.close()
 
 
 def test_the_server_ends_while_work_is_done(tmp_path, monkeypatch):
@@ -168,7 +169,7 @@ def test_the_server_ends_while_work_is_done(tmp_path, monkeypatch):
             wait_until(lambda: started)
         wait_until(lambda: ended)
         assert left.exception(30) is not None or left.result().status_code in (499, 503)
-    made.studies.close()
+    made.application.storage.close()
 
 
 def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
@@ -197,4 +198,4 @@ def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
             assert sum(not each.done() for each in waiting) >= WAITING // 2
         assert sorted(took)[len(took) // 2] < 0.2, took
         assert max(took) < 1, took
-    made.studies.close()
+    made.application.storage.close()

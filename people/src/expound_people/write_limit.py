@@ -8,15 +8,13 @@ from typing import TypeVar
 from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
 
+from expound.serve.busy import BusyError
+
 T = TypeVar("T")
 MAX_WRITERS, WRITE_TIMEOUT = 4, 20.0
 """Number of threads that write answers; seconds that an answer waits for one of them."""
 # A limiter belongs to the event loop in which it is made; tests run several loops in one process.
 _limiter = RunVar[CapacityLimiter]("expound_writers")
-
-
-class BusyError(Exception):
-    """The server cannot process the request now; the client can repeat it later."""
 
 
 async def run_write(function: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Rationales that people marked in a human study of `expound serve`, read from the study's database."""
+"""Rationales that people marked in a human study, read from the study's database."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Study(DividedFile):
     """
 
     card: ClassVar[DataCard] = DataCard(
-        name="study", what="texts and pairs with the spans that people marked in a study of `expound serve`",
+        name="study", what="texts and pairs with the spans that people marked in a study of `expound people`",
         form="study:FILE.db or study:postgresql://USER@HOST/NAME, with ?name=STUDY&share=0.5 of people to agree",
-        source="collected by `expound serve --study NAME --kind highlight`", licence="yours",
+        source="collected by `expound people create NAME --kind highlight`", licence="yours",
         example="study:expound-studies.db?name=films",
     )  # fmt: skip
     name: str = ""
@@ -82,7 +82,9 @@ def _open_server(address: str) -> Iterator[Ask]:
     try:
         import psycopg
     except ModuleNotFoundError as error:
-        raise ExpoundError("studies on PostgreSQL need the package psycopg: pip install 'expound[postgres]'") from error
+        raise ExpoundError(
+            "studies on PostgreSQL need the package psycopg: pip install 'expound-people[postgres]'"
+        ) from error
     try:
         with psycopg.connect(address, connect_timeout=10) as storage:
             storage.read_only = True

@@ -16,7 +16,7 @@ import expound
 torch.set_num_threads(1)
 CACHE = tempfile.TemporaryDirectory(prefix="expound-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
-SHARED = Path(os.environ.get("EXPOUND_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("EXPOUND_SHARED", Path(__file__).parents[1] / "shared"))
 REAL = {"real_data", "golden", "minilm_path", "minilm", "golden_generation"}
 """Fixtures that need folders which a fresh machine does not have; their tests get the mark `real`."""
 SLOW = (

@@ -7,10 +7,11 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from expound.cli.serve import _public_address, _url_host
+from expound.cli.shared.server import _public_address, _url_host
 from expound.serve import create_app
 from expound.serve.security_headers import HOST_PATTERN
-from sites import HERE, admin, annotator, csrf, project, site, stranger
+from sites import HERE, admin, csrf, stranger
+from studies import annotator, project, site
 
 STRANGE = [
     "127.0.0.1:1@evil.com",
@@ -67,7 +68,7 @@ def test_invitations_begin_with_the_address_that_was_configured(tmp_path):
         page = chief.post("/studies/first/invitations", data=form)
         assert re.search(r"https://study\.example\.org/join/[\w-]{20,}", page.text)
         assert "4711/join" not in page.text
-    made.studies.close()
+    made.application.storage.close()
 
 
 def test_cookies_are_for_https_alone_where_the_address_is(tmp_path):
@@ -75,7 +76,7 @@ def test_cookies_are_for_https_alone_where_the_address_is(tmp_path):
         made = site(tmp_path / str(len(address)), with_model=False, address=address)
         reply = stranger(made).get("/sign-in", params={"token": made.token}, follow_redirects=False)
         assert ("secure" in reply.headers["set-cookie"].lower()) is secure
-        made.studies.close()
+        made.application.storage.close()
 
 
 @pytest.mark.parametrize(
@@ -134,4 +135,4 @@ def test_head_is_answered_as_get_without_the_body(tmp_path):
         assert head.headers["x-content-type-options"] == "nosniff"
     reply = stranger(made).head("/studies", follow_redirects=False)
     assert (reply.status_code, reply.headers["location"][:9]) == (303, "/sign-in?")
-    made.studies.close()
+    made.application.storage.close()

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from expound.cli import app as commands
 from expound.errors import ExpoundError
-from expound.serve import Limits, create_app
+from expound.serve import Limits, Site, create_app
 from expound_people.exports import to_csv
 from expound_people.items import StudyItem
 from expound_people.projects import TOKEN_BYTES, create_project, digest_token, find_project, invite_annotators
 from expound_people.tables import Annotator, AnnotatorAnswer
-from sites import HERE, MARKUP, SCRIPT, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
+from sites import HERE, MARKUP, SCRIPT, TEXTS, TOKEN, admin, csrf, stranger
+from studies import annotator, letters, pages, project, rank, site
 
 OPEN = {"/sign-in", "/static/style.css", "/favicon.ico"}
 
@@ -84,12 +85,11 @@ def test_another_token_opens_nothing(full_site, guess):
 
 
 def test_the_cookie_of_another_server_opens_nothing(full_site, tmp_path):
-    other = stranger(site(tmp_path / "other", storage=full_site.storage))
+    database = full_site.application.storage
+    other = stranger(site(tmp_path / "other", database=database))
     other.cookies.update(admin(full_site).cookies)
     assert other.get("/studies", follow_redirects=False).status_code == 200
-    strange = stranger(
-        site(tmp_path / "third", with_model=False).__class__("another-token-of-many-letters", storage=full_site.storage)
-    )
+    strange = stranger(Site("another-token-of-many-letters", application=pages(tmp_path, database=database)))
     strange.cookies.update(admin(full_site).cookies)
     assert strange.get("/studies", follow_redirects=False).status_code == 303
 
@@ -121,7 +121,7 @@ def test_invitations_are_256_bits_of_which_only_a_digest_is_kept(full_site):
     tokens = project(full_site, people=[f"person {number}" for number in range(50)])
     assert len(set(tokens.values())) == 50
     assert all(len(token) >= 8 * TOKEN_BYTES / 6 for token in tokens.values())
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         kept = set(session.scalars(select(Annotator.token_digest)))
     assert kept == {digest_token(token) for token in tokens.values()}
     assert not kept & set(tokens.values())
@@ -168,7 +168,7 @@ def test_a_form_without_the_pages_own_token_changes_nothing(full_site, chief):
             ).status_code
             == 403
         )
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         assert session.scalar(select(AnnotatorAnswer)) is None
         assert {person.name for person in find_project(session, "first").annotators} == {"Ada", "Ben"}
 
@@ -208,11 +208,6 @@ def test_markup_in_texts_and_labels_is_escaped_on_every_page(full_site, chief):
         chief.get("/explore", params={"text": "a film", "target": SCRIPT, "whole": "1"}),
         chief.get("/explore", params={"text": "a film", "method": SCRIPT}),
         chief.get("/explore/export/html", params={"text": TEXTS[0], "method": "saliency"}),
-        chief.get("/browse/reviews", params={"text": "script"}),
-        chief.get("/browse/reviews", params={"sort": SCRIPT}),
-        chief.get("/browse/reviews/examples/0"),
-        chief.get("/browse/reviews/report"),
-        chief.get("/browse/" + SCRIPT.replace("/", "%2F")),
         chief.get("/studies/first"),
         chief.get("/studies/first/results"),
         chief.get("/studies/" + SCRIPT.replace("/", "%2F")),
@@ -231,13 +226,12 @@ def test_markup_in_texts_and_labels_is_escaped_on_every_page(full_site, chief):
 
 
 def test_pages_allow_only_their_own_scripts(full_site, chief):
-    for address in ("/explore?text=a+film", "/browse/reviews", "/studies", "/sign-in", "/nowhere"):
+    for address in ("/explore?text=a+film", "/studies", "/sign-in", "/nowhere"):
         headers = chief.get(address).headers
         assert "script-src 'self';" in headers["content-security-policy"]
         assert "default-src 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "same-origin"
-    assert "sandbox" in chief.get("/browse/reviews/report").headers["content-security-policy"]
 
 
 def test_texts_beyond_the_limit_are_refused(tmp_path):
@@ -305,7 +299,7 @@ def test_no_path_from_a_request_reaches_the_file_system(full_site, chief, tmp_pa
     (tmp_path / "secret.txt").write_text(SECRET)
     (comparison.parent / "secret.txt").write_text(SECRET)
     project(full_site)
-    rooms = ["/static/", "/browse/", "/browse/reviews/", "/explore/picture/", "/explore/heads/", "/explore/export/"]
+    rooms = ["/static/", "/explore/picture/", "/explore/heads/", "/explore/export/"]
     rooms += ["/studies/", "/studies/first/export/", "/annotate/", "/join/"]
     for room in rooms:
         reply = chief.get(room + where)
@@ -336,7 +330,7 @@ def test_a_file_for_a_spreadsheet_holds_no_formula(full_site):
     tokens = project(full_site, people=[evil])
     client = annotator(full_site, tokens[evil])
     rank(client, 1, dict.fromkeys(letters(client.get("/annotate/1")), 1))
-    with full_site.studies.read_session() as session:
+    with full_site.application.storage.read_session() as session:
         lines = to_csv(session, find_project(session, "first")).decode().splitlines()
     assert f",'{evil}" in lines[1]
     assert f",{evil}" not in lines[1]
@@ -359,9 +353,9 @@ def test_names_and_numbers_of_studies_are_checked(full_site, chief):
                   {"limit": "9" * 30}, {"limit": "-1"}, {"seed": "x"}):  # fmt: skip
         assert chief.post("/studies", data=good | wrong).status_code == 422, wrong
     assert chief.post("/studies", data=good).status_code == 200
-    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match="already"):
+    with full_site.application.storage.write_session() as session, pytest.raises(ExpoundError, match="already"):
         create_project(session, "new", [StudyItem(("a",))], "highlight")
-    with full_site.studies.write_session() as session, pytest.raises(ExpoundError, match="1 to 200"):
+    with full_site.application.storage.write_session() as session, pytest.raises(ExpoundError, match="1 to 200"):
         invite_annotators(session, find_project(session, "new"), [str(number) for number in range(201)])
 
 
@@ -374,7 +368,6 @@ def test_invalid_numbers_are_refused(full_site, chief):
         assert chief.post("/studies", data=data, headers={"content-length": count.encode("latin-1")}).status_code == 413
     for number in ("0", "9" * 30, "9" * 5000):
         assert chief.get(f"/explore/picture/example-{number}").status_code == 422
-        assert chief.get(f"/browse/reviews/examples/{number}").status_code in (200, 404, 422)
         assert chief.post(f"/studies/first/invitations/{number}/revoke", data=data).status_code == 422
 
 

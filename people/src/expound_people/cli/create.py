@@ -1,0 +1,187 @@
+"""`expound people create`: make a study of explanations that exist, or of a model and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from expound.cli.serve import load_models, load_rows, name_models
+from expound.cli.shared import options
+from expound.cli.shared.checks import check
+from expound.cli.shared.console import say, silence_libraries
+from expound.cli.shared.threads import Threads
+from expound.errors import ExpoundError
+from expound_people.cli.shared import StorageUrl, open_storage
+
+if TYPE_CHECKING:
+    from expound.evaluation.compare.comparison import Comparison
+    from expound.models import ExplainedModel
+    from expound_people.items import StudyItem
+
+LIMIT = 20
+"""Default number of examples of a study."""
+
+
+def create(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the study. Default: the protocol's, or that of its file.")
+    ] = None,
+    result: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--result", "-r", help="Folder that `expound compare` or `expound explain --output-dir` wrote; repeatable."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="Explain this model; two models are compared blind. Repeatable."),
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", "-d", help="Examples that the model explains.")] = None,
+    split: options.SplitOrAll = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Number of examples. Default: the protocol's, or 20.")
+    ] = None,
+    methods: options.Methods = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="People rank explanations, highlight evidence, simulate the model, or predict its answers to changed "
+            "examples (counterfactual). Default: rank."
+        ),
+    ] = None,
+    protocol: Annotated[
+        Path | None, typer.Option(help="A study protocol (YAML): participants, instructions and questions.")
+    ] = None,
+    storage: StorageUrl = None,
+    task: options.Task = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    max_length: options.MaxLength = None,
+    threads: Threads = None,
+) -> None:
+    """Create a human study. Afterwards, `expound people serve` serves it.
+
+    Examples: expound people create films --result comparison --kind rank
+
+    expound people create notes --result explained
+
+    expound people create said --kind simulate --model my-model --data generated --limit 30
+
+    expound people create --protocol study.yaml --result comparison
+    """
+    text = None
+    if protocol is not None:
+        from expound_people.protocol.file import read_protocol
+
+        plan, text = read_protocol(protocol)
+        if kind not in (None, plan.kind):
+            raise ExpoundError(f"{protocol} describes a study of kind {plan.kind}, but --kind is {kind}")
+        name, kind, seed = name or plan.name or protocol.stem, plan.kind, plan.seed
+        if not model and not result and plan.source.model:
+            model = [plan.source.model]
+        data, limit = data or plan.source.data, limit or plan.source.limit
+        methods, split = methods or ",".join(plan.source.methods) or None, split or plan.source.split
+    if name is None:
+        raise ExpoundError("give the study a name, or a --protocol")
+    check(models=model or [], data=data, methods=methods, device=device, dtype=dtype, files=result or [])
+    from expound_people.projects import check_new_study, create_project
+
+    kind, studies = kind or "rank", open_storage(storage)
+    with studies.read_session() as session:
+        check_new_study(session, name, kind)
+    silence_libraries()
+    sources = name_models(model or [])
+    models = load_models(sources, threads, device, dtype=dtype, max_length=max_length, task=task)
+    rows = load_rows(data, split, limit or LIMIT, seed, models)
+    material = StudyMaterial(models, options.split_ids(methods) or [], rows, result or (), limit or LIMIT, seed)
+    items, labels = make_items(name, kind, material, text)
+    origin = None
+    if models:
+        from expound_people.origin import describe_origin
+
+        origin = describe_origin(models, sources, data, items)
+    with studies.write_session() as session:
+        create_project(session, name, items, kind, labels=labels, seed=seed, protocol=text, origin=origin)
+    say(f"created the study {name} with {len(items)} examples; `expound people serve` serves it")
+
+
+@dataclass(frozen=True)
+class StudyMaterial:
+    """The inputs of a new study: folders with explanations, or models, methods and examples."""
+
+    models: Mapping[str, ExplainedModel]
+    methods: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+    results: Sequence[Path] = field(default_factory=tuple)
+    limit: int = LIMIT
+    seed: int = 0
+
+
+def make_items(
+    name: str, kind: str, material: StudyMaterial, protocol: str | None
+) -> tuple[list[StudyItem], Sequence[str]]:
+    """Return the study's examples, with changed versions if the kind has them, and the labels of the model."""
+    from expound_people.kinds import KINDS
+
+    items, labels = _explain_items(name, material)
+    if KINDS[kind].has_changes:
+        items = _add_changed_versions(items, material, protocol)
+    return items, labels
+
+
+def _explain_items(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Sequence[str]]:
+    from expound_people.items import (
+        explain_items,
+        make_follow_up_items,
+        select_comparison_items,
+        select_saved_items,
+    )
+
+    if material.results:
+        comparisons, explanations = _read_results(material.results)
+        for comparison in comparisons:
+            return select_comparison_items(comparison, material.limit), comparison.config.get("labels", ())
+        return select_saved_items(explanations, material.limit), ()
+    if material.models and material.rows:
+        model = next(iter(material.models.values()))
+        say(f"explaining {len(material.rows)} examples for the study {name}")
+        if len(material.models) > 1:
+            method = material.methods[0] if material.methods else ""
+            return make_follow_up_items(material.models, material.rows, method, material.seed), model.labels
+        return explain_items(model, material.rows, material.methods, material.seed), model.labels
+    raise ExpoundError(
+        f"the study {name} needs explanations: give --result DIR (a folder that compare or explain has written), "
+        "or --model and --data"
+    )
+
+
+def _read_results(folders: Sequence[Path]) -> tuple[list[Comparison], list[Any]]:
+    """Return the comparisons in some folders, and the explanations that `explain` saved in the others."""
+    from expound.evaluation.compare.comparison import Comparison
+    from expound.reports.explanations import Explanations
+    from expound.reports.storage import CONFIG, DATA
+
+    comparisons, explanations = list[Comparison](), list[Any]()
+    for folder in folders:
+        if (folder / DATA).is_file() and (folder / CONFIG).is_file():
+            explanations += Explanations.load(folder)
+        else:
+            comparisons.append(Comparison.load(folder))
+    return comparisons, explanations
+
+
+def _add_changed_versions(items: Sequence[StudyItem], material: StudyMaterial, protocol: str | None) -> list[StudyItem]:
+    """Add changed versions to the examples, by the protocol's rule or the default rule."""
+    from expound_people.changes import add_changed_versions
+    from expound_people.protocol.file import ChangePart, parse_protocol
+
+    if not material.models:
+        raise ExpoundError("a study of kind counterfactual needs the --model whose answers people predict")
+    rule = ChangePart() if protocol is None else parse_protocol(protocol).change
+    say("running the model on changed examples")
+    return add_changed_versions(next(iter(material.models.values())), items, rule, material.seed)

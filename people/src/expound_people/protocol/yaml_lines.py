@@ -1,0 +1,147 @@
+"""YAML documents that know the line of each value, so that errors can name it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from expound.errors import ExpoundError
+
+LARGEST, DEEPEST = 10_000, 50
+"""The most values of a document, and how deep they may be nested."""
+Place = tuple[str | int, ...]
+"""The keys and indices that lead to a value."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads scalars as YAML 1.2 does: `on` and `no` are strings, and `3e-5` is a number."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a value. Raises MarkedYAMLError for one that is nested too deep."""
+        # PyYAML composes recursively: thousands of brackets would overflow the stack.
+        if self.depth > DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"nested more than {DEEPEST} deep", problem_mark=self.get_mark())
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+# PyYAML reads YAML 1.1, where `no` is false and `1e-5` a text: booleans and floats get the rules of YAML 1.2 instead.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if not tag.endswith((":bool", ":float"))]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(?:inf|nan))$"),
+    list("-+.0123456789"),
+)
+
+
+@dataclass
+class YamlDocument:
+    """A YAML document: `value` has plain Python values, `lines` the position of each place as FILE:LINE."""
+
+    value: Any
+    lines: dict[Place, str] = field(default_factory=dict)
+
+    def line_of(self, place: Place) -> str:
+        """Return the line of a place, or of the innermost known place around it; unknown keys are skipped."""
+        known: Place = ()
+        for part in place:
+            if (*known, part) in self.lines:
+                known = (*known, part)
+        return self.lines[known]
+
+
+def parse_yaml(text: str, path: Path) -> YamlDocument:
+    """Parse a document; `path` is the name for errors. Raises ExpoundError for text that is not YAML, with the line."""
+    try:
+        return _load_document(_Loader(text), path)
+    except yaml.YAMLError as error:
+        place = str(path)
+        if mark := getattr(error, "problem_mark", None):
+            place += f":{mark.line + 1}"
+        raise ExpoundError(f"{place}: no YAML: {getattr(error, 'problem', None) or error}") from error
+    except RecursionError as error:
+        raise ExpoundError(f"{path}: a value contains itself") from error
+
+
+def _load_document(loader: _Loader, path: Path) -> YamlDocument:
+    node = loader.get_single_node()
+    if node is None:
+        raise ExpoundError(f"{path} is empty: expected a protocol")
+    _check_nodes(node, path)
+    lines = dict(_iterate_lines(loader, node, (), str(path)))
+    try:
+        return YamlDocument(loader.construct_document(node), lines)
+    except ValueError as error:
+        raise ExpoundError(f"{path}: no YAML: {error}") from error
+
+
+def _check_nodes(root: yaml.Node, path: Path) -> None:
+    """Raise ExpoundError for equal keys in a mapping, and for a document too large or deep with aliases expanded."""
+    # Called before merge keys (<<) are resolved: afterwards, a mapping that overrides a merged key has it twice.
+    # Sizes are computed per node, without expansion: nine lines of aliases can expand to a billion values.
+    known: dict[int, tuple[int, int]] = {}
+
+    def measure(node: yaml.Node, above: int) -> tuple[int, int]:
+        """Return the number of values in a node and their depth."""
+        if id(node) not in known:
+            if isinstance(node, yaml.MappingNode):
+                _require_unique_keys(node, path)
+            inner: Iterable[yaml.Node] = ()
+            if isinstance(node, yaml.CollectionNode) and above <= DEEPEST:
+                # A mapping has (key, value) pairs, a sequence has values.
+                inner = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+            size, depth = 1, 1
+            for part in inner:
+                part_size, part_depth = measure(part, above + 1)
+                size, depth = size + part_size, max(depth, 1 + part_depth)
+            if size > LARGEST or max(depth, above) > DEEPEST:
+                raise ExpoundError(
+                    f"{path}:{node.start_mark.line + 1}: its aliases written out, a protocol has at most {LARGEST:,} "
+                    f"values, {DEEPEST} deep, and none contains itself"
+                )
+            known[id(node)] = size, depth
+        return known[id(node)]
+
+    measure(root, 0)
+
+
+def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:
+    """Yield each place inside a node with its line, as FILE:LINE."""
+    yield place, f"{path}:{node.start_mark.line + 1}"
+    if isinstance(node, yaml.SequenceNode):
+        for index, inner in enumerate(node.value):
+            yield from _iterate_lines(loader, inner, (*place, index), path)
+    elif isinstance(node, yaml.MappingNode):
+        # Resolves merge keys (<<), whose entries keep the lines of the mapping that they come from.
+        loader.flatten_mapping(node)
+        for key, inner in node.value:
+            name = (*place, loader.construct_object(key, deep=True))
+            yield from _iterate_lines(loader, inner, name, path)
+            # After the value, so that the line of the key replaces that of a value that begins below it.
+            yield name, f"{path}:{key.start_mark.line + 1}"
+
+
+def _require_unique_keys(node: yaml.MappingNode, path: Path) -> None:
+    # PyYAML keeps the last of equal keys without a word.
+    seen = set()
+    for key, _ in node.value:
+        name = getattr(key, "value", None)
+        if not isinstance(name, str):
+            raise ExpoundError(f"{path}:{key.start_mark.line + 1}: expected a word or number as a key")
+        if name in seen and name != "<<":
+            raise ExpoundError(f"{path}:{key.start_mark.line + 1}: the key {name!r} comes twice")
+        seen.add(name)

@@ -1,1 +1,0 @@
-"""Browsing stored results: methods by metric, single examples, and where methods disagree."""
