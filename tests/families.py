@@ -34,8 +34,8 @@ USUAL = ("bert", "mistral", "big_bird", "vit")
 """A post-norm encoder, a gated decoder that is padded on the left, block-sparse attention with hooks, and images."""
 
 
-def sweep_other_families(names: Iterable[str], usual: Iterable[str] = USUAL) -> list[Any]:
-    """Parameters of a test: the usual families on every run, and all others, marked `sweep`, in `make sweep`."""
+def sweep_others(names: Iterable[str], usual: Iterable[str] = USUAL) -> list[Any]:
+    """Parameters of a test: the usual names on every run, and all others, marked `sweep`, in `make sweep`."""
     parameters: list[Any] = []
     for name in names:
         if name in usual:

@@ -28,7 +28,7 @@ def add_failing_hook(model, at):
 
 
 # The contract of every explainer asks the same of a BERT.
-KINDS = families.sweep_other_families(name for name in FAMILIES if name != "bert")
+KINDS = families.sweep_others(name for name in FAMILIES if name != "bert")
 
 
 @pytest.mark.parametrize("family", KINDS)
