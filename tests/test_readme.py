@@ -16,7 +16,6 @@ from corpora import study
 from expound.data.readers import generated
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
 
-
 LARGEST = 400
 """Generated corpora are cut to this size: pages train on 2,000 rows."""
 
