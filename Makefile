@@ -4,6 +4,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # uv does not read pip's settings.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+# Compiled modules are kept: a program that compiles torch and transformers anew takes 15 seconds longer to start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo demo-chat test real quick attack sweep check lowest package docs docs-all serve-docs bench clean
 install: $(READY)

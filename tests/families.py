@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -27,6 +30,19 @@ VOCABULARY = SIZE["vocab_size"]
 TEXT = {name: family.small_config for name, family in FAMILIES.items() if family.tokenizer is not None}
 ENCODERS = {name: sizes for name, sizes in TEXT.items() if FAMILIES[name].tokenizer != "gpt2"}
 DECODERS = {name: sizes for name, sizes in TEXT.items() if name not in ENCODERS}
+USUAL = ("bert", "mistral", "big_bird", "vit")
+"""A post-norm encoder, a gated decoder that is padded on the left, block-sparse attention with hooks, and images."""
+
+
+def sweep_others(names: Iterable[str], usual: Iterable[str] = USUAL) -> list[Any]:
+    """Parameters of a test: the usual names on every run, and all others, marked `sweep`, in `make sweep`."""
+    parameters: list[Any] = []
+    for name in names:
+        if name in usual:
+            parameters.append(name)
+        elif os.environ.get("EXPOUND_SWEEP"):
+            parameters.append(pytest.param(name, marks=pytest.mark.sweep))
+    return parameters
 
 
 def tiny(

@@ -13,17 +13,33 @@ import pytest
 import expound
 import families
 from corpora import study
+from expound.data.readers import generated
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
+
+LARGEST = 400
+"""Generated corpora are cut to this size: pages train on 2,000 rows."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_data():
+    """Make demos and generated corpora small."""
+
+    def generate_few(*given, size, **options):
+        return generated_examples(*given, size=min(size, LARGEST), **options)
+
+    generated_examples = generated.generate_examples
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("EXPOUND_SCALE", "0.02")
+        patched.setattr(generated, "generate_examples", generate_few)
+        yield
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, small_data):
     """A folder in which the README's blocks were run."""
     folder = tmp_path_factory.mktemp("readme")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("EXPOUND_SCALE", "0.02")
-        small_chat_model(folder / "my-chat-model")
-        run(ROOT / "README.md", folder)
+    small_chat_model(folder / "my-chat-model")
+    run(ROOT / "README.md", folder)
     return folder
 
 
@@ -32,8 +48,7 @@ def test_the_readme_runs_as_it_stands(folder):
     assert (folder / "explained.html").is_file()
 
 
-def test_the_first_page_runs_as_it_stands(folder, monkeypatch):
-    monkeypatch.setenv("EXPOUND_SCALE", "0.02")
+def test_the_first_page_runs_as_it_stands(folder):
     (folder / "explained.html").unlink()
     run(ROOT / "docs" / "index.md", folder)
     assert (folder / "explained.html").is_file()

@@ -20,7 +20,7 @@ from expound.reports.records import Target, Unit
 
 
 def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("EXPOUND_SCALE", "0.1")
+    monkeypatch.setenv("EXPOUND_SCALE", "0.05")
     methods = "random,saliency,integrated_gradients,occlusion,alti,decompx_linear"
     assert main(["demo", "--output-dir", str(tmp_path), "--methods", methods, "--quiet"]) == 0
     captured = capsys.readouterr()

@@ -10,6 +10,7 @@ from expound.explainers import EXPLAINERS
 from expound.explainers.units import number_units
 from expound.models import Capture
 from expound.models.families import FAMILIES as RECORDS
+from families import sweep_others
 from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, make_explainer, shared, small, uneven
 
 VARIANTS = [
@@ -23,6 +24,8 @@ VARIANTS = [
     "occlusion?perturbation=zero",
 ]
 
+UNSIGNED = [name for name in NATIVE if not EXPLAINERS[name].card.signed and name != "random"]
+
 
 def check_padding(method, model, batch, tolerance):
     scores = make_explainer(method).attribute(model, batch).detach()
@@ -30,6 +33,8 @@ def check_padding(method, model, batch, tolerance):
     assert scores.isfinite().all()
     assert scores[~batch.content].abs().sum() == 0
     assert (scores[batch.content] != 0).any()
+    if method in UNSIGNED:
+        assert (scores >= 0).all()
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
         single = make_explainer(method).attribute(model, own).detach()[0]
@@ -37,7 +42,7 @@ def check_padding(method, model, batch, tolerance):
 
 
 @pytest.mark.parametrize("method", VARIANTS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sweep_others(FAMILIES))
 @torch.no_grad()
 def test_padding_changes_no_score(family, method):
     model = shared(family)
@@ -47,14 +52,14 @@ def test_padding_changes_no_score(family, method):
 
 
 @pytest.mark.parametrize("method", NATIVE)
-@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "mistral"])
+@pytest.mark.parametrize("family", sweep_others(["bert", "roberta", "gpt2", "mistral"]))
 def test_padding_changes_no_score_in_single_precision(family, method):
     model = shared(family, dtype=torch.float32)
     check_padding(method, model, model.encode(uneven(family, 3)), 1e-5)
 
 
 @pytest.mark.parametrize("method", NATIVE)
-@pytest.mark.parametrize("family", SPAN_FAMILIES)
+@pytest.mark.parametrize("family", sweep_others(SPAN_FAMILIES, ["bert", "gpt2"]))
 @torch.no_grad()
 def test_padding_changes_no_score_of_spans(family, method):
     model = shared(family, "QuestionAnswering")
@@ -132,7 +137,7 @@ def count_passes(model, call):
 
 
 @pytest.mark.parametrize("method", VARIANTS)
-@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+@pytest.mark.parametrize("family", sweep_others(["bert", "gpt2", "vit"], ["bert", "vit"]))
 @torch.no_grad()
 def test_passes_run_are_at_most_those_announced(family, method):
     model = shared(family)
@@ -153,7 +158,7 @@ def test_passes_run_are_at_most_those_announced(family, method):
 
 
 @pytest.mark.parametrize("method", NATIVE)
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("family", sweep_others(["bert", "gpt2"], ["gpt2"]))
 @torch.no_grad()
 def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
     model = shared(family)
@@ -179,10 +184,12 @@ def passes_on_the_card(method, length):
     return tuple(float(eval(formula, {}, names | dict(zip("FB", one, strict=True)))) for one in ((1, 0), (0, 1)))
 
 
-@pytest.mark.parametrize("method", [name for name in NATIVE if EXPLAINERS[name].card.cost[0] not in "≈≤"])
-@pytest.mark.parametrize("length", [3, 12])
-def test_cost_on_the_card_equals_the_number_of_passes(method, length):
-    assert passes_on_the_card(method, length) == explainer(method).passes(length)
+def test_cost_on_the_card_equals_the_number_of_passes():
+    exact = [name for name in NATIVE if EXPLAINERS[name].card.cost[0] not in "≈≤"]
+    assert exact
+    for method in exact:
+        for length in (3, 12):
+            assert passes_on_the_card(method, length) == explainer(method).passes(length), (method, length)
 
 
 @pytest.mark.parametrize(
@@ -217,14 +224,6 @@ def test_cards_and_registry_agree():
         forward, backward = single.passes(10)
         assert (backward > 0) == ("B" in kind.card.cost)
         assert (forward > 0) == ("F" in kind.card.cost)
-
-
-@pytest.mark.parametrize("method", [name for name in NATIVE if not EXPLAINERS[name].card.signed and name != "random"])
-@pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
-def test_unsigned_scores_are_not_negative(family, method):
-    model = shared(family)
-    assert (make_explainer(method).attribute(model, model.encode(uneven(family))) >= 0).all()
 
 
 @torch.no_grad()

@@ -29,9 +29,9 @@ def test_contrast_has_the_known_values():
     assert _contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=1e-3)
 
 
-@pytest.mark.parametrize(("name", "shade"), PAIRS)
-def test_text_on_each_shade_has_contrast(name, shade):
-    assert _contrast(shade, colors.THEMES[name].text) >= 4.5
+def test_text_on_each_shade_has_contrast():
+    for name, shade in PAIRS:
+        assert _contrast(shade, colors.THEMES[name].text) >= 4.5, (name, shade)
 
 
 @pytest.mark.parametrize("theme", colors.THEMES.values(), ids=colors.THEMES)

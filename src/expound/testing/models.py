@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -47,7 +48,13 @@ def random_language_model(family: str, seed: int = 0) -> tuple[ExplainedModel, B
 
 def make_examples(count: int = 4) -> list[dict[str, object]]:
     """Return generated reviews of different lengths, as dicts with text, label and rationale."""
-    return [dict(row) for row in load_data("generated", "dev", limit=count)]
+    return [dict(row) for row in _load_examples(count)]
+
+
+@functools.cache
+def _load_examples(count: int) -> list[dict[str, object]]:
+    # the corpus is generated anew by every call of load_data, and every contract test asks for it
+    return list(load_data("generated", "dev", limit=count))
 
 
 def select_example(batch: Batch, row: int) -> Batch:
