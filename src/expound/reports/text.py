@@ -1,4 +1,4 @@
-"""Escaping of text for terminals and LaTeX."""
+"""Escaping of text for terminals and LaTeX, shortening, and durations in words."""
 
 from __future__ import annotations
 
@@ -39,3 +39,14 @@ def escape_latex(text: str) -> str:
 def shorten(text: str, length: int) -> str:
     """Return the text, cut with an ellipsis if it is longer."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes, hours or days, as text."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"

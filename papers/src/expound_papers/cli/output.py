@@ -36,7 +36,8 @@ class ProgressReporter:
 
 def show_status(grid: RunGrid, store: Store) -> dict[str, str]:
     """Print the numbers of finished runs, their time and the time left; return the failures by title."""
-    from expound_papers.runs.estimate import format_duration, get_status
+    from expound.reports.text import format_duration
+    from expound_papers.runs.estimate import get_status
 
     now = get_status(grid, store)
     words = {"train": "training runs", "judge": "judgements"}
@@ -50,7 +51,8 @@ def show_status(grid: RunGrid, store: Store) -> dict[str, str]:
 
 def show_left(grids: Sequence[RunGrid], store: Store, prefix: str = "") -> None:
     """Print the estimated time of the unfinished runs, and the number of runs without an estimate."""
-    from expound_papers.runs.estimate import estimate_time_left, format_duration
+    from expound.reports.text import format_duration
+    from expound_papers.runs.estimate import estimate_time_left
 
     left = estimate_time_left(grids, store)
     parts = []

@@ -45,17 +45,6 @@ def sum_time_spent(cells: Iterable[Cell], store: Store) -> float:
     return seconds
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes, hours or days, as text."""
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 172800:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"
-
-
 def _kind_of(run: StudyRun) -> Kind:
     """Return what a run's time depends on: the recipe or judgement, the model and the data, but not the seed."""
     config = run.cell.config

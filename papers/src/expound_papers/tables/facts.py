@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from expound_papers.runs.estimate import format_duration
+from expound.reports.text import format_duration
 from expound_papers.runs.study_run import StudyRun
 from expound_papers.tables.results import Results
 

@@ -63,7 +63,7 @@ def demo(
     check(methods=methods, device=device)
     if task not in (None, "generation"):
         raise unknown("task of the demo", task, ("generation",))
-    from expound_papers.runs.estimate import format_duration
+    from expound.reports.text import format_duration
 
     silence_libraries()
     scale, begun = _scale(), time.perf_counter()

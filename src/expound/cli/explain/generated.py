@@ -88,7 +88,7 @@ def describe_costs(
     Of a server that is one line per method with requests and tokens, and one with their sum.
     """
     from expound.explainers.plan import add_placeholder_response, count_saved_bytes, describe_requests, measure_pass
-    from expound_papers.runs.estimate import format_duration
+    from expound.reports.text import format_duration
 
     if model.is_remote:
         lines = [f"{plan}: {describe_requests([plan])}" for plan in plans]
@@ -108,7 +108,7 @@ def describe_costs(
 def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Sequence[Plan]) -> None:
     """Say which methods will take over a minute, or how many requests a server gets."""
     from expound.explainers.plan import MEASURED_PASSES, describe_requests, measure_pass
-    from expound_papers.runs.estimate import format_duration
+    from expound.reports.text import format_duration
 
     if model.is_remote:
         say(describe_requests(plans))

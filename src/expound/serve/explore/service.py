@@ -34,6 +34,7 @@ from expound.models.checks import MODEL_ERRORS
 from expound.models.generation.model import GeneratingModel
 from expound.reports.explanations import Explanation
 from expound.reports.highlighted.pieces import Piece
+from expound.reports.text import format_duration
 from expound.serve.explore import tasks
 from expound.serve.explore.progress import ShareCallback, track_progress
 from expound.serve.explore.question import PREDICTED, Question
@@ -44,7 +45,6 @@ from expound.serve.method_names import make_display_names
 from expound.serve.pictures import encode_png, open_picture
 from expound.serve.recent import RecentItems
 from expound.serve.settings import Limits
-from expound_papers.runs.estimate import format_duration
 
 logger = logging.getLogger(__name__)
 SECOND_METHOD = "occlusion"
