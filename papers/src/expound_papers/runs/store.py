@@ -18,7 +18,9 @@ from uuid import uuid4
 
 from expound.data.atomic_files import atomic_folder
 from expound.data.provenance import digest, get_versions, write_json
+from expound.data.run_folder import read_record
 from expound.errors import ExpoundError
+from expound.evaluation.workers.task import available_cores
 
 RECORD, FIGURES_ONLY = "cell.json", "figures_only"
 
@@ -97,7 +99,7 @@ class Store:
         """Return the record of a finished cell; None if it is missing or its files are incomplete."""
         folder = self.cell_folder(key)
         try:
-            record: Mapping[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+            record = read_record(folder / RECORD)
             matches = record["key"] == key and digest(record["config"]) == key
             # Sizes reveal a file that was torn after the rename, as by a copy that broke off.
             sizes = {name: (folder / name).stat().st_size for name in record["files"]}
@@ -236,10 +238,3 @@ def describe_machine() -> str:
     if torch is not None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
     return f"{platform.machine()}, {available_cores()} CPU cores, {gpu}"
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
