@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from browsing import served, visitor
 from databases import cluster, url
+from expound.cli import app
 from sites import admin, save_comparison
 from starting import make_starter
 from studies import site
@@ -37,6 +39,20 @@ def chief(full_site):
 def start_server(tmp_path, monkeypatch):
     """A function that starts `expound people serve` without waiting for requests."""
     return make_starter(monkeypatch, "people", "serve", "--storage", f"sqlite:///{tmp_path}/s.db")
+
+
+@pytest.fixture
+def create(tmp_path):
+    """A function that runs `expound people create` on the storage of `start_server`."""
+
+    def run(*options):
+        words = ["people", "create", "--storage", f"sqlite:///{tmp_path}/s.db", *options]
+        result = CliRunner().invoke(app, words)
+        if result.exception is not None:
+            raise result.exception
+        return result.stderr
+
+    return run
 
 
 @pytest.fixture

@@ -195,21 +195,18 @@ def test_inconsistent_planted_sources_are_refused(changes, message):
         parse_protocol(protocol(**changes))
 
 
-def test_a_study_of_saved_explanations_by_the_command_line(start_server, model, tmp_path):
+def test_a_study_of_saved_explanations_by_the_command_line(create, model, tmp_path):
     for method in METHODS:
         expound.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
     folders = [part for method in METHODS for part in ("--result", str(tmp_path / method))]
-    start = start_server(*folders, "--study", "notes")
+    create("notes", *folders)
     with Storage(f"sqlite:///{tmp_path}/s.db").read_session() as session:
         kept = {each.method: restore_explanation(each) for each in find_project(session, "notes").items[1].explanations}
         assert (set(kept), len(find_project(session, "notes").items)) == (set(METHODS), 2)
         (again,) = expound.attribute(model, [OTHER], "occlusion", unit="source")
         assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
-    assert "sign-in" in start["printed"]
-    with pytest.raises(ExpoundError, match="name the study with --study"):
-        start_server(*folders)
     with pytest.raises(ExpoundError, match="two saved explanations by occlusion"):
-        start_server(*folders[:2], *folders[:2], "--study", "twice")
+        create("twice", *folders[:2], *folders[:2])
 
 
 def test_saved_explanations_of_other_texts_are_refused(model):

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from starlette.testclient import TestClient
-from typer.testing import CliRunner
 
 import families
 from chats import chatting
-from expound.cli import app, main
+from expound.cli import main
 from expound.errors import ExpoundError
 from expound.models.loading.digest import digest_weights
 from expound_people.protocol.file import digest_protocol
@@ -43,20 +42,6 @@ def sign_in(start):
     client = TestClient(start["config"].app, base_url=HERE, headers={"accept": "text/html"})
     client.get("/sign-in", params={"token": start["printed"].rpartition("token=")[2].strip()})
     return client
-
-
-@pytest.fixture
-def create(tmp_path):
-    """A function that runs `expound people create` on the storage of `start_server`."""
-
-    def run(*options):
-        words = ["people", "create", "--storage", f"sqlite:///{tmp_path}/s.db", *options]
-        result = CliRunner().invoke(app, words)
-        if result.exception is not None:
-            raise result.exception
-        return result.stderr
-
-    return run
 
 
 def test_a_study_is_made_of_a_result_once(create, start_server, comparison):

@@ -8,8 +8,8 @@ from string import Formatter
 import pytest
 
 import expound
-from expound.serve.pages import ROOM
 from expound_people.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST
+from expound_people.application import ROOM
 from expound_people.blinding import hide_method
 from expound_people.exports import EXPORTS
 from expound_people.kinds import KINDS
