@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from datasets import Dataset
 from tqdm import tqdm
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import PreTrainedModel
 
 from expound.data.provenance import digest, digest_data, to_json_value
 from expound.data.selection import exclude_examples
@@ -42,7 +42,7 @@ from expound.training.masking.run import (
     select_texts,
     train_masking,
 )
-from expound.training.masking.trainer import MaskCollapseError, MaskingTrainer
+from expound.training.masking.trainer import MaskCollapseError, MaskingTrainer, PruningCallback
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -168,8 +168,7 @@ class WeightSearch:
         trial: Trial,
     ) -> float | None:
         """Train one trial; return the metric after its last epoch, None if it is pruned or its masks collapse."""
-        drawn = suggest_weights(trial, self.seed, self.fixed)
-        weights = replace(self.weights, **self.fixed, **drawn)
+        weights = replace(self.weights, **self.fixed, **suggest_weights(trial, self.seed, self.fixed))
         watch = PruningCallback(trial, f"eval_{judge.name}", self.epochs)
         with tempfile.TemporaryDirectory() as folder, freeze_weights(model), preserve_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
@@ -187,35 +186,13 @@ class WeightSearch:
                     return None
 
 
-def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, float]:
+def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
     """Draw a trial's λ that are not fixed."""
     from optuna.samplers import TPESampler
 
     # A sampler that is seeded by the trial's place draws the same λ in a resumed search.
     trial.study.sampler = TPESampler(seed=seed + claim_place(trial))
     return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS if name not in fixed}
-
-
-class PruningCallback(TrainerCallback):
-    """Reports every evaluation to the study, and ends the trial after its epochs or when the study prunes it."""
-
-    def __init__(self, trial: Trial, name: str, epochs: float) -> None:
-        self.trial, self.name, self.epochs, self.pruned = trial, name, epochs, False
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-        """Report the metric to the study, and stop if it prunes the trial."""
-        # The evaluation after the last epoch is the trial's value.
-        if state.epoch >= self.epochs or self.pruned:
-            return
-        self.trial.report(metrics[self.name], state.global_step)
-        if self.trial.should_prune():
-            self.pruned = control.should_training_stop = True
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """End the trial after its last epoch, without another evaluation."""
-        if state.epoch >= self.epochs:
-            control.should_training_stop = True
-            control.should_evaluate = False
 
 
 @dataclass(frozen=True, kw_only=True)

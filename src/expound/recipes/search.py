@@ -174,9 +174,9 @@ class Search:
         """
         if PartialState().num_processes > 1:
             raise ExpoundError("a search runs in one process: start it without accelerate or torchrun")
-        options, folder = RunOptions.with_overrides(options, params), Path(output_dir)
+        run_options, folder = RunOptions.with_overrides(options, params), Path(output_dir)
         is_other = folder.is_dir() and any(folder.iterdir()) and not (folder / SEARCH).is_dir()
-        if is_other and not options.overwrite:
+        if is_other and not run_options.overwrite:
             raise ExpoundError(f"{folder} holds something else: {OTHER_FOLDER}")
         runs: list[dict[str, Any]] = []
         results: list[TrainResult] = []
@@ -184,10 +184,12 @@ class Search:
         def train_candidate(trial: Trial) -> float | None:
             values, recipe = self.candidates[trial.number]
             logger.warning("search: run %d of %d, %s", trial.number + 1, len(self.candidates), describe_values(values))
-            results.append(_train_in(folder, values, recipe, model, train, dev, options))
+            results.append(_train_in(folder, values, recipe, model, train, dev, run_options))
             results[-1].require_finished("the search")
-            runs.append({**values, **self._judge(recipe, results[-1], dev)})
-            return runs[-1]["value"]
+            figures = self._judge(recipe, results[-1], dev)
+            runs.append({**values, **figures})
+            value: float | None = figures["value"]
+            return value
 
         # The study is in memory: the runs' folders are what a search resumes from, as each knows its configuration.
         try:
@@ -196,8 +198,8 @@ class Search:
             return results[-1]
         values, recipe = self.candidates[choose_run(runs, self.higher_is_better)]
         # the finished run is loaded from its folder, and not repeated
-        options = replace(options, overwrite=False, resume=True)
-        result = _train_in(folder, values, recipe, model, train, dev, options)
+        run_options = replace(run_options, overwrite=False, resume=True)
+        result = _train_in(folder, values, recipe, model, train, dev, run_options)
         task_metric = _name_task_metric(result)
         facts = {"figure": self.figure or task_metric, "task_metric": task_metric, "chosen": values, "runs": runs}
         _copy_run(Path(result.output_dir), folder, {SEARCH: facts})
