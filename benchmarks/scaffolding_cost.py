@@ -2,9 +2,9 @@
 
 A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
 kinds of step take turns over the same batches, so that other work of the machine slows all of them: `plain` is
-fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
-of both explainer and student, `own_step` one that looks through the student's own step in place of a lookahead one; all
-in float32 but `forward_bfloat16`. Memory: the most that a step's tensors take, from torch's record of allocations.
+fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` is a whole step of both
+explainer and student, `own_step` one that looks through the student's own step in place of a lookahead one; all in
+float32 but `forward_bfloat16`. Memory: the most that a step's tensors take, from torch's record of allocations.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ from expound.explainers.learned.parameterised_attention import ParameterisedAtte
 from expound.models import Batch, Capture, ExplainedModel
 from expound.objectives import CrossEntropy, StepContext
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
-from expound.training.bilevel.lookahead import LookaheadStep, Mode, Student, seeded_random_state
-from expound.training.bilevel.replayed_pass import RecordedPass
+from expound.training.bilevel.lookahead import LookaheadStep, Student, seeded_random_state
 from expound.training.bilevel.scaffold import TeacherExplainer
 from expound.training.loop.training_module import TrainingModule
 from timing import DATA, load_minilm, measure_seconds, parse_options, write_results
 
 LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
 AUTHORS = {"student": 1.34, "explainer": 3.09}
-BARS = {"step": 3.2, "memory": 0.5, "authors": 0.5}
-MODES: tuple[Mode, ...] = ("forward", "unrolled")
+BARS = {"step": 3.2, "authors": 0.5}
 MEASURED = ("forward", "own_step", "forward_bfloat16")  # beside the authors' step
 Job = Callable[[int], None]
 
@@ -113,46 +111,44 @@ class Setup:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def step_explainer(self, number: int, mode: Mode, recorded_pass: RecordedPass | None = None) -> None:
-        """Take a step of the teacher's explainer; with `recorded_pass`, through the student's own next step."""
-        lookahead = LookaheadStep(
-            self.student, make_inner_optimizer(self.optimizer, self.student.trainable_weights()), mode, 5.0
-        )
+    def step_explainer(self, number: int, through_own: bool = False) -> None:
+        """Take a step of the teacher's explainer; with `through_own`, along the gradients that the student has."""
+        weights = self.student.trainable_weights()
+        lookahead = LookaheadStep(self.student, make_inner_optimizer(self.optimizer, weights), 5.0)
+        gradients = None
+        if through_own:
+            gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
         batch, held_out = self.batches[number], self.batches[number - 1]
         with self.scaffold.requiring_gradients() as coefficients:
             explanation = self.explain_by_teacher(number)
-            if recorded_pass is None:
-                explanation_gradient, _ = lookahead.gradient(batch, explanation, held_out, number)
-            else:
-                explanation_gradient, _ = lookahead.gradient_after_backward(
-                    batch, explanation, held_out, number, recorded_pass
-                )
-            (gradient,) = torch.autograd.grad(explanation, coefficients, explanation_gradient)
+            slope, _ = lookahead.gradient(batch, explanation, held_out, number, gradients=gradients)
+            (gradient,) = torch.autograd.grad(explanation, coefficients, slope)
         self.scaffold.step(gradient, 5e-4, 5.0)
 
-    def step_both(self, number: int, mode: Mode) -> None:
+    def step_both(self, number: int) -> None:
         """Take a step of both student and explainer."""
         self.step_student(number)
-        self.step_explainer(number, mode)
+        self.step_explainer(number)
 
     def step_through_own(self, number: int) -> None:
         """Take a step of both through the student's own step, without a lookahead one."""
-        with seeded_random_state(number), RecordedPass() as recorded_pass:
+        with seeded_random_state(number):
             self.student("loss", self.batches[number], self.explain_by_teacher(number).detach()).backward()
-        self.step_explainer(number, "forward", recorded_pass)
+        self.step_explainer(number, through_own=True)
         self.take_step()
 
     def step_bfloat16(self, number: int) -> None:
         """Take a step of both in mixed precision, as `bf16` trains."""
         with torch.autocast("cpu", torch.bfloat16):
-            self.step_both(number, "forward")
+            self.step_both(number)
 
 
 def make_jobs(setup: Setup) -> dict[str, Job]:
     """Return a function for each kind of step."""
-    jobs: dict[str, Job] = {"plain": setup.step_plain, "student": setup.step_student}
-    jobs |= {mode: lambda number, mode=mode: setup.step_both(number, mode) for mode in MODES}
-    return jobs | {"own_step": setup.step_through_own, "forward_bfloat16": setup.step_bfloat16}
+    return {
+        "plain": setup.step_plain, "student": setup.step_student, "forward": setup.step_both,
+        "own_step": setup.step_through_own, "forward_bfloat16": setup.step_bfloat16,
+    }  # fmt: skip
 
 
 def measure_times(setup: Setup) -> dict[str, Any]:
@@ -163,14 +159,9 @@ def measure_times(setup: Setup) -> dict[str, Any]:
 
 
 def measure_memory(setup: Setup) -> dict[str, Any]:
-    """Return the megabytes of every kind of step, and how many more steps of both take than the student's."""
+    """Return the megabytes of every kind of step, and how many more a step of both takes than the student's."""
     megabytes = {name: measure_peak(lambda job=job: job(1)) for name, job in make_jobs(setup).items()}
-    more_megabytes = {mode: megabytes[mode] - megabytes["student"] for mode in MODES}
-    return {
-        "megabytes": megabytes,
-        "more_megabytes": more_megabytes,
-        "memory_share": more_megabytes["forward"] / more_megabytes["unrolled"],
-    }
+    return {"megabytes": megabytes, "more_megabytes": megabytes["forward"] - megabytes["student"]}
 
 
 def time_jobs(jobs: dict[str, Any], count: int, bases: tuple[str, ...]) -> dict[str, dict[str, float]]:

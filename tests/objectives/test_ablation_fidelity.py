@@ -176,7 +176,7 @@ def test_a_model_with_adapters_is_compared_with_itself_without_them():
     model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.float64, seed=1))
     batch = model.batch([[5, 6, 7]], [[9, 8]])
     plain = _logits(model, batch, 0).log_softmax(-1)
-    add_lora(model, 2, 4)
+    add_lora(model, 2)
     module = TrainingModule(model, [KlToOriginal()]).eval()
     assert module.objectives[0].original is model
     with torch.no_grad():

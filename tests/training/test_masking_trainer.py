@@ -28,13 +28,14 @@ from expound.models import ExplainedModel
 from expound.objectives import CrossEntropy, StepContext
 from expound.objectives.masking import MaskingStep, MaskSparsity, PredictionPreservation
 from expound.recipes import RECIPES
+from expound.recipes.aml import WeightSearch, suggest_weights
+from expound.recipes.search import open_study
 from expound.testing.no_side_effects import find_changes, simulate_use, snapshot
 from expound.training import RunOptions
 from expound.training.bilevel.students import Teaching
 from expound.training.loop.data import Collator
 from expound.training.loop.training_module import TrainingModule
 from expound.training.masking.run import default_arguments, make_masking_arguments, sample_stratified, train_masking
-from expound.training.masking.search import WeightSearch, open_study, suggest_weights
 from expound.training.masking.trainer import MaskingTrainer
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
@@ -160,7 +161,7 @@ SEARCH = {"epochs": 1, "train_rows": 8, "dev_rows": 4}
 def run_search(folder, trials=3, trainer=None, **options):
     """Run a search on very little data; return the best weights and the trials."""
     if trainer is not None:
-        import expound.training.masking.search as module
+        import expound.recipes.aml as module
 
         module.MaskingTrainer = trainer
     search = WeightSearch(trials=trials, **SEARCH, **options)
@@ -172,7 +173,7 @@ def run_search(folder, trials=3, trainer=None, **options):
 def study_of(folder):
     url = f"sqlite:///{folder / 'search.db'}"
     (summary,) = optuna.get_all_study_summaries(url)
-    return open_study(url, summary.study_name, True)
+    return open_study(url, summary.study_name, higher_is_better=True)
 
 
 def make_dying_trainer(trial):

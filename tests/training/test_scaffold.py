@@ -26,7 +26,7 @@ from expound.models.loading.digest import digest_weights
 from expound.objectives import TrainingStep
 from expound.training import RunOptions
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
-from expound.training.bilevel.lookahead import LookaheadStep, Student
+from expound.training.bilevel.lookahead import Student
 from expound.training.bilevel.scaffold import TeacherExplainer, make_static_explainer, normalize_scores
 from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from expound.training.bilevel.students import (
@@ -51,6 +51,7 @@ from runs import ARGUMENTS, difference, sentences, weights
 from runs import answers as questions
 from small import shared
 from test_resume import make_interrupted_trainer
+from unrolled import UnrolledStep
 
 SCHEDULE = {
     "num_train_epochs": 1, "learning_rate": 0.3, "optim": "sgd", "lr_scheduler_type": "constant",
@@ -138,14 +139,8 @@ def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(t
     assert torch.equal(found.coefficients, torch.full((2, 4), 1 / 8))
 
 
-@pytest.mark.parametrize("remembered", [True, False])
-def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients(remembered, tmp_path, monkeypatch):
-    """Every outer gradient is that of a lookahead from where the student is before its step, drawn alike.
-
-    Dropout is drawn again if it is not stored, as on devices whose kernels draw it.
-    """
-    if not remembered:
-        monkeypatch.setattr("expound.training.bilevel.replayed_pass._dropout_rate", lambda *_, **__: 0.0)
+def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients(tmp_path, monkeypatch):
+    """Every outer gradient is that of a lookahead from where the student is before its step, drawn alike."""
     teacher, found, expected = teacher_of(), [], []
     steps = {"arguments": {"max_steps": 3}, "model": config(hidden_dropout_prob=0.1)}
 
@@ -154,7 +149,7 @@ def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients
             scaffold, held_out = self.scaffold, self._held_out_batch(int(self.scaffold.teacher.count))
             own = Student(self.explained, scaffold.student, self.scaffolding.weight)
             update = make_inner_optimizer(self.optimizer, own.trainable_weights())
-            lookahead = LookaheadStep(own, update, "unrolled", self.args.max_grad_norm)
+            lookahead = UnrolledStep(own, update, self.args.max_grad_norm)
             with scaffold.teacher.requiring_gradients() as coefficients:
                 said = self.scaffolding.explain_rows(self.rows, self.teacher_batch.attended)
                 slope, _ = lookahead.gradient(self.teacher_batch, said, held_out, self._seed("student"))

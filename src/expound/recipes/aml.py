@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import tempfile
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from datasets import Dataset
+from tqdm import tqdm
+from transformers import PreTrainedModel
 
+from expound.data.provenance import digest, digest_data, to_json_value
+from expound.data.selection import exclude_examples
 from expound.errors import ExpoundError
+from expound.explainers.attributive_masking import AttributiveMasking
 from expound.explainers.attributive_masking.losses import Inverse, MaskWeights, Sparsity
 from expound.explainers.attributive_masking.modes import Mode, choose_mode
 from expound.explainers.attributive_masking.retokenization import Aggregation
-from expound.metrics import METRICS, PRESETS
+from expound.explainers.plan import measure_pass
+from expound.metrics import METRICS, PRESETS, Metric
 from expound.metrics import metric as metric_of
 from expound.metrics.presets import FLOORED
+from expound.models import ExplainedModel
+from expound.models.encoding import encode as encoding
+from expound.models.loading.digest import digest_processor, digest_weights
+from expound.models.state import freeze_weights, preserve_random_state
 from expound.recipes.base import Effect, Recipe, load_explained_model
+from expound.recipes.search import claim_place, count_finished, open_study, run_trials
 from expound.training import RunOptions, TrainResult
+from expound.training.loop.data import log_once
 from expound.training.loop.starting_model import Source
-from expound.training.masking.run import sample_stratified, train_masking
-from expound.training.masking.search import WeightSearch
+from expound.training.masking.run import (
+    default_arguments,
+    make_masking_arguments,
+    make_masking_model,
+    sample_stratified,
+    select_texts,
+    train_masking,
+)
+from expound.training.masking.trainer import MaskCollapseError, MaskingTrainer, PruningCallback
 
+if TYPE_CHECKING:
+    from optuna import Trial
+
+logger = logging.getLogger(__name__)
 SEARCH = "search"
 TRIALS = 30
+TERMS = ("preservation", "sparsity", "inverse")
+PASSES_PER_STEP, PASSES_PER_EVALUATION = 9, 6
+"""Forward passes of the explained model per example; a backward pass counts as two."""
 SPARSITY_WEIGHT = 0.1
 PAPER = {"masking": "mask"}
 EQUATION = r"\text{CE}(F(x \odot a), F(x)) + \lambda_{inv} \ldots + \lambda_a \ldots"
@@ -41,6 +70,129 @@ DEPARTURES = (
     "Refinement judges the map after its last step too.",
     "Trials are pruned by the median, in the metric's own direction.",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSearch:
+    """A search with TPE over λ_p, λ_a and λ_inv in [0, 1]: short trainings on part of the data, pruned at the median.
+
+    See `run_trials`, also for a search that was interrupted; several processes or machines may share one storage.
+
+    Args:
+        trials: number of finished or pruned trials, over all processes.
+        epochs: epochs per trial; the learning rate decays as for the number in `arguments` (10).
+        train_rows: training examples per trial, in proportion to the classes.
+        dev_rows: examples that each trial is evaluated on.
+        storage: an Optuna storage URL. Default: an SQLite file in the folder.
+        seed: seed of the sampler.
+        weights: the forms of the terms; its λ are not used.
+        fixed: λ that are not searched, by the name of their term.
+    """
+
+    trials: int = TRIALS
+    epochs: float = 2
+    train_rows: int | None = 450
+    dev_rows: int | None = 200
+    storage: str | None = None
+    seed: int = 42
+    weights: MaskWeights = field(default_factory=MaskWeights)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or self.epochs <= 0:
+            raise ExpoundError(f"expected at least one trial of more than 0 epochs, got {self.trials} of {self.epochs}")
+
+    def run(
+        self,
+        model: ExplainedModel,
+        train: Dataset,
+        dev: Dataset,
+        output_dir: str | Path,
+        selection: str | Metric,
+        *,
+        backbone: str | PreTrainedModel | None = None,
+        tokenizer: Any = None,
+        masking_settings: Mapping[str, Any] | None = None,
+        options: RunOptions | None = None,
+    ) -> MaskWeights:
+        """Return the weights of the best trial by the metric. The arguments are those of `train_masking`.
+
+        Raises:
+            ExpoundError: the storage cannot be opened, or the metric is undefined in all trials.
+        """
+        judge = selection if isinstance(selection, Metric) else metric_of(selection)
+        train = select_texts(sample_stratified(exclude_examples(train, dev), self.train_rows, self.seed))
+        dev = select_texts(sample_stratified(dev, self.dev_rows, self.seed))
+        options, settings, folder = options or RunOptions(), dict(masking_settings or {}), Path(output_dir)
+        # Another search on the same storage must not reuse these trials: all that a trial depends on but λ.
+        facts = {
+            "model": {"weights": digest_weights(model.model), **model.settings},
+            "processors": [digest_processor(each) for each in (model.processing_class, tokenizer)],
+            "data": [digest_data(train), digest_data(dev)],
+            "metric": {judge.name: judge.params},
+            "backbone": backbone if isinstance(backbone, str | None) else digest_weights(backbone),
+            "settings": settings,
+            "arguments": options.trainer_arguments,
+            "search": [self.epochs, self.seed, self.fixed],
+            "forms": [self.weights.inverse_form, self.weights.sparsity_form, self.weights.sparsity_warmup],
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        url = self.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
+        name = f"aml-{judge.name}-{digest(to_json_value(facts))}"
+        study = open_study(url, name, higher_is_better=judge.card.higher_is_better)
+        left = self.trials - count_finished(study)
+        if left > 0:
+            passes = left * self.epochs * (PASSES_PER_STEP * len(train) + PASSES_PER_EVALUATION * len(dev))
+            logger.warning(
+                "searching the weights of three terms: %d trials, about %s; the same call resumes them from %s",
+                left, tqdm.format_interval(passes * measure_pass(model, list(train))), folder,
+            )  # fmt: skip
+        make_masking = partial(make_masking_model, model, backbone, tokenizer)
+        run_trials(study, self.trials, partial(self._train, model, train, dev, judge, make_masking, settings, options))
+        try:
+            return replace(self.weights, **self.fixed, **study.best_params)
+        except ValueError as error:
+            raise ExpoundError(
+                f"no trial was finished: {judge.name} is undefined for these texts, or all diverged"
+            ) from error
+
+    def _train(
+        self,
+        model: ExplainedModel,
+        train: Dataset,
+        dev: Dataset,
+        judge: Metric,
+        make_masking: Callable[[Mapping[str, Any], int], AttributiveMasking],
+        settings: Mapping[str, Any],
+        options: RunOptions,
+        trial: Trial,
+    ) -> float | None:
+        """Train one trial; return the metric after its last epoch, None if it is pruned or its masks collapse."""
+        weights = replace(self.weights, **self.fixed, **suggest_weights(trial, self.seed, self.fixed))
+        watch = PruningCallback(trial, f"eval_{judge.name}", self.epochs)
+        with tempfile.TemporaryDirectory() as folder, freeze_weights(model), preserve_random_state():
+            quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
+            arguments = {**options.trainer_arguments, **quiet}
+            options = replace(options, arguments=arguments, seed=self.seed).fill_defaults(default_arguments(model))
+            args = make_masking_arguments(options, [judge], len(train), Path(folder))
+            masking = make_masking({**settings, "weights": weights}, self.seed)
+            data = {"train_dataset": train, "eval_dataset": dev}
+            loop = MaskingTrainer(model, args, masking, [judge], callbacks=[watch], **data)
+            with model.evaluation_mode(), log_once(encoding.__name__):
+                try:
+                    loop.train()
+                    return None if watch.pruned else float(loop.evaluate()[f"eval_{judge.name}"])
+                except MaskCollapseError:
+                    return None
+
+
+def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
+    """Draw a trial's λ that are not fixed."""
+    from optuna.samplers import TPESampler
+
+    # A sampler that is seeded by the trial's place draws the same λ in a resumed search.
+    trial.study.sampler = TPESampler(seed=seed + claim_place(trial))
+    return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS if name not in fixed}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ class CiteRecipe(LoraRecipe):
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Return the terms for the model that training starts from, with adapters added to it if `rank` is above 0."""
         if self.rank:
-            add_lora(model, self.rank, 2 * self.rank)
+            add_lora(model, self.rank)
         if self.citation == LEARNED_METHOD:
             citation: Explainer = AttentionToSource.for_model(model)
         else:

@@ -40,8 +40,7 @@ class LoraRecipe(Recipe):
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Return the cross-entropy, and add the adapters to the model."""
-        # alpha = 2 · rank: the scale of the update is 2 at every rank
-        add_lora(model, self.rank, 2 * self.rank)
+        add_lora(model, self.rank)
         return super().build_objectives(model, train, seed)
 
 

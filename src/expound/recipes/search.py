@@ -1,26 +1,28 @@
-"""A search over parameters of a recipe: a run for each value, of which the best by a dev figure is kept."""
+"""Searches with Optuna: trials that resume after a kill, and a run for each value of a recipe's parameters."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
+import os
+import platform
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import torch
 from accelerate import PartialState
 from datasets import Dataset
 
-from expound.data.atomic_files import LOCK
+from expound.data.atomic_files import LOCK, process_start_time
 from expound.data.run_folder import OTHER_FOLDER, RECORD, add_to_record
-from expound.errors import ExpoundError
+from expound.errors import ExpoundError, Stopped
 from expound.explainers import explainer
 from expound.metrics import metric
 from expound.models.encoding.encode import make_batches
@@ -31,6 +33,10 @@ from expound.training.loop.evaluation import HIGHER_IS_BETTER
 from expound.training.loop.run import METRICS, TrainingRun
 from expound.training.loop.starting_model import Source
 
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
+
 logger = logging.getLogger(__name__)
 
 SEARCH = "search"
@@ -38,6 +44,69 @@ SEARCH = "search"
 FIGURE = "search_figure"
 JUDGED_ROWS = 200
 FLOOR = 0.01
+FINISHED, PROCESS = ("COMPLETE", "PRUNED"), "process"
+
+
+def open_study(url: str | None, name: str | None = None, *, higher_is_better: bool) -> Study:
+    """Open the study of a name in an Optuna storage, or create it; without a URL it lives in memory.
+
+    Raises:
+        ExpoundError: the storage cannot be opened.
+    """
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    direction, pruner = "maximize" if higher_is_better else "minimize", optuna.pruners.MedianPruner()
+    try:
+        return optuna.create_study(
+            storage=url, study_name=name, direction=direction, pruner=pruner, load_if_exists=True
+        )
+    # Optuna passes on the errors of every kind of database.
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ExpoundError(f"the search's storage {url!r} cannot be opened: {first}") from error
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def run_trials(study: Study, count: int, train: Callable[[Trial], float | None]) -> None:
+    """Run trials until a study has `count` finished ones, over all processes; trials without a value are pruned.
+
+    The same call resumes a search that was interrupted: a killed trial does not count, and the trial that replaces it
+    has its place, see `claim_place`.
+    """
+    from optuna.trial import TrialState
+
+    while count_finished(study) < count:
+        trial, value, state = study.ask(), None, TrialState.FAIL
+        try:
+            value = train(trial)
+            is_defined = value is not None and not math.isnan(value)
+            state = TrialState.COMPLETE if is_defined else TrialState.PRUNED
+        finally:
+            study.tell(trial, value if state == TrialState.COMPLETE else None, state)
+        logger.info("trial %d: %s %s", trial.number, state.name.lower(), value)
+
+
+def count_finished(study: Study) -> int:
+    """Return the number of trials that finished or were pruned."""
+    return sum(trial.state.name in FINISHED for trial in study.get_trials(deepcopy=False))
+
+
+def claim_place(trial: Trial) -> int:
+    """Return how many trials before this one have finished or may be running, and note the trial's process."""
+    # Trials of other processes count too, so that two processes never have the same place.
+    trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
+    before = [other for other in trial.study.get_trials(deepcopy=False) if other.number < trial.number]
+    return sum(other.state.name in FINISHED or _may_be_running(other) for other in before)
+
+
+def _may_be_running(trial: FrozenTrial) -> bool:
+    """Return whether a trial's process may be alive; processes of other machines are taken to be."""
+    machine, process = trial.user_attrs.get(PROCESS, (None, 0))
+    is_alive = machine != platform.node() or process_start_time(process) is not None
+    return trial.state.name == "RUNNING" and is_alive
 
 
 @dataclass(frozen=True)
@@ -105,21 +174,32 @@ class Search:
         """
         if PartialState().num_processes > 1:
             raise ExpoundError("a search runs in one process: start it without accelerate or torchrun")
-        options, folder = RunOptions.with_overrides(options, params), Path(output_dir)
+        run_options, folder = RunOptions.with_overrides(options, params), Path(output_dir)
         is_other = folder.is_dir() and any(folder.iterdir()) and not (folder / SEARCH).is_dir()
-        if is_other and not options.overwrite:
+        if is_other and not run_options.overwrite:
             raise ExpoundError(f"{folder} holds something else: {OTHER_FOLDER}")
-        runs = []
-        for number, (values, recipe) in enumerate(self.candidates, 1):
-            logger.warning("search: run %d of %d, %s", number, len(self.candidates), describe_values(values))
-            result = _train_in(folder, values, recipe, model, train, dev, options)
-            if not result.finished:
-                return result
-            runs.append({**values, **self._judge(recipe, result, dev)})
+        runs: list[dict[str, Any]] = []
+        results: list[TrainResult] = []
+
+        def train_candidate(trial: Trial) -> float | None:
+            values, recipe = self.candidates[trial.number]
+            logger.warning("search: run %d of %d, %s", trial.number + 1, len(self.candidates), describe_values(values))
+            results.append(_train_in(folder, values, recipe, model, train, dev, run_options))
+            results[-1].require_finished("the search")
+            figures = self._judge(recipe, results[-1], dev)
+            runs.append({**values, **figures})
+            value: float | None = figures["value"]
+            return value
+
+        # The study is in memory: the runs' folders are what a search resumes from, as each knows its configuration.
+        try:
+            run_trials(open_study(None, higher_is_better=self.higher_is_better), len(self.candidates), train_candidate)
+        except Stopped:
+            return results[-1]
         values, recipe = self.candidates[choose_run(runs, self.higher_is_better)]
         # the finished run is loaded from its folder, and not repeated
-        options = replace(options, overwrite=False, resume=True)
-        result = _train_in(folder, values, recipe, model, train, dev, options)
+        run_options = replace(run_options, overwrite=False, resume=True)
+        result = _train_in(folder, values, recipe, model, train, dev, run_options)
         task_metric = _name_task_metric(result)
         facts = {"figure": self.figure or task_metric, "task_metric": task_metric, "chosen": values, "runs": runs}
         _copy_run(Path(result.output_dir), folder, {SEARCH: facts})

@@ -16,7 +16,7 @@ from expound.errors import ExpoundError
 from expound.explainers.attributive_masking.copies import copy_weights, make_copies
 from expound.explainers.attributive_masking.network import MaskingNetwork
 from expound.explainers.attributive_masking.retokenization import RetokenizedBatch
-from expound.explainers.attributive_masking.settings import MapMetric, load_metric
+from expound.explainers.map_metric import MapMetric, load_metric
 from expound.explainers.seeding import example_generators
 from expound.models import Batch, ExplainedModel
 from expound.models.layers.architecture import get_layers

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
-
-from torch import Tensor
 
 from expound.errors import ExpoundError
 from expound.explainers.attributive_masking.losses import MaskWeights
 from expound.explainers.attributive_masking.modes import Mode
 from expound.explainers.attributive_masking.retokenization import Aggregation
-from expound.models import Batch, ExplainedModel
+from expound.explainers.map_metric import load_metric
 
 
 @dataclass(frozen=True)
@@ -81,30 +78,3 @@ class Refinement:
         if self.metric is not None:
             # An unknown metric raises here and not after minutes of refinement.
             load_metric(self.metric)
-
-
-class MapMetric(Protocol):
-    """The part of the interface of a metric that refinement uses."""
-
-    compares_examples: ClassVar[bool]
-
-    @property
-    def name(self) -> str:
-        """The name of its values in the result of `evaluate`."""
-
-    @property
-    def card(self) -> Any:
-        """The metric's card, for whether higher is better."""
-
-    def evaluate(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
-    ) -> dict[str, Tensor]:
-        """Return the values [B] of attributions [B, L] by name."""
-
-
-def load_metric(spec: str) -> MapMetric:
-    """Return the metric of a spec."""
-    # Imported here: `expound.metrics` itself imports explainers.
-    from expound.metrics import metric  # noqa: PLC0415
-
-    return metric(spec)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -30,16 +30,6 @@ class InnerOptimizer:
     def __call__(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
         """Return θ', with a graph to the gradient."""
         return self.rule(weight, gradient, *self.kept[name])
-
-    def for_rows(self, name: str, rows: Tensor) -> InnerOptimizer:
-        """Return the same optimizer, reduced to some rows of one weight."""
-        group, state = self.kept[name]
-        own = dict(state)
-        for key, value in state.items():
-            # Moments have a row per row of the weight; the step count is a scalar.
-            if isinstance(value, Tensor) and value.ndim:
-                own[key] = value[rows]
-        return replace(self, kept={**self.kept, name: (group, own)})
 
     @torch.no_grad()
     def step(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:

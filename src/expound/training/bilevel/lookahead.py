@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from expound.errors import check_choice
 from expound.explainers.learned.learned_attention import LearnedAttention
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.passes.last_layer import skip_unread_positions
@@ -19,10 +18,7 @@ from expound.models.state import preserve_random_state
 from expound.objectives.base import task_losses
 from expound.training.bilevel.inner_optimizers import InnerOptimizer
 from expound.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
-from expound.training.bilevel.replayed_pass import RecordedPass, ReplayedPass
-from expound.training.bilevel.used_embeddings import UsedEmbeddings
 
-Mode = Literal["forward", "unrolled"]
 Part = Literal["loss", "simulation", "explanation"]
 
 
@@ -96,25 +92,27 @@ class LookaheadStep:
 
     The step leads from the weights θ to θ' = update(θ, c·∇_θ L_student(x)). The teacher's explanation e_T of x acts on
     the outer loss L_sim(θ', x_v) through this step only. c is the factor of gradient clipping, treated as a constant.
+    One forward-mode pass is taken, and no graph is kept through the step.
 
     Args:
         student: in the mode in which its steps are taken; it is not changed.
         update: computes θ' from θ and a gradient, see `make_inner_optimizer`.
-        mode: `forward` takes one forward-mode pass and keeps no graph through the step; `unrolled` takes a double
-            backward pass, with the same result up to rounding and more memory.
         max_norm: norm at which the gradients are clipped; None: no clipping.
     """
 
     student: Student
     update: InnerOptimizer
-    mode: Mode = "forward"
     max_norm: float | None = None
 
-    def __post_init__(self) -> None:
-        check_choice("meta-gradient", self.mode, get_args(Mode))
-
+    @torch.enable_grad()
     def gradient(
-        self, batch: Batch, teacher_explanation: Tensor, held_out: Batch, seed: int, explained: Tensor | None = None
+        self,
+        batch: Batch,
+        teacher_explanation: Tensor,
+        held_out: Batch,
+        seed: int,
+        explained: Tensor | None = None,
+        gradients: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient ∂L_sim(x_v)/∂e_T [B, L] and the loss L_sim(x_v), both without a graph.
 
@@ -127,100 +125,47 @@ class LookaheadStep:
             held_out: x_v, with the teacher's answers as labels.
             seed: seed of the student's dropout in its step; the global random state is not changed.
             explained: e_T of x_v [B, L], a leaf. If given, the loss is L_student(x_v), and the leaf's `.grad` is set.
+            gradients: ∇_θ L_student(x) by name, if a backward pass with this seed has computed it; it is not changed.
         """
         teacher_explanation = teacher_explanation.detach().requires_grad_()
-        outer = _OuterLoss(held_out, explained)
-        with torch.enable_grad():
-            if self.mode == "unrolled":
-                return self._unrolled(batch, teacher_explanation, outer, seed)
-            return self._forward_mode(batch, teacher_explanation, outer, seed)
-
-    def gradient_after_backward(
-        self, batch: Batch, teacher_explanation: Tensor, held_out: Batch, seed: int, before: RecordedPass
-    ) -> tuple[Tensor, Tensor]:
-        """Return the same as `gradient` in forward mode, reusing a backward pass that has filled the weights' `.grad`.
-
-        The gradients in `.grad` are not changed, so that the student can take its step along them afterwards.
-
-        Args:
-            batch: x, the batch of the backward pass, see `gradient`.
-            teacher_explanation: e_T [B, L].
-            held_out: x_v, see `gradient`.
-            seed: seed of that pass's dropout, see `seeded_random_state`.
-            before: the recording of that pass, with `Capture.differentiable_twice`.
-        """
-        rows = UsedEmbeddings(self.student.explained, batch, held_out)
-        trainable = self.student.trainable_weights()
-        stepped = {name: weight for name, weight in trainable.items() if weight.grad is not None}
-        gradients = rows.gradients(stepped)
+        outer, weights = _OuterLoss(held_out, explained), self.student.trainable_weights()
+        if gradients is None:
+            left = self._inner_gradients(batch, teacher_explanation.detach(), seed, weights)
+        else:
+            left = dict(gradients)
         # The clipping norm is over all gradients, the explainer's included; L_sim depends on the model's only.
-        factor = clip_factor(list(gradients.values()), self.max_norm)
-        weights, update = rows.select(stepped, self.update)
-        weights = _model_weights(weights)
-        step = _InnerStep(weights, update, {name: gradients[name] * factor for name in weights}, factor, before)
-        with torch.enable_grad(), rows.use_rows_in_lookup():
-            return self._differentiate_step(
-                step, batch, teacher_explanation.detach().requires_grad_(), _OuterLoss(held_out), seed
-            )
-
-    def _forward_mode(
-        self, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        rows = UsedEmbeddings(self.student.explained, batch, outer.batch)
-        weights, update = rows.select(self.student.trainable_weights(), self.update)
-        with rows.use_rows_in_lookup():
-            with RecordedPass() as before:
-                gradients, factor = self._inner_gradients(batch, teacher_explanation.detach(), seed, weights)
-            weights, is_clipped = outer.relevant_weights(weights), bool(factor != 1)
-            # Popping frees each gradient as soon as it is used: at most two copies of the weights exist at a time.
-            scaled = {}
-            for name in weights:
-                gradient = gradients.pop(name)
-                scaled[name] = gradient.mul_(factor) if is_clipped else gradient
-            return self._differentiate_step(
-                _InnerStep(weights, update, scaled, factor, before), batch, teacher_explanation, outer, seed
-            )
-
-    def _differentiate_step(
-        self, step: _InnerStep, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the outer gradient [B, L] and loss for a step, whose gradients are overwritten."""
-        weights, update, scaled, factor, before = step
-        after = {name: update.step(name, weight, scaled[name]) for name, weight in weights.items()}
-        gradients, loss = self._outer_gradients(after, outer)
+        factor = clip_factor(list(left.values()), self.max_norm)
+        weights = outer.relevant_weights({name: weights[name] for name in left})
+        # Popping frees each gradient as soon as it is used: at most two copies of the weights exist at a time.
+        scaled = {name: left.pop(name) * factor for name in weights}
+        left.clear()
+        after = {name: self.update.step(name, weight, scaled[name]) for name, weight in weights.items()}
+        outer_gradients, loss = self._outer_gradients(after, outer)
         del after
         # From ∂L/∂θ' to ∂L/∂(gradient of the step): the chain rule through the optimizer alone.
         directions = {}
         for name, weight in weights.items():
-            directions[name] = update.backward(name, weight, scaled.pop(name), gradients.pop(name))
+            directions[name] = self.update.backward(name, weight, scaled.pop(name), outer_gradients.pop(name))
         # e_T enters the step's gradient as −c·β·∇_θ mean_b Σ_l e_T,l · log e_S,l: the sign and factors of the KL term.
-        scale = -factor * self.student.weight
-        with ReplayedPass(before):
-            gradient = self._gradient_at_explanation(batch, teacher_explanation, weights, directions, seed, scale)
-        return gradient, loss
+        scale = float(-factor * self.student.weight)
 
-    def _unrolled(
-        self, batch: Batch, teacher_explanation: Tensor, outer: _OuterLoss, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        # The graph of the step is kept, and differentiated by an ordinary backward pass (double backward).
-        weights = self.student.trainable_weights()
-        gradients, factor = self._inner_gradients(batch, teacher_explanation, seed, weights, graph=True)
-        weights = outer.relevant_weights(weights)
-        after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
-        with self.student.explained.evaluation_mode():
-            loss = functional_call(self.student, after, outer.call_arguments)
-        found = torch.autograd.grad(loss, [teacher_explanation, *outer.leaves], materialize_grads=True)
-        outer.store_gradients(found[1:])
-        return found[0], loss.detach()
+        def explain(weights: Mapping[str, Tensor]) -> Tensor:
+            with seeded_random_state(seed):
+                result: Tensor = functional_call(self.student, dict(weights), ("explanation", batch))
+            return result
+
+        # With e_T itself as the "coefficients", the meta-gradient is the gradient at the explanation.
+        (slope,) = meta_gradient(teacher_explanation, [teacher_explanation], explain, weights, directions, scale)
+        return slope, loss
 
     def _inner_gradients(
-        self, batch: Batch, teacher_explanation: Tensor, seed: int, weights: Mapping[str, Tensor], graph: bool = False
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the gradients of the student's loss by name, and the factor of clipping."""
+        self, batch: Batch, teacher_explanation: Tensor, seed: int, weights: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the gradients of the student's loss by name."""
         with seeded_random_state(seed):
             loss = functional_call(self.student, dict(weights), ("loss", batch, teacher_explanation))
-        found = torch.autograd.grad(loss, list(weights.values()), create_graph=graph, materialize_grads=True)
-        return dict(zip(weights, found, strict=True)), clip_factor(found, self.max_norm)
+        found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+        return dict(zip(weights, found, strict=True))
 
     def _outer_gradients(self, weights: Mapping[str, Tensor], outer: _OuterLoss) -> tuple[dict[str, Tensor], Tensor]:
         """Return the gradients of the outer loss at the given weights by name, and that loss."""
@@ -231,27 +176,6 @@ class LookaheadStep:
         found = torch.autograd.grad(loss, [*leaves.values(), *outer.leaves], materialize_grads=True)
         outer.store_gradients(found[len(leaves) :])
         return dict(zip(leaves, found[: len(leaves)], strict=True)), loss.detach()
-
-    def _gradient_at_explanation(
-        self,
-        batch: Batch,
-        teacher_explanation: Tensor,
-        weights: Mapping[str, Tensor],
-        directions: Mapping[str, Tensor],
-        seed: int,
-        scale: Tensor | float,
-    ) -> Tensor:
-        """Return `scale` times the derivative of log e_S along the directions, divided by B: [B, L]."""
-
-        def explain(weights: Mapping[str, Tensor]) -> Tensor:
-            with seeded_random_state(seed):
-                result: Tensor = functional_call(self.student, dict(weights), ("explanation", batch))
-            return result
-
-        # With e_T itself as the "coefficients", the meta-gradient is the gradient at the explanation.
-        coefficients = [teacher_explanation]
-        (gradient,) = meta_gradient(teacher_explanation, coefficients, explain, weights, directions, float(scale))
-        return gradient
 
 
 class _OuterLoss(NamedTuple):
@@ -282,16 +206,6 @@ class _OuterLoss(NamedTuple):
         if self.explained is None:
             return _model_weights(weights)
         return dict(weights)
-
-
-class _InnerStep(NamedTuple):
-    """An inner step: the weights, the optimizer, the gradients clipped by a factor, and the recorded forward pass."""
-
-    weights: Mapping[str, Tensor]
-    update: InnerOptimizer
-    scaled: dict[str, Tensor]
-    factor: Tensor
-    before: RecordedPass
 
 
 def _model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

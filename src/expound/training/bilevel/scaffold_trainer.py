@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from expound.models.passes.last_layer import skip_unread_positions
 from expound.objectives import CrossEntropy, Objective, StepContext
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
 from expound.training.bilevel.lookahead import LookaheadStep, Student, seeded_random_state
-from expound.training.bilevel.replayed_pass import RecordedPass
 from expound.training.bilevel.scaffold import Scaffold, Scaffolding, require_single_process
 from expound.training.bilevel.teacher_outputs import (
     RowCollator,
@@ -61,7 +60,6 @@ class ScaffoldTrainer(ObjectiveTrainer):
             raise ExpoundError("gradient checkpointing does not apply to students: set gradient_checkpointing=False")
         self.teacher_batch: TeacherBatch | None = None
         self.rows = torch.zeros(0, dtype=torch.long)
-        self.recorded_pass = RecordedPass()
         self.outer_losses: list[float] = []
         super().__init__(model, args, prepared, **({"data_collator": RowCollator(model)} | kwargs))
         if self.scaffolding is not None and self.scaffolding.teacher is not None:
@@ -97,11 +95,8 @@ class ScaffoldTrainer(ObjectiveTrainer):
             self.teacher_batch = TeacherBatch.from_batch(
                 batch, self.scaffolding.explain_rows(self.rows, batch.attended)
             )
-        self.recorded_pass = RecordedPass()
-        with skip_unread_positions(self.explained), ExitStack() as stack:
-            if self.scaffolding.without_lookahead:
-                stack.enter_context(seeded_random_state(self._seed("student")))
-                stack.enter_context(self.recorded_pass)
+        drawn = seeded_random_state(self._seed("student")) if self.scaffolding.without_lookahead else nullcontext()
+        with skip_unread_positions(self.explained), drawn:
             return super().compute_loss(model, {"batch": self.teacher_batch}, return_outputs, num_items_in_batch)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -129,16 +124,15 @@ class ScaffoldTrainer(ObjectiveTrainer):
         # Outer steps are counted in the teacher's optimizer state, so that a resumed run takes the same batches.
         held_out = self._held_out_batch(int(scaffold.teacher.count))
         student = Student(self.explained, scaffold.student, scaffolding.weight)
-        update = make_inner_optimizer(self.optimizer, student.trainable_weights())
-        lookahead = LookaheadStep(student, update, max_norm=self.args.max_grad_norm)
+        weights = student.trainable_weights()
+        lookahead = LookaheadStep(student, make_inner_optimizer(self.optimizer, weights), self.args.max_grad_norm)
         with self.accelerator.autocast(), scaffold.teacher.requiring_gradients() as coefficients:
             teacher_explanation = scaffolding.explain_rows(self.rows, teacher_batch.attended)
+            chosen: dict[str, Any] = {"seed": self._seed("lookahead")}
             if scaffolding.without_lookahead:
-                slope, loss = lookahead.gradient_after_backward(
-                    teacher_batch, teacher_explanation, held_out, self._seed("student"), self.recorded_pass
-                )
-            else:
-                slope, loss = lookahead.gradient(teacher_batch, teacher_explanation, held_out, self._seed("lookahead"))
+                found = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
+                chosen = {"seed": self._seed("student"), "gradients": found}
+            slope, loss = lookahead.gradient(teacher_batch, teacher_explanation, held_out, **chosen)
             (gradient,) = torch.autograd.grad(teacher_explanation, coefficients, slope.to(teacher_explanation))
         if not torch.isfinite(gradient).all():
             raise self._not_finite_error("the gradient of the teacher's explainer is")

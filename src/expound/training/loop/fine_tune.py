@@ -43,6 +43,8 @@ from expound.training.loop.starting_model import (
 from expound.training.loop.trainer import ObjectiveTrainer
 
 logger = logging.getLogger(__name__)
+OUTCOME_OPTIONS = ("early_stopping_patience", "early_stopping_threshold", "masked_share", "head_rate", "head_dropout")
+"""Options that change the outcome and are not among the Trainer's arguments."""
 IDLE_SHARE, IDLE_EXPLANATIONS = 0.01, 0.2
 """A term below this share of the task's gradient, and dev explanations above this share without order, are reported."""
 
@@ -99,7 +101,8 @@ def fine_tune(
         defaults |= FROM_SCRATCH_ARGUMENTS
     args = make_training_arguments(options, defaults, Path(output_dir), trainer.higher_is_better(task, terms))
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
-    settings = {"trainer": trainer.__name__, **_record_options(options)}
+    given = {name: getattr(options, name) for name in OUTCOME_OPTIONS}
+    settings = {"trainer": trainer.__name__} | {name: value for name, value in given.items() if value is not None}
     # Only heads that would use the encoder's activation are changed; for others the option has no effect.
     activation = options.head_activation if shares_encoder_activation(start.model) else None
     if activation is not None:
@@ -200,21 +203,6 @@ def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[O
 def _mean_logged(history: Sequence[Mapping[str, Any]], name: str) -> float | None:
     values = [entry[name] for entry in history if name in entry]
     return fmean(values) if values else None
-
-
-def _record_options(options: RunOptions) -> dict[str, Any]:
-    """Return the options that change the outcome and are not recorded elsewhere in a run's configuration."""
-    # Options that change nothing are left out, so that records written before an option existed still match.
-    settings: dict[str, Any] = {"early_stopping_patience": options.early_stopping_patience}
-    if options.masked_share:
-        settings["masked_share"] = options.masked_share
-    if options.head_rate not in (None, 1):
-        settings["head_rate"] = options.head_rate
-    if options.head_dropout is not None:
-        settings["head_dropout"] = options.head_dropout
-    if options.early_stopping_threshold:
-        settings["early_stopping_threshold"] = options.early_stopping_threshold
-    return settings
 
 
 def _require_same_columns(train: Dataset, dev: Dataset) -> None:

@@ -17,14 +17,12 @@ from expound.models import ExplainedModel
 PEFT_TASKS = {"span": "QUESTION_ANS", "generation": "CAUSAL_LM"}
 
 
-def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: float = 0.0) -> None:
+def add_lora(model: ExplainedModel, rank: int = 8) -> None:
     """Add an adapter to every linear layer, so that only the adapters and the head are trained.
 
     Args:
         model: changed in place; its own weights are frozen.
         rank: rank of each adapter.
-        alpha: adapters are scaled by alpha / rank.
-        dropout: dropout on the adapters' inputs.
 
     Raises:
         ExpoundError: PEFT is not installed.
@@ -39,8 +37,8 @@ def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: flo
         # DistilBERT's is part of the head by its name, which PEFT trains whole.
         exclude_modules=["pre_classifier"],
         r=rank,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
+        # The scale of the update, alpha / rank, is 2 at every rank.
+        lora_alpha=2 * rank,
     )
     model.model = get_peft_model(model.model, config)
     base = model.model.peft_config["default"].base_model_name_or_path

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from expound.errors import ExpoundError
@@ -167,3 +167,25 @@ class MaskingTrainer(ObjectiveTrainer):
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+
+class PruningCallback(TrainerCallback):
+    """Reports each evaluation to an Optuna trial, which ends after its epochs, or when its study prunes it."""
+
+    def __init__(self, trial: Any, name: str, epochs: float) -> None:
+        self.trial, self.name, self.epochs, self.pruned = trial, name, epochs, False
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        """Report the metric to the study, and stop if it prunes the trial."""
+        # The evaluation after the last epoch is the trial's value.
+        if state.epoch >= self.epochs or self.pruned:
+            return
+        self.trial.report(metrics[self.name], state.global_step)
+        if self.trial.should_prune():
+            self.pruned = control.should_training_stop = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End the trial after its last epoch, without another evaluation."""
+        if state.epoch >= self.epochs:
+            control.should_training_stop = True
+            control.should_evaluate = False
