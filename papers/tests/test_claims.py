@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 
 from expound.errors import ExpoundError
+from expound.reports.tables.effect import Effect, measure_effect
 from expound.reports.tables.significance import metric_summands
 from expound_papers.tables.claims import (
     CONTRADICTED,
     REPRODUCED,
     UNDECIDED,
     Condition,
-    Effect,
     format_size,
     format_verdict,
     judge_claim,
-    measure_effect,
 )
 
 

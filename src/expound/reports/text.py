@@ -1,4 +1,4 @@
-"""Escaping of text for terminals and LaTeX."""
+"""Escaping of text for terminals and LaTeX, shortening, and durations in words."""
 
 from __future__ import annotations
 

@@ -26,10 +26,11 @@ import yaml
 
 from expound.errors import ExpoundError, check_choice, unknown
 from expound.reports.table import Table
+from expound.reports.tables.effect import Effect
 from expound.reports.tables.paper_table import render_markdown
 from expound_papers.spec.schema import FigurePart
 from expound_papers.spec.study_file import SCALES
-from expound_papers.tables.claims import LEGEND, NOT_TESTED, Condition, Effect, format_size, format_verdict
+from expound_papers.tables.claims import LEGEND, NOT_TESTED, Condition, format_size, format_verdict
 from expound_papers.tables.facts import format_run_facts
 from expound_papers.tables.figure_in_text import TableFigures
 from expound_papers.tables.results import Results
