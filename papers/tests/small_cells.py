@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from expound.errors import ExpoundError
-from expound_papers.runs.run_cell import try_cell
+from expound.evaluation.workers.task import try_task
 from expound_papers.runs.store import Cell
 
 
@@ -71,11 +71,11 @@ class Inline:
 
     free_count = 1
 
-    def __init__(self, root):
-        self.root, self.ended, self.closed = root, [], False
+    def __init__(self):
+        self.ended, self.closed = [], False
 
-    def start(self, cell):
-        self.ended.append(try_cell(cell, self.root))
+    def start(self, task):
+        self.ended.append(try_task(task))
 
     def wait(self, seconds):
         ended, self.ended = self.ended, []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from expound.evaluation.workers.local import LocalWorkers
-from expound.evaluation.workers.scheduler import run_all
+from expound_papers.runs.run_cell import run_all
 from expound_papers.runs.store import Cell, Store
 from small_cells import Inline, cells, dying, filling, ordinary, raising, raising_once, refusing
 
@@ -26,7 +26,7 @@ def list_done(root, these):
 
 def run_cells(root, these, workers=None):
     told = []
-    outcome = run_all(these, root, workers or Inline(root), lambda cell, ended: told.append((cell.title, ended.status)))
+    outcome = run_all(these, root, workers or Inline(), lambda cell, ended: told.append((cell.title, ended.status)))
     return outcome, told
 
 
@@ -53,13 +53,13 @@ def test_a_run_that_failed_once_is_mended_and_bad_input_is_not_tried_again(tmp_p
 def test_when_the_time_is_up_no_run_is_begun_and_the_same_call_goes_on(tmp_path):
     these = cells(3)
     for minutes, left in ((0, 3), (1e-9, 3), (None, 0)):
-        outcome = run_all(these, tmp_path / "store", Inline(tmp_path / "store"), minutes=minutes)
+        outcome = run_all(these, tmp_path / "store", Inline(), minutes=minutes)
         assert (outcome.waiting, len(outcome.done), outcome.failed) == (left, 3 - left, {})
 
 
 def test_a_ctrl_c_while_a_worker_starts_is_the_commands_affair(tmp_path):
     root = tmp_path / "store"
-    workers = LocalWorkers(root, 1)
+    workers = LocalWorkers(1)
     for number in (signal.SIGINT, signal.SIGINT):
         os.kill(workers.workers[0].process.pid, number)
     first = workers.workers[0].process
@@ -93,7 +93,7 @@ def test_a_worker_killed_loses_its_own_run_alone_and_all_have_their_threads_and_
     looks = [Cell({"kind": "look", "number": number}, report_worker, f"look {number}") for number in range(2)]
     root = tmp_path / "store"
     root.mkdir()
-    outcome, told = run_cells(root, [*looks, *these[::-1]], LocalWorkers(root, 2, threads=1, gpus=2))
+    outcome, told = run_cells(root, [*looks, *these[::-1]], LocalWorkers(2, threads=1, gpus=2))
     assert outcome.failed == {}
     assert list_done(root, these) == [0, 1, 2, 3, 4, 5, 9]
     assert told.count(("dies", "killed")) == 1
@@ -119,12 +119,12 @@ SCRIPT = """
 import sys; sys.path[:0] = {paths!r}
 from pathlib import Path
 from small_cells import cells, slow
-from expound.evaluation.workers.scheduler import run_all
+from expound_papers.runs.run_cell import run_all
 from expound.evaluation.workers.local import LocalWorkers
 if __name__ == "__main__":
     root = Path({root!r})
     try:
-        run_all(cells(2, slow), root, LocalWorkers(root, 1, threads=1, gpus=0))
+        run_all(cells(2, slow), root, LocalWorkers(1, threads=1, gpus=0))
     except KeyboardInterrupt:
         sys.exit(130)
 """

@@ -9,7 +9,7 @@ import pytest
 
 from expound.errors import ExpoundError
 from expound.evaluation.workers.on_ray import RayWorkers
-from expound.evaluation.workers.scheduler import run_all
+from expound_papers.runs.run_cell import run_all
 from expound_papers.runs.store import Cell, Store
 from small_cells import cells, dying, raising
 

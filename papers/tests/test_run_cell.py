@@ -14,8 +14,9 @@ from collections import Counter
 import pytest
 
 from expound.data.atomic_files import try_lock
+from expound.evaluation.workers.task import is_disk_full, try_task
 from expound_papers.runs import store as cell_module
-from expound_papers.runs.run_cell import is_disk_full, remove_leftovers, run_cell, try_cell
+from expound_papers.runs.run_cell import make_task, remove_leftovers, run_cell
 from expound_papers.runs.store import RECORD, Cell, Store
 from small_cells import cells, note, ordinary
 
@@ -243,11 +244,11 @@ def test_a_full_disk_is_named_and_leaves_no_half_run(tmp_path, monkeypatch, at):
     run_cell(first, store.root)
     with monkeypatch.context() as patch:
         patch.setattr(cell_module, at, full)
-        ended = try_cell(second, store.root)
+        ended = try_task(make_task(second, store.root))
     assert (ended.status, "No space left" in ended.message) == ("full", True)
     assert store.list_finished() == [first.key]
     assert not list(store.root.glob("cells/.*"))
-    assert try_cell(second, store.root).status == "done"
+    assert try_task(make_task(second, store.root)).status == "done"
 
 
 def test_errors_are_told_apart():

@@ -130,7 +130,7 @@ def run(
         show_left([grid for grid, _ in grids], store, f"all {len(grids)}: {len(keys)} runs, shared ones once; ")
     if dry_run:
         return
-    from expound.evaluation.workers.scheduler import run_all
+    from expound_papers.runs.run_cell import run_all
 
     set_stop_message(f"finished runs and checkpoints are saved in {output_dir}: resume with the same command")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -292,7 +292,7 @@ def _workers(
         return RayWorkers(root, count, threads or 1, address)
     from expound.evaluation.workers.local import LocalWorkers
 
-    return LocalWorkers(root, count or 1, threads)
+    return LocalWorkers(count or 1, threads)
 
 
 def _require_startable(grids: Sequence[RunGrid], store: Store, resume: bool) -> None:

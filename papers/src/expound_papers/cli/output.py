@@ -10,9 +10,9 @@ from expound.cli.shared.console import console, say
 
 if TYPE_CHECKING:
     from expound.evaluation.workers.scheduler import Outcome
+    from expound.evaluation.workers.task import Task, TaskResult
     from expound_papers.runs.grid import RunGrid
-    from expound_papers.runs.run_cell import CellResult
-    from expound_papers.runs.store import Cell, Store
+    from expound_papers.runs.store import Store
 
 
 class ProgressReporter:
@@ -21,14 +21,14 @@ class ProgressReporter:
     def __init__(self, grid: RunGrid, quiet: bool) -> None:
         self.count, self.left, self.quiet = len(grid.cells), len(grid.cells), quiet
 
-    def __call__(self, cell: Cell, ended: CellResult) -> None:
+    def __call__(self, task: Task, ended: TaskResult) -> None:
         """Print how one run ended."""
         if ended.status in ("done", "failed"):
             self.left -= 1
         if ended.status == "busy" or (self.quiet and ended.status == "done"):
             return
         texts = {"done": f"done in {ended.seconds:.0f} s", "failed": "FAILED", "killed": "killed, retrying"}
-        line = f"{cell.title}: {texts.get(ended.status, ended.status)}"
+        line = f"{task.title}: {texts.get(ended.status, ended.status)}"
         if ended.message:
             line += f": {ended.message}"
         say(line)
@@ -77,7 +77,7 @@ def show_runs(grid: RunGrid, store: Store, quiet: bool) -> None:
 
 def write_study_report(grid: RunGrid, store: Store) -> bool:
     """Write a study's report and return whether it was written; a full disk is reported, not raised."""
-    from expound_papers.runs.run_cell import is_disk_full
+    from expound.evaluation.workers.task import is_disk_full
     from expound_papers.tables.report import write_report
     from expound_papers.tables.results import collect_results
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 from expound.data.atomic_files import atomic_folder
 from expound.data.provenance import digest, get_versions, write_json
 from expound.errors import ExpoundError
+from expound.evaluation.workers.task import available_cores
 
 RECORD, FIGURES_ONLY = "cell.json", "figures_only"
 
@@ -236,10 +237,3 @@ def describe_machine() -> str:
     if torch is not None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_name()
     return f"{platform.machine()}, {available_cores()} CPU cores, {gpu}"
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

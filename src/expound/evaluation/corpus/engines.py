@@ -1,16 +1,24 @@
-"""Execution of a corpus job: in this process, in several local ones, under `accelerate launch`, or on Ray."""
+"""Execution of a corpus job: in this process, on workers of this machine or of Ray, or under `accelerate launch`."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from uuid import uuid4
 
 from expound.errors import ExpoundError
 from expound.evaluation.corpus.job import CorpusJob, explain_shard
 from expound.evaluation.corpus.parts import CorpusParts
-from expound_papers.runs.store import available_cores
+from expound.evaluation.workers.local import LocalWorkers
+from expound.evaluation.workers.on_ray import RayWorkers
+from expound.evaluation.workers.scheduler import Workers, run_all
+from expound.evaluation.workers.task import Task
+from expound.models import ExplainedModel
 
 SHARDS_PER_WORKER = 4
 """On Ray: fast workers take more shards than slow ones, and a dead worker loses one shard, not its whole share."""
+
+_loaded: dict[str, ExplainedModel] = {}
+"""The model of a worker process, by the call of `explain_corpus` that it works for."""
 
 
 def explain_corpus(job: CorpusJob, workers: int = 1, *, threads: int | None = None, ray: str | None = None) -> int:
@@ -21,12 +29,12 @@ def explain_corpus(job: CorpusJob, workers: int = 1, *, threads: int | None = No
     Args:
         job: the corpus, model and method.
         workers: number of processes; with GPUs, worker i uses GPU i modulo their number.
-        threads: CPU threads per process; default: the machine's cores divided by the number of workers.
-        ray: address of a Ray cluster ("auto": the one that runs here), on which Ray Data executes the job; all machines
-            must see the folder, the model and the data under the same paths.
+        threads: CPU threads per process; default: the machine's cores divided by the number of workers, on Ray 1.
+        ray: address of a Ray cluster ("auto": the one that runs here), whose machines must see the folder, the model
+            and the data under the same paths.
 
     Raises:
-        ExpoundError: data that cannot be read or explained, or a worker that died. Finished parts are kept.
+        ExpoundError: data that cannot be read or explained, or workers that died. Finished parts are kept.
     """
     from accelerate import PartialState
 
@@ -36,81 +44,30 @@ def explain_corpus(job: CorpusJob, workers: int = 1, *, threads: int | None = No
         state.wait_for_everyone()
         return parts.finish() if state.is_main_process else 0
     if ray is not None:
-        _explain_on_ray(job, workers, ray)
+        address = None if ray == "auto" else ray
+        _explain_on(RayWorkers(job.folder, workers, threads or 1, address), job, workers * SHARDS_PER_WORKER)
     elif workers > 1:
-        _explain_on_workers(job, workers, threads)
+        # A device that the user names wins over the distribution among GPUs.
+        gpus = 0 if job.loading.get("device") else None
+        _explain_on(LocalWorkers(workers, threads, gpus), job, workers)
     else:
         return explain_shard(job, job.load()).finish()
     return CorpusParts(job.folder).finish()
 
 
-def _explain_on_workers(job: CorpusJob, workers: int, threads: int | None) -> None:
-    from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
-
-    try:
-        spawn(_run_worker, (job, workers, threads or max(1, available_cores() // workers)), nprocs=workers, daemon=True)
-    except ProcessRaisedException as error:
-        # The message is a whole traceback, whose last line names the exception.
-        last = str(error).strip().splitlines()[-1]
-        raise ExpoundError(last.removeprefix(f"{ExpoundError.__module__}.{ExpoundError.__qualname__}: ")) from error
-    except ProcessExitedException as error:
-        raise ExpoundError(f"a worker died ({error}): the same command resumes") from error
+def _explain_on(workers: Workers, job: CorpusJob, num_shards: int) -> None:
+    tasks, call = list[Task](), uuid4().hex
+    for shard in range(num_shards):
+        tasks.append(Task(str(shard), f"shard {shard}", partial(_run_shard, job, call, shard, num_shards)))
+    for reason in run_all(tasks, workers).failed.values():
+        raise ExpoundError(reason)
 
 
-def _run_worker(number: int, job: CorpusJob, workers: int, threads: int) -> None:
-    import torch
-
-    from expound.evaluation.workers.local import prepare_worker
-
-    prepare_worker(threads)
-    # A device that the user names wins over the distribution among GPUs.
-    gpus, device = torch.cuda.device_count(), None
-    if gpus and not job.loading.get("device"):
-        device = f"cuda:{number % gpus}"
-    explain_shard(job, job.load(device), number, workers)
-
-
-class _ShardExplainer:
-    """A worker of Ray Data: it receives numbers of shards and returns them when their parts are written."""
-
-    def __init__(self, job: CorpusJob, num_shards: int) -> None:
-        from expound.evaluation.workers.local import prepare_worker
-
-        prepare_worker(1)
-        self.job, self.num_shards, self.model = job, num_shards, job.load()
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        for shard in batch["id"]:
-            explain_shard(self.job, self.model, int(shard), self.num_shards)
-        return batch
-
-
-def _explain_on_ray(job: CorpusJob, workers: int, address: str) -> None:
-    try:
-        import ray  # optional dependency
-        import ray.data
-    except ImportError as error:
-        raise ExpoundError("--ray needs the extra 'cluster': pip install 'expound[cluster]'") from error
-    from expound.evaluation.workers.on_ray import join_cluster
-
-    owns_ray, num_shards = not ray.is_initialized(), workers * SHARDS_PER_WORKER
-    if owns_ray:
-        join_cluster(ray, None if address == "auto" else address)
-    try:
-        # A worker gets a whole GPU, or none if the cluster has fewer GPUs than workers.
-        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers else 0
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        numbers = ray.data.from_items([{"id": shard} for shard in range(num_shards)], override_num_blocks=num_shards)
-        pool = ray.data.ActorPoolStrategy(size=workers)
-        options = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": gpus}
-        numbers.map_batches(_ShardExplainer, fn_constructor_args=(job, num_shards), **options).materialize()
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if not isinstance(error.cause, ExpoundError):
-            cause = str(error).strip().splitlines()[-1]
-        raise ExpoundError(str(cause)) from error
-    except ray.exceptions.RayError as error:
-        raise ExpoundError(f"the cluster gave up ({type(error).__name__}): the same command resumes") from error
-    finally:
-        if owns_ray:
-            ray.shutdown()
+def _run_shard(job: CorpusJob, call: str, shard: int, num_shards: int, threads: int) -> bool:
+    """Explain a shard with the model that this process loaded for an earlier shard of the same call, if any."""
+    # Ray's processes outlive a call, and the files of a model may change between two calls.
+    if call not in _loaded:
+        _loaded.clear()
+        _loaded[call] = job.load()
+    explain_shard(job, _loaded[call], shard, num_shards)
+    return True

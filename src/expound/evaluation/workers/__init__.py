@@ -1,1 +1,1 @@
-"""Workers that execute the cells of a study: local processes, or tasks on a Ray cluster."""
+"""Workers that execute tasks: local processes, or a Ray cluster."""

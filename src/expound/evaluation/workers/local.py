@@ -1,4 +1,4 @@
-"""Executes cells in processes of this machine, each with its own threads and GPU."""
+"""Executes tasks in processes of this machine, each with its own threads and GPU."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.resource_tracker import ensure_running
-from pathlib import Path
 
 import torch
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from expound_papers.runs.run_cell import CellResult, try_cell
-from expound_papers.runs.store import Cell, available_cores
+from expound.evaluation.workers.task import Task, TaskResult, available_cores, try_task
 
 GRACE = 120.0
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -30,25 +28,23 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass
 class _Worker:
-    """A worker process, the pipe to it, and the cell that it executes."""
+    """A worker process, the pipe to it, and the task that it executes."""
 
     process: SpawnProcess
     pipe: Connection
-    cell: Cell | None = None
+    task: Task | None = None
 
 
 class LocalWorkers:
     """A pool of worker processes; a process that dies is replaced.
 
     Args:
-        root: the folder of the store.
         count: number of processes.
         threads: threads of each process; default: an equal share of the cores.
         gpus: number of GPUs; worker i sees only GPU i modulo this number. Default: all of this machine.
     """
 
-    def __init__(self, root: Path, count: int = 1, threads: int | None = None, gpus: int | None = None) -> None:
-        self.root = root
+    def __init__(self, count: int = 1, threads: int | None = None, gpus: int | None = None) -> None:
         self.threads = threads or max(1, available_cores() // count)
         self.gpus = torch.cuda.device_count() if gpus is None else gpus
         self.workers = [self._start_process(number) for number in range(count)]
@@ -56,26 +52,26 @@ class LocalWorkers:
     @property
     def free_count(self) -> int:
         """The number of idle worker processes."""
-        return sum(worker.cell is None for worker in self.workers)
+        return sum(worker.task is None for worker in self.workers)
 
-    def start(self, cell: Cell) -> None:
-        """Send a cell to an idle process; a dead process is replaced first."""
-        number = [worker.cell for worker in self.workers].index(None)
+    def start(self, task: Task) -> None:
+        """Send a task to an idle process; a dead process is replaced first."""
+        number = [worker.task for worker in self.workers].index(None)
         if not self.workers[number].process.is_alive():
             self.workers[number] = self._start_process(number)
         worker = self.workers[number]
-        worker.cell = cell
+        worker.task = task
         try:
-            worker.pipe.send(cell)
+            worker.pipe.send(task)
         except OSError:
-            # The process has died meanwhile: `wait` finds it and reports the cell as killed.
+            # The process has died meanwhile: `wait` finds it and reports the task as killed.
             worker.process.join()
 
-    def wait(self, seconds: float) -> list[CellResult]:
-        """Return the cells that have ended, including those whose process died."""
+    def wait(self, seconds: float) -> list[TaskResult]:
+        """Return the results of the tasks that have ended, including those whose process died."""
         signs = list[Connection | int]()
         for worker in self.workers:
-            if worker.cell is not None:
+            if worker.task is not None:
                 # A dead worker's own children may keep its pipe open, so the process itself is watched as well.
                 signs += [worker.pipe, worker.process.sentinel]
         if not signs:
@@ -89,7 +85,7 @@ class LocalWorkers:
         """Ask running processes to save and end; kill those that have not ended after the grace period."""
         for worker in self.workers:
             worker.pipe.close()
-            if worker.cell is not None and worker.process.is_alive():
+            if worker.task is not None and worker.process.is_alive():
                 worker.process.terminate()
         deadline = time.monotonic() + GRACE
         for worker in self.workers:
@@ -98,16 +94,16 @@ class LocalWorkers:
                 worker.process.kill()
                 worker.process.join()
 
-    def _collect_result(self, number: int, worker: _Worker) -> CellResult | None:
-        """Return how a worker's cell ended; None while it is running."""
-        if worker.cell is None:
+    def _collect_result(self, number: int, worker: _Worker) -> TaskResult | None:
+        """Return how a worker's task ended; None while it is running."""
+        if worker.task is None:
             return None
-        # Asked before the pipe is read: a process that sends its result and dies then has still finished its cell.
-        key, alive = worker.cell.key, worker.process.is_alive()
+        # Asked before the pipe is read: a process that sends its result and dies then has still finished its task.
+        key, alive = worker.task.key, worker.process.is_alive()
         try:
             if worker.pipe.poll():
-                result: CellResult = worker.pipe.recv()
-                worker.cell = None
+                result: TaskResult = worker.pipe.recv()
+                worker.task = None
                 return result
         except (EOFError, OSError):
             worker.process.join()
@@ -115,7 +111,7 @@ class LocalWorkers:
         if alive:
             return None
         self.workers[number] = self._start_process(number)
-        return CellResult(key, "killed", f"its process died ({_describe_exit(worker.process.exitcode)})")
+        return TaskResult(key, "killed", f"its process died ({_describe_exit(worker.process.exitcode)})")
 
     def _start_process(self, number: int) -> _Worker:
         ours, theirs = mp.Pipe()
@@ -124,7 +120,7 @@ class LocalWorkers:
             variables["CUDA_VISIBLE_DEVICES"] = _gpu_name(number % self.gpus)
         # Not forked: CUDA and torch's thread pools do not survive a fork.
         context = mp.get_context("spawn")
-        process = context.Process(target=_run_worker, args=(theirs, self.root, self.threads), name=f"worker {number}")
+        process = context.Process(target=_run_worker, args=(theirs, self.threads), name=f"worker {number}")
         with _set_environment(variables), _block_signals():
             process.start()
         # With our copy of their end open, the worker's death would never close the pipe.
@@ -132,8 +128,8 @@ class LocalWorkers:
         return _Worker(process, ours)
 
 
-def _run_worker(pipe: Connection, root: Path, threads: int) -> None:
-    """Execute cells from the pipe until it is closed; the main function of a worker process."""
+def _run_worker(pipe: Connection, threads: int) -> None:
+    """Execute tasks from the pipe until it is closed; the main function of a worker process."""
     # A process group of its own: Ctrl-C in the terminal reaches the command alone, which then stops its workers.
     os.setpgrp()
     _accept_signals()
@@ -141,10 +137,10 @@ def _run_worker(pipe: Connection, root: Path, threads: int) -> None:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     while True:
         try:
-            cell = pipe.recv()
+            task = pipe.recv()
         except (EOFError, OSError):
             return
-        result = try_cell(cell, root, threads=threads)
+        result = try_task(task, threads)
         try:
             pipe.send(result)
         except OSError:
@@ -172,7 +168,7 @@ def _accept_signals() -> None:
 
 
 def prepare_worker(threads: int) -> None:
-    """Set threads and logging of a worker process before its first cell."""
+    """Set threads and logging of a worker process before its first task."""
     torch.set_num_threads(threads)
     disable_progress_bars()
     transformers_logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Executes cells as tasks of a Ray cluster. All machines must see the store under the same path."""
+"""Executes tasks on a Ray cluster. All machines must see the results' folder under the same path."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from typing import Any
 
 from expound.errors import ExpoundError
 from expound.evaluation.workers.local import prepare_worker
-from expound_papers.runs.run_cell import CellResult, try_cell
-from expound_papers.runs.store import Cell
+from expound.evaluation.workers.task import Task, TaskResult, try_task
 
 logger = logging.getLogger(__name__)
 
-MARK = ".store"
+MARK = ".shared_folder"
 
 
 class RayWorkers:
-    """Executes cells as Ray tasks, each with `threads` CPUs and an equal share of the cluster's GPUs.
+    """Executes tasks on Ray, each with `threads` CPUs and an equal share of the cluster's GPUs.
 
     Args:
-        root: the folder of the store, on a file system that all machines share.
-        count: number of cells at a time; default: as many as the cluster has CPUs for.
-        threads: CPUs of each cell.
+        root: the folder of the results, on a file system that all machines share.
+        count: number of tasks at a time; default: as many as the cluster has CPUs for.
+        threads: CPUs of each task.
         address: address of the cluster; default: the one running on this machine (or $RAY_ADDRESS), else a new one.
 
     Raises:
@@ -38,7 +37,7 @@ class RayWorkers:
         try:
             import ray
         except ImportError as error:
-            raise ExpoundError("--engine ray needs the extra 'cluster': pip install 'expound[cluster]'") from error
+            raise ExpoundError("Ray needs the extra 'cluster': pip install 'expound[cluster]'") from error
         self.ray: Any = ray
         self.root, self.mark = root.absolute(), _write_mark(root)
         self.ours, self.on_sigterm = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
@@ -49,19 +48,19 @@ class RayWorkers:
         gpus = resources.get("GPU", 0) / self.count
         # Ray accepts fractions of one GPU, but only whole numbers above that. Retries are the scheduler's.
         options = {"num_cpus": threads, "num_gpus": gpus if gpus < 1 else int(gpus), "max_retries": 0}
-        self.task = ray.remote(**options)(_run_task)
-        self.threads, self.running = threads, dict[Any, Cell]()
+        self.submit = ray.remote(**options)(_run_task)
+        self.threads, self.running = threads, dict[Any, Task]()
 
     @property
     def free_count(self) -> int:
-        """The number of cells that could be started now."""
+        """The number of tasks that could be started now."""
         return self.count - len(self.running)
 
-    def start(self, cell: Cell) -> None:
-        """Submit a cell to Ray as a task."""
-        self.running[self.task.remote(cell, self.root, self.mark, self.threads)] = cell
+    def start(self, task: Task) -> None:
+        """Submit a task to Ray."""
+        self.running[self.submit.remote(task, self.root, self.mark, self.threads)] = task
 
-    def wait(self, seconds: float) -> list[CellResult]:
+    def wait(self, seconds: float) -> list[TaskResult]:
         """Return the results of tasks that have ended; a task whose process or machine died counts as killed."""
         if not self.running:
             time.sleep(seconds)
@@ -81,32 +80,32 @@ class RayWorkers:
             with suppress(ValueError):
                 signal.signal(signal.SIGTERM, self.on_sigterm or signal.SIG_DFL)
 
-    def _collect_result(self, task: Any, cell: Cell) -> CellResult:
+    def _collect_result(self, reference: Any, task: Task) -> TaskResult:
         try:
-            result: CellResult = self.ray.get(task)
+            result: TaskResult = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
-            return CellResult(cell.key, "failed", str(error.cause))
+            return TaskResult(task.key, "failed", str(error.cause))
         except self.ray.exceptions.RayError as error:
-            return CellResult(cell.key, "killed", f"its process died ({type(error).__name__})")
+            return TaskResult(task.key, "killed", f"its process died ({type(error).__name__})")
         return result
 
 
-def _run_task(cell: Cell, root: Path, mark: str, threads: int) -> CellResult:
-    """Execute a cell on a machine of the cluster, after checking that it sees the same store."""
+def _run_task(task: Task, root: Path, mark: str, threads: int) -> TaskResult:
+    """Execute a task on a machine of the cluster, after checking that it sees the same folder."""
     prepare_worker(threads)
     try:
         content = (root / MARK).read_text(encoding="utf-8")
     except OSError:
         content = ""
     if content != mark:
-        return CellResult(cell.key, "refused", f"a machine of the cluster does not see {root}: put it on a shared disk")
-    return try_cell(cell, root, threads=threads)
+        return TaskResult(task.key, "refused", f"a machine of the cluster does not see {root}: put it on a shared disk")
+    return try_task(task, threads)
 
 
 def _write_mark(root: Path) -> str:
-    """Return the random content of the store's mark file, written once.
+    """Return the random content of the folder's mark file, written once.
 
-    A machine that reads the same content sees the same store, not just a folder of the same name.
+    A machine that reads the same content sees the same folder, not just one of the same name.
     """
     root.mkdir(parents=True, exist_ok=True)
     path = root / MARK

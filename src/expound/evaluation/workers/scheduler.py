@@ -1,4 +1,4 @@
-"""Schedules cells on workers in dependency order, retries failures, and reports progress."""
+"""Schedules tasks on workers in dependency order, retries failures, and reports progress."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
-from expound_papers.runs.run_cell import CellResult, remove_leftovers
-from expound_papers.runs.store import Cell, Store
+from expound.evaluation.workers.task import Task, TaskResult
 
 logger = logging.getLogger(__name__)
 
@@ -24,28 +22,28 @@ POLL_SECONDS = 2.0
 
 
 class Workers(Protocol):
-    """Executes cells, in local processes or on a Ray cluster."""
+    """Executes tasks, in local processes or on a Ray cluster."""
 
     @property
     def free_count(self) -> int:
-        """The number of cells that could be started now."""
+        """The number of tasks that could be started now."""
 
-    def start(self, cell: Cell) -> None:
-        """Start a cell on an idle worker."""
+    def start(self, task: Task) -> None:
+        """Start a task on an idle worker."""
 
-    def wait(self, seconds: float) -> list[CellResult]:
+    def wait(self, seconds: float) -> list[TaskResult]:
         """Return the results since the last call; wait for one, but at most `seconds`."""
 
     def close(self) -> None:
-        """Let running cells save, and end all workers."""
+        """Let running tasks save, and end all workers."""
 
 
 @dataclass
 class Outcome:
-    """The outcome of a study.
+    """The outcome of many tasks.
 
-    `done` has the keys of finished cells, `failed` the reasons of failed ones by key. `full`: the disk was full.
-    `waiting` is the number of cells that were not started, since the time was up or the disk full.
+    `done` has the keys of finished tasks, `failed` the reasons of failed ones by key. `full`: the disk was full.
+    `waiting` is the number of tasks that were not started, since the time was up or the disk full.
     """
 
     done: set[str] = field(default_factory=set)
@@ -55,30 +53,30 @@ class Outcome:
 
 
 def run_all(
-    cells: Sequence[Cell],
-    root: Path,
+    tasks: Sequence[Task],
     workers: Workers,
-    report: Callable[[Cell, CellResult], None] = lambda cell, result: None,
-    attempts: int = ATTEMPTS,
+    report: Callable[[Task, TaskResult], None] = lambda task, result: None,
+    *,
+    done: Collection[str] = (),
     minutes: float | None = None,
 ) -> Outcome:
-    """Run every unfinished cell. A failed cell fails its dependants only.
+    """Run every task whose key is not among those that are `done`, and end the workers.
 
-    A cell that raises an error or whose process dies is retried, up to `attempts` attempts in all; bad input is not.
-    A cell that another process executes is waited for. On a full disk no new cell starts, nor after `minutes`.
+    A failed task fails its dependants only. A task that raises an error or whose process dies is tried three times; bad
+    input is not. A task that another process executes is waited for. On a full disk no new task starts, nor after
+    `minutes`.
 
     Raises:
-        KeyboardInterrupt: SIGINT or SIGTERM came; running cells were given the time to save.
+        KeyboardInterrupt: SIGINT or SIGTERM came; running tasks were given the time to save.
     """
-    remove_leftovers(cells, root)
-    queue = _Queue(cells, Store(root), attempts, math.inf if minutes is None else time.monotonic() + 60 * minutes)
+    queue = _Queue(tasks, done, math.inf if minutes is None else time.monotonic() + 60 * minutes)
     try:
         with _raise_on_sigterm():
             while queue.has_work:
-                for cell in queue.take_ready(workers.free_count):
-                    workers.start(cell)
+                for task in queue.take_ready(workers.free_count):
+                    workers.start(task)
                 for result in workers.wait(queue.poll_seconds()):
-                    report(queue.cells[result.key], queue.add_result(result))
+                    report(queue.tasks[result.key], queue.add_result(result))
                 queue.fail_dependants(report)
     finally:
         workers.close()
@@ -87,48 +85,47 @@ def run_all(
 
 
 class _Queue:
-    """The cells of a study in the order in which they start."""
+    """The tasks in the order in which they start."""
 
-    def __init__(self, cells: Sequence[Cell], store: Store, attempts: int, end: float) -> None:
-        self.cells = {cell.key: cell for cell in cells}
-        self.store, self.attempts, self.end = store, attempts, end
-        self.waiting = store.list_unfinished(cells)
-        self.outcome = Outcome(set(self.cells) - set(self.waiting))
+    def __init__(self, tasks: Sequence[Task], done: Collection[str], end: float) -> None:
+        self.tasks = {task.key: task for task in tasks}
+        self.end, self.outcome = end, Outcome(set(done))
+        self.waiting = [key for key in self.tasks if key not in self.outcome.done]
         self.running: set[str] = set()
         self.failures: Counter[str] = Counter()
         self.not_before: dict[str, float] = {}
 
     @property
     def has_work(self) -> bool:
-        """Whether a cell is running or can still start."""
+        """Whether a task is running or can still start."""
         return bool(self.running or (self.waiting and not self.is_closed))
 
     @property
     def is_closed(self) -> bool:
-        """Whether no new cell may start."""
+        """Whether no new task may start."""
         return self.outcome.full or time.monotonic() > self.end
 
-    def take_ready(self, count: int) -> Iterator[Cell]:
-        """Yield up to `count` cells whose dependencies are done, and count them as running from then on."""
+    def take_ready(self, count: int) -> Iterator[Task]:
+        """Yield up to `count` tasks whose dependencies are done, and count them as running from then on."""
         now = time.monotonic()
-        # A copy, as cells leave the list while it is iterated.
+        # A copy, as tasks leave the list while it is iterated.
         for key in list(self.waiting):
             if count <= 0 or self.is_closed:
                 return
-            if self.not_before.get(key, 0.0) <= now and self.outcome.done.issuperset(self.cells[key].needs):
+            if self.not_before.get(key, 0.0) <= now and self.outcome.done.issuperset(self.tasks[key].needs):
                 self.waiting.remove(key)
                 self.running.add(key)
                 count -= 1
-                yield self.cells[key]
+                yield self.tasks[key]
 
     def poll_seconds(self) -> float:
-        """Return how long to wait for workers before looking at other processes' cells again."""
-        # Only cells of other processes are left: look more often, as no worker will wake this process.
+        """Return how long to wait for workers before looking at other processes' tasks again."""
+        # Only tasks of other processes are left: look more often, as no worker will wake this process.
         if self.running or not self.waiting:
             return POLL_SECONDS
         return POLL_SECONDS / 4
 
-    def add_result(self, result: CellResult) -> CellResult:
+    def add_result(self, result: TaskResult) -> TaskResult:
         """Update the queue with the end of an attempt; return it, as `failed` after the last attempt."""
         self.running.discard(result.key)
         if result.status == "done":
@@ -141,22 +138,22 @@ class _Queue:
             self.not_before[result.key] = time.monotonic() + POLL_SECONDS
         else:
             self.failures[result.key] += 1
-            if result.status == "refused" or self.failures[result.key] >= self.attempts:
+            if result.status == "refused" or self.failures[result.key] >= ATTEMPTS:
                 self.outcome.failed[result.key] = result.message
-                return CellResult(result.key, "failed", result.message, result.seconds)
+                return TaskResult(result.key, "failed", result.message, result.seconds)
             # To the front: its checkpoints are fresh, and its dependants wait for it.
             self.waiting.insert(0, result.key)
         return result
 
-    def fail_dependants(self, report: Callable[[Cell, CellResult], None]) -> None:
-        """Fail the waiting cells that need a failed one."""
+    def fail_dependants(self, report: Callable[[Task, TaskResult], None]) -> None:
+        """Fail the waiting tasks that need a failed one."""
         for key in list(self.waiting):
-            failed = [need for need in self.cells[key].needs if need in self.outcome.failed]
+            failed = [need for need in self.tasks[key].needs if need in self.outcome.failed]
             if failed:
                 self.waiting.remove(key)
-                name = self.cells[failed[0]].title
+                name = self.tasks[failed[0]].title
                 self.outcome.failed[key] = f"needs {name!r}, which failed"
-                report(self.cells[key], CellResult(key, "failed", self.outcome.failed[key]))
+                report(self.tasks[key], TaskResult(key, "failed", self.outcome.failed[key]))
 
 
 @contextmanager
