@@ -15,13 +15,14 @@ import expound
 from chats import CHAT, chatting
 from expound import ExpoundError, explainer
 from expound.cli import main
+from expound.data.run_folder import RECORD
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
 from expound.models.loading.digest import digest_weights
 from expound.recipes import RECIPES
 from expound.training import ablation_effects
 from expound.training.citations import choose_threshold
-from expound.training.loop.run import METRICS, RECORD
+from expound.training.loop.run import METRICS
 from small import small, uneven
 
 QUICK = {"max_steps": 40, "learning_rate": 1e-2, "disable_tqdm": True}

@@ -13,6 +13,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import AutoTokenizer
 
+from expound.data.run_folder import add_to_record
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel, load
 from expound.objectives import CrossEntropy, Objective
@@ -20,7 +21,6 @@ from expound.training import ObjectiveTrainer, RunOptions, TrainResult, fine_tun
 from expound.training.loop.data import is_generation_data
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
 from expound.training.loop.options import FROM_SCRATCH_ARGUMENTS
-from expound.training.loop.run import add_to_record
 from expound.training.loop.starting_model import Source, is_from_scratch, label_names
 
 

@@ -19,6 +19,7 @@ from accelerate import PartialState
 from datasets import Dataset
 
 from expound.data.atomic_files import LOCK
+from expound.data.run_folder import OTHER_FOLDER, RECORD, add_to_record
 from expound.errors import ExpoundError
 from expound.explainers import explainer
 from expound.metrics import metric
@@ -27,7 +28,7 @@ from expound.recipes.base import Effect, Recipe
 from expound.training import RunOptions, TrainResult
 from expound.training.loop.data import sample_evenly
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
-from expound.training.loop.run import METRICS, OTHER_FOLDER, RECORD, TrainingRun, add_to_record
+from expound.training.loop.run import METRICS, TrainingRun
 from expound.training.loop.starting_model import Source
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,11 @@ from datasets import Dataset
 
 from expound.cli.train.commands import make_command
 from expound.data import load_data
+from expound.data.run_folder import RECORD
 from expound.models import load
 from expound.models.loading.digest import digest_weights
 from expound.recipes import Recipe, RecipeFactory
-from expound.training.loop.run import METRICS, RECORD
+from expound.training.loop.run import METRICS
 
 QUICK: dict[str, Any] = {
     "num_train_epochs": 1,

@@ -18,17 +18,17 @@ import torch
 from datasets import Dataset
 
 from expound.data.provenance import write_json
+from expound.data.run_folder import RECORD, OtherRunError
 from expound.errors import ExpoundError
 from expound.evaluation.compare.compare import compare
 from expound.evaluation.compare.comparison import Comparison
-from expound.evaluation.compare.shards import OtherComparisonError
 from expound.explainers import Explainer, explainer
 from expound.explainers.registry import make_seeded
 from expound.models import ExplainedModel, load
 from expound.models.state import use_full_attention
 from expound.training import RunOptions
 from expound.training.loop.data import is_generation_data
-from expound.training.loop.run import HISTORY, METRICS, RECORD
+from expound.training.loop.run import HISTORY, METRICS
 from expound_papers.protocols import registry as protocols
 from expound_papers.protocols.performance import evaluate_performance
 from expound_papers.runs.layer_plausibility import plausibility_by_layer
@@ -164,7 +164,7 @@ def _run_comparison(
     _remove_unreadable_comparison(folder)
     try:
         return resume()
-    except OtherComparisonError:
+    except OtherRunError:
         # The cell's key does not contain the library's version, so the parts may come from another version.
         shutil.rmtree(folder)
         return resume()

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from expound.data.atomic_files import atomic_folder
 from expound.data.provenance import digest, get_versions, write_json
+from expound.data.run_folder import read_record
 from expound.errors import ExpoundError
 from expound.evaluation.workers.task import available_cores
 
@@ -98,7 +99,7 @@ class Store:
         """Return the record of a finished cell; None if it is missing or its files are incomplete."""
         folder = self.cell_folder(key)
         try:
-            record: Mapping[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+            record = read_record(folder / RECORD)
             matches = record["key"] == key and digest(record["config"]) == key
             # Sizes reveal a file that was torn after the rename, as by a copy that broke off.
             sizes = {name: (folder / name).stat().st_size for name in record["files"]}

@@ -16,7 +16,7 @@ from expound.errors import ExpoundError
 from expound.evaluation.compare.difference import compute_difference
 from expound.evaluation.compare.examples import EXAMPLES, read_examples, write_examples
 from expound.evaluation.compare.judge import BY_LAYER
-from expound.evaluation.compare.shards import read_config, read_frames
+from expound.evaluation.compare.shards import mark_finished, read_config, read_frames
 from expound.explainers.registry import make_titles
 from expound.metrics import cards as metric_cards
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
@@ -138,11 +138,11 @@ class Comparison:
         write_examples(folder / EXAMPLES, self.examples)
         self.attributions.save(folder / "attributions")
         board = self.leaderboard
-        # The report is written last: a folder with a report is a finished comparison.
         texts = {"table.csv": render_board_csv(board), "table.tex": self.to_latex(), "report.html": self.to_html()}
         for name, text in texts.items():
             with atomic_file(folder / name) as fresh:
                 fresh.write_text(text, encoding="utf-8")
+        mark_finished(folder, self.config)
         return folder
 
     @classmethod

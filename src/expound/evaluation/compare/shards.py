@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,21 +14,14 @@ import pandas as pd
 import pyarrow as pa
 
 from expound.data.atomic_files import atomic_folder
-from expound.data.provenance import digest, get_versions, to_json_value, write_json
+from expound.data.run_folder import FINISHED, RECORD, RUNNING, RunFolder, read_record
 from expound.errors import ExpoundError
 from expound.evaluation.compare.judge import JudgedExamples
 from expound.reports.explanations import Explanation, Explanations
 
-RUN = "expound_run.json"
 HIDDEN = ".parts"
-NAMES = ("dataset",)
-"""Entries of a configuration that only name what another entry is a digest of."""
 TABLES = ("table.csv", "table.tex", "difference.csv")
-FILES = (RUN, "report.html", "results.parquet", "curves.parquet", "examples.parquet", *TABLES)
-
-
-class OtherComparisonError(ExpoundError):
-    """A folder holds results of another configuration."""
+FILES = (RECORD, "report.html", "results.parquet", "curves.parquet", "examples.parquet", *TABLES)
 
 
 class ComparisonParts:
@@ -37,7 +30,7 @@ class ComparisonParts:
     A part appears under its name only when it is complete. A folder belongs to one configuration.
 
     Raises:
-        OtherComparisonError: the folder holds results of another configuration.
+        OtherRunError: the folder holds results of another configuration.
     """
 
     def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
@@ -45,11 +38,9 @@ class ComparisonParts:
         if folder is None:
             return
         self.hidden = folder / HIDDEN
-        run = folder / RUN
-        if run.exists():
-            _check_same_config(run, config)
-        else:
-            write_json(run, {"digest": _digest_config(config), "config": config, "versions": get_versions()})
+        run = _make_run(folder, config)
+        if run.read() is None:
+            run.write(RUNNING)
         for part in map(_read_results, self.hidden.glob("[0-9]*")):
             self.done[tuple(part.results["example"].unique())] = part
 
@@ -88,7 +79,7 @@ def remove_parts(folder: Path) -> None:
 def remove_comparison(folder: Path) -> None:
     """Remove the files that a comparison wrote, if the folder holds one; other files stay."""
     try:
-        config = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
+        config = read_record(folder / RECORD)["config"]
     except (OSError, ValueError, KeyError):
         return
     if not {"methods", "metrics", "examples"} <= set(config):
@@ -101,19 +92,25 @@ def remove_comparison(folder: Path) -> None:
 
 def load_finished(folder: Path, config: dict[str, Any]) -> JudgedExamples | None:
     """Return the stored results of a finished comparison with this configuration; None if it is not finished."""
-    if not (folder / RUN).exists() or not (folder / "report.html").exists():
+    record = _make_run(folder, config).read()
+    if record is None or record["status"] != FINISHED:
         return None
-    _check_same_config(folder / RUN, config)
     return _read_results(folder)
+
+
+def mark_finished(folder: Path, config: dict[str, Any]) -> None:
+    """Record that all files of a comparison are written."""
+    _make_run(folder, config).write(FINISHED)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the configuration of a finished comparison. Raises ExpoundError for another folder."""
     try:
-        config: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
+        record = read_record(folder / RECORD)
+        config: dict[str, Any] = record["config"]
     except (OSError, ValueError, KeyError) as error:
-        raise ExpoundError(f"{folder} holds no comparison: {RUN} is missing or damaged") from error
-    if not (folder / "report.html").exists():
+        raise ExpoundError(f"{folder} holds no comparison: {RECORD} is missing or damaged") from error
+    if record.get("status") != FINISHED:
         raise ExpoundError(f"the comparison in {folder} is not finished: run the same command again")
     return config
 
@@ -132,20 +129,12 @@ def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         raise ExpoundError(f"{folder} is damaged: {error}; remove it, or choose another one") from error
 
 
-def _digest_config(config: dict[str, Any]) -> str:
-    return digest({name: value for name, value in config.items() if name not in NAMES})
-
-
-def _check_same_config(path: Path, config: dict[str, Any]) -> None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        same, there = found["digest"] == _digest_config(config), found["config"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ExpoundError(f"{path} is damaged: choose another output directory or remove this one") from error
-    if not same:
-        here = to_json_value(config)
-        other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
-        raise OtherComparisonError(
-            f"{path.parent} holds a comparison of something else (see {', '.join(other)} in {path.name}): "
-            "choose another output directory, or replace it (--overwrite)"
-        )
+def _make_run(folder: Path, config: dict[str, Any]) -> RunFolder:
+    return RunFolder(
+        folder,
+        config,
+        "a comparison of something else (see {names} in expound_run.json)",
+        "choose another output directory, or replace it (--overwrite)",
+        # The name of a dataset, whose rows have a digest.
+        re.compile(r"dataset(\..*)?"),
+    )

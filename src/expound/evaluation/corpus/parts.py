@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
@@ -14,13 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from expound.data.atomic_files import atomic_file
-from expound.data.provenance import digest, get_versions, write_json
+from expound.data.run_folder import FINISHED, RUNNING, RunFolder, add_to_record, read_record
 from expound.errors import ExpoundError
 from expound.reports.explanations import Explanation
 from expound.reports.storage import COLUMNS, FORMAT_VERSION, SPANS, to_arrow_table
 
 HEAD, CARD, PART = "corpus.json", "README.md", re.compile(r"part-(\d{6})\.parquet")
 ROWS = b"expound_rows"
+OTHER, ADVICE = (
+    "a corpus explained otherwise (see {names} in corpus.json)",
+    "choose another folder, or the same model, data, method and options",
+)
 EXAMPLE_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "id": (
         pa.string(),
@@ -46,26 +49,22 @@ class CorpusParts:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
-        self.folder, head = folder, folder / HEAD
-        if config is not None and not head.exists():
-            with atomic_file(folder / CARD) as fresh:
-                fresh.write_text(_format_card(config), encoding="utf-8")
-            made = {"format_version": FORMAT_VERSION, "digest": digest(config), "config": config}
-            write_json(head, made | {"versions": get_versions(), "rows": None})
+        self.folder = folder
+        if config is not None:
+            run = RunFolder(folder, config, OTHER, ADVICE, record_name=HEAD)
+            if run.read() is None:
+                with atomic_file(folder / CARD) as fresh:
+                    fresh.write_text(_format_card(config), encoding="utf-8")
+                run.write(RUNNING, format_version=FORMAT_VERSION, rows=None)
         try:
-            self.head = json.loads(head.read_text(encoding="utf-8"))
+            self.head = read_record(folder / HEAD)
             self.config: dict[str, Any] = self.head["config"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise ExpoundError(f"{folder} holds no corpus of `expound explain --data`: {HEAD}: {error}") from error
         if self.head.get("format_version") != FORMAT_VERSION:
             raise ExpoundError(
                 f"{folder} has version {self.head.get('format_version')}, expected {FORMAT_VERSION}: explain the "
                 "corpus again, into another folder"
-            )
-        if config is not None and self.head["digest"] != digest(config):
-            raise ExpoundError(
-                f"{folder} holds a corpus explained otherwise: choose another folder, or the same model, data, "
-                "method and options"
             )
 
     def path(self, number: int) -> Path:
@@ -92,7 +91,7 @@ class CorpusParts:
         rows = 0
         for path in self.paths():
             rows += _open_parquet(path).metadata.num_rows
-        write_json(self.folder / HEAD, self.head | {"rows": rows})
+        add_to_record(self.folder, {"status": FINISHED, "rows": rows}, HEAD)
         return rows
 
     def paths(self) -> list[Path]:

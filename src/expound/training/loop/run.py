@@ -17,13 +17,12 @@ from zipfile import is_zipfile
 from safetensors import SafetensorError, safe_open
 
 from expound.data.atomic_files import LOCK, only_writer, remove_abandoned_lock
-from expound.data.provenance import get_versions, write_json
+from expound.data.provenance import write_json
+from expound.data.run_folder import FINISHED, RUNNING, OtherRunError, RunFolder
 from expound.errors import ExpoundError, shorten
 
 logger = logging.getLogger(__name__)
 
-RECORD = "expound_run.json"
-OTHER_FOLDER = "choose another folder, or pass overwrite=True (--overwrite)"
 METRICS = "metrics.json"
 HISTORY = "history.json"
 STAGING = ".finished"
@@ -34,19 +33,16 @@ WRITE_ERRORS = ("PytorchStreamWriter", "iostream", "inline_container")
 
 
 @dataclass(frozen=True)
-class TrainingRun:
-    """A folder and the resolved configuration of the model that is trained into it.
-
-    `expound_run.json` has the status "running" from the start, and "finished" once all other files are written.
-    """
-
-    folder: Path
-    config: Mapping[str, Any]
+class TrainingRun(RunFolder):
+    """A folder and the resolved configuration of the model that is trained into it."""
 
     def finished_metrics(self) -> Mapping[str, Any] | None:
         """Return the metrics of a finished run with this configuration, or None if there is no such run."""
-        record = self._read_record()
-        if record is None or record["status"] != "finished" or self._first_difference(record) is not None:
+        try:
+            record = self.read()
+        except OtherRunError:
+            return None
+        if record is None or record["status"] != FINISHED:
             return None
         # A process that was killed after it had finished the run leaves its lock behind.
         remove_abandoned_lock(self.folder)
@@ -94,16 +90,15 @@ class TrainingRun:
         Raises:
             ExpoundError: the folder holds another run or other files, and `overwrite` is False.
         """
-        record = self._read_record()
         if not overwrite:
-            self._require_same_run(record)
-        is_same = record is not None and self._first_difference(record) is None
-        if is_same and resume and not overwrite:
-            return find_newest_checkpoint(self.folder)
+            record = self.read()
+            if record is None and self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
+                raise ExpoundError(f"{self.folder} holds something else: {self.advice}")
+            if record is not None and resume:
+                return find_newest_checkpoint(self.folder)
         if writes:
             self._clear()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / RECORD, {"status": "running", "config": self.config, "versions": get_versions()})
+            self.write(RUNNING)
         return None
 
     def finish(self, staging: Path, metrics: Mapping[str, Any]) -> None:
@@ -116,8 +111,7 @@ class TrainingRun:
         staging.rmdir()
         write_json(self.folder / METRICS, metrics)
         # The record is written last: if the process is killed before, the run counts as unfinished and is resumed.
-        record = {"status": "finished", "config": self.config, "versions": get_versions()}
-        write_json(self.folder / RECORD, record)
+        self.write(FINISHED)
         self._remove_incomplete()
 
     def _remove_incomplete(self) -> None:
@@ -127,51 +121,12 @@ class TrainingRun:
             if any(find_flaws(path)):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _read_record(self) -> Mapping[str, Any] | None:
-        path = self.folder / RECORD
-        if not path.is_file():
-            return None
-        try:
-            record: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ExpoundError(f"{path} is damaged ({error}): {OTHER_FOLDER}") from error
-        return record
-
-    def _require_same_run(self, record: Mapping[str, Any] | None) -> None:
-        if record is None:
-            if self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
-                raise ExpoundError(f"{self.folder} holds something else: {OTHER_FOLDER}")
-            return
-        difference = self._first_difference(record)
-        if difference is not None:
-            raise ExpoundError(f"{self.folder} holds a run with another configuration ({difference}): {OTHER_FOLDER}")
-
-    def _first_difference(self, record: Mapping[str, Any]) -> str | None:
-        """Describe the first setting in which a recorded run differs from this one."""
-        # A round trip through JSON turns tuples into lists, as in the record.
-        recorded, own = _flatten(record["config"]), _flatten(json.loads(json.dumps(self.config)))
-        # The model comes last: its digest also differs if, say, the seed does, which tells the user more.
-        names = sorted(recorded.keys() | own.keys(), key=lambda name: (name.startswith("model."), name))
-        for name in names:
-            # The same data or model may lie at another path; their digests are compared instead.
-            if name.endswith(".source"):
-                continue
-            if recorded.get(name) != own.get(name):
-                return f"{name}: there {recorded.get(name)!r}, here {own.get(name)!r}"
-        return None
-
     def _clear(self) -> None:
         """Remove the files that runs leave behind, and no others."""
         for path in list_checkpoints(self.folder):
             shutil.rmtree(path)
-        for name in (RECORD, METRICS, HISTORY):
+        for name in (self.record_name, METRICS, HISTORY):
             (self.folder / name).unlink(missing_ok=True)
-
-
-def add_to_record(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Add facts to a run's record that are not compared with another run's."""
-    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    write_json(folder / RECORD, record | facts)
 
 
 def vocabulary_digest(processor: Any) -> str | None:
@@ -179,16 +134,6 @@ def vocabulary_digest(processor: Any) -> str | None:
     if not hasattr(processor, "get_vocab"):
         return None
     return blake2b(repr(sorted(processor.get_vocab().items())).encode(), digest_size=8).hexdigest()
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to one with dotted names."""
-    if not isinstance(value, Mapping):
-        return {prefix.removesuffix("."): value}
-    flat: dict[str, Any] = {}
-    for name, inner in value.items():
-        flat |= _flatten(inner, f"{prefix}{name}.")
-    return flat
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------
