@@ -129,7 +129,7 @@ class Comparison:
     def save(self, directory: str | Path) -> Path:
         """Write `results`, `curves`, `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`.
 
-        Returns the folder.
+        The record `expound_run.json` is written last. Returns the folder.
         """
         folder = Path(directory)
         for name, frame in (("results", self.results), ("curves", self.curves)):

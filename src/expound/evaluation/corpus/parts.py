@@ -20,10 +20,6 @@ from expound.reports.storage import COLUMNS, FORMAT_VERSION, SPANS, to_arrow_tab
 
 HEAD, CARD, PART = "corpus.json", "README.md", re.compile(r"part-(\d{6})\.parquet")
 ROWS = b"expound_rows"
-OTHER, ADVICE = (
-    "a corpus explained otherwise (see {names} in corpus.json)",
-    "choose another folder, or the same model, data, method and options",
-)
 EXAMPLE_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "id": (
         pa.string(),
@@ -51,7 +47,13 @@ class CorpusParts:
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
         if config is not None:
-            run = RunFolder(folder, config, OTHER, ADVICE, record_name=HEAD)
+            run = RunFolder(
+                folder,
+                config,
+                "a corpus explained otherwise (see {names} in corpus.json)",
+                "choose another folder, or the same model, data, method and options",
+                record_name=HEAD,
+            )
             if run.read() is None:
                 with atomic_file(folder / CARD) as fresh:
                     fresh.write_text(_format_card(config), encoding="utf-8")
