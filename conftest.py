@@ -12,6 +12,9 @@ import pytest
 import torch
 
 import expound
+from ray_cluster import cluster, ray_nodes
+
+__all__ = ["cluster", "ray_nodes"]
 
 torch.set_num_threads(1)
 CACHE = tempfile.TemporaryDirectory(prefix="expound-tests-")

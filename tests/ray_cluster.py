@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def cluster():
 def two_nodes():
     """Starts a cluster; gives its address, and the processes of its two nodes, the head first."""
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
-    paths = [str(ROOT / "src"), str(ROOT / "tests"), str(Path(__file__).parent)]
+    paths = [str(ROOT / folder) for folder in ("src", "papers/src", "tests", "papers/tests")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RAY_worker_niceness": "0"}
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", "--num-cpus=1"]
     with socket.create_server(("127.0.0.1", 0)) as server:
