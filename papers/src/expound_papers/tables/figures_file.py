@@ -23,8 +23,8 @@ from expound.data.atomic_files import atomic_file, atomic_folder
 from expound.data.provenance import write_json
 from expound.errors import ExpoundError
 from expound.training.loop.run import HISTORY, METRICS
-from expound_papers.runs.agreement import list_comparisons
-from expound_papers.runs.grid import RunGrid
+from expound_papers.tables.agreement import list_comparisons
+from expound_papers.study.study import Study
 from expound_papers.runs.run_files import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS, read_numbers
 from expound_papers.runs.store import FIGURES_ONLY, RECORD, Store, file_sizes
 
@@ -34,17 +34,17 @@ PREDICTED, TIME = "predicted ", "seconds"
 UNUSED = ("probability", "tokens", "truncated")
 
 
-def export_figures(grids: Iterable[RunGrid], store: Store, path: Path) -> int:
+def export_figures(studies: Iterable[Study], store: Store, path: Path) -> int:
     """Write the figures of all finished runs of some studies into a Parquet file; return the number of runs.
 
     Raises:
         ExpoundError: no run is finished.
     """
     frames, keys = list[pd.DataFrame](), dict[str, None]()
-    for grid in grids:
-        keys |= dict.fromkeys(cell.key for cell in grid.cells if store.is_done(cell.key))
-        frames.append(_make_table("", SOURCES, name=[grid.study.name], text=[_to_json(grid.addresses)]))
-        for *_, key, compute in list_comparisons(grid, store):
+    for study in studies:
+        keys |= dict.fromkeys(cell.key for cell in study.cells if store.is_done(cell.key))
+        frames.append(_make_table("", SOURCES, name=[study.name], text=[_to_json(study.addresses)]))
+        for *_, key, compute in list_comparisons(study, store):
             frames.append(_make_table("", DERIVED, name=[key], value=[store.compute_derived(key, compute)]))
     if not keys:
         raise ExpoundError(f"no run of these studies is finished in {store.root}")

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from expound.data.provenance import digest
 from expound.errors import ExpoundError
 from expound.reports.storage import DATA
-from expound_papers.runs.grid import RunGrid
+from expound_papers.study.study import Study
 from expound_papers.runs.run_files import ATTRIBUTIONS
 from expound_papers.runs.store import Store
-from expound_papers.runs.study_run import StudyRun
+from expound_papers.study.parts import StudyRun
 from expound_papers.similarity import Measure, get_measure, mean_defined, mean_similarity
-from expound_papers.spec.schema import ComparisonPart
+from expound_papers.study.parts import ComparisonPart
 
 Scores = Mapping[str, Sequence[NDArray[np.float64]]]
 """By explainer: the scores of each example's content tokens."""
@@ -55,17 +55,17 @@ def read_scores(store: Store, run: StudyRun) -> Scores:
     return by_name
 
 
-def compute_comparisons(grid: RunGrid, store: Store) -> Iterator[tuple[StudyRun, str, str, float]]:
+def compute_comparisons(study: Study, store: Store) -> Iterator[tuple[StudyRun, str, str, float]]:
     """Yield the figures of a study's comparisons: finished judgement, explainer, comparison, figure.
 
     A judgement's figure is the mean over other runs of the same training, model and data: those of its recipe with
     another seed, or those of the recipe it is compared against.
     """
-    for run, explainer, name, key, compute in list_comparisons(grid, store):
+    for run, explainer, name, key, compute in list_comparisons(study, store):
         yield run, explainer, name, store.compute_derived(key, compute)
 
 
-def list_comparisons(grid: RunGrid, store: Store) -> Iterator[tuple[StudyRun, str, str, str, Callable[[], float]]]:
+def list_comparisons(study: Study, store: Store) -> Iterator[tuple[StudyRun, str, str, str, Callable[[], float]]]:
     """Yield what `compute_comparisons` does, with the address of each figure and a function that computes it.
 
     Figures that were not computed yet are left out if the attributions of an imported run are missing.
@@ -78,8 +78,8 @@ def list_comparisons(grid: RunGrid, store: Store) -> Iterator[tuple[StudyRun, st
             known[run.title] = read_scores(store, run)
         return known[run.title]
 
-    for name, part in grid.study.file.comparisons.items():
-        runs = [run for run in grid.runs if run.judgement == part.judgement and store.is_done(run.cell.key)]
+    for name, part in study.comparisons.items():
+        runs = [run for run in study.runs if run.judgement == part.judgement and store.is_done(run.cell.key)]
         for run in runs:
             for explainer, spec in run.explainers.items():
                 others, compared = list[StudyRun](), list[list[str]]()

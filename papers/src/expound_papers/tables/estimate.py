@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
-from expound_papers.runs.grid import RunGrid
+from expound_papers.study.study import Study
 from expound_papers.runs.store import FIGURES_ONLY, Cell, Store
-from expound_papers.runs.study_run import StudyRun
+from expound_papers.study.parts import StudyRun
 
 Kind: TypeAlias = tuple[object, ...]
 DURATIONS = ("num_train_epochs", "max_steps")
@@ -23,12 +23,12 @@ class TimeLeft(NamedTuple):
     unknown: int
 
 
-def estimate_time_left(grids: Sequence[RunGrid], store: Store) -> TimeLeft:
+def estimate_time_left(studies: Sequence[Study], store: Store) -> TimeLeft:
     """Estimate the CPU time of the unfinished runs of some studies; a run that several share counts once."""
     unfinished, times = dict[str, Kind](), dict[Kind, list[float]]()
-    for grid in grids:
-        for run in grid.runs:
-            kind = (grid.study.name, *_kind_of(run))
+    for study in studies:
+        for run in study.runs:
+            kind = (study.name, *_kind_of(run))
             if not store.is_done(run.cell.key):
                 unfinished[run.cell.key] = kind
             elif seconds := _cpu_seconds(run.cell, store):
@@ -72,14 +72,14 @@ class StudyStatus(NamedTuple):
     seconds: float
 
 
-def get_status(grid: RunGrid, store: Store) -> StudyStatus:
-    """Return the state of a grid's runs in a store."""
+def get_status(study: Study, store: Store) -> StudyStatus:
+    """Return the state of a study's runs in a store."""
     total, done, failed = Counter[str](), Counter[str](), dict[str, str]()
-    for cell in grid.cells:
+    for cell in study.cells:
         kind = str(cell.config["kind"])
         total[kind] += 1
         if store.is_done(cell.key):
             done[kind] += 1
         elif store.failure_path(cell.key).exists():
             failed[cell.title] = store.failure_reason(cell.key)
-    return StudyStatus(total, done, failed, sum_time_spent(grid.cells, store))
+    return StudyStatus(total, done, failed, sum_time_spent(study.cells, store))

@@ -1,4 +1,4 @@
-"""Recipes of a study: checks of their parameters, and the configuration that the outcome of a training depends on."""
+"""The configuration of a training: a recipe's parameters and the Trainer's arguments, with all their defaults."""
 
 from __future__ import annotations
 
@@ -12,44 +12,15 @@ from expound.errors import ExpoundError, check_choice
 from expound.recipes import RECIPES
 from expound.recipes.registry import paper_parameters, use_preset
 from expound.training.loop.options import DEFAULT_ARGUMENTS, IRRELEVANT_ARGUMENTS, names_new_model
-from expound_papers.spec.run_ref import MODEL, RUN, TRAINED, find_run_parts
+from expound_papers.runs.run_files import TRAINED
 
 if TYPE_CHECKING:
     from expound.recipes import Recipe
 
-NONE, EXPLAINING = "none", ("aml",)
-"""The id of no training; and the recipes that leave the model they start from unchanged."""
+EXPLAINING = ("aml",)
+"""The recipes that leave the model they start from unchanged."""
 ADDED: Mapping[str, Mapping[str, Any]] = {"aml": {"sparsity_warmup": 0}}
 """Parameters that recipes got after cells were finished, with the value that those cells have without naming it."""
-OPTIONS_OF_RUNS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
-FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
-
-
-def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
-    """Raise ExpoundError for an unknown recipe or parameter, or for a value from an undeclared recipe."""
-    for part in find_run_parts(parameters).values():
-        check_choice("recipe", part.run, declared)
-    check_choice("recipe", name, [*RECIPES, NONE])
-    for key, value in find_values_from_runs(parameters).items():
-        if set(value) - OPTIONS or not isinstance(value.get("metric"), str) or value.get("of") not in (None, "train"):
-            expected = "{from: RECIPE, metric: NAME, of: train, times: NUMBER} (of and times as needed)"
-            raise ExpoundError(f"{key}: expected {expected}, got {dict(value)}")
-        check_choice("recipe", str(value[FROM]), declared)
-    if name != NONE:
-        make_recipe(name, parameters)
-    elif parameters:
-        raise ExpoundError(f"the recipe none has no parameters, got {', '.join(parameters)}")
-
-
-def check_run_options(options: Mapping[str, Any]) -> None:
-    """Raise ExpoundError for an option of a run that a study cannot set under `options`."""
-    for name in options:
-        check_choice("option of a run", name, OPTIONS_OF_RUNS)
-
-
-def find_values_from_runs(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the parameters whose value is a figure of other runs, as `{from: RECIPE, metric: NAME}`."""
-    return {key: value for key, value in parameters.items() if isinstance(value, Mapping) and FROM in value}
 
 
 def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
@@ -62,9 +33,9 @@ def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     for key, value in parameters.items():
         if not isinstance(value, Mapping):
             known[key] = value
-        elif MODEL in value:
-            known[key] = MODEL
-        elif not {RUN, TRAINED}.isdisjoint(value):
+        elif "model" in value:
+            known[key] = "model"
+        elif TRAINED in value:
             # Recipes look into a folder only when they train, so the placeholder need not exist.
             known[key] = ""
             declared = inspect.signature(RECIPES[name]).parameters.get(key)

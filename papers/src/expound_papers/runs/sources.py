@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -16,8 +16,7 @@ from expound.data.load import open_reader
 from expound.data.provenance import summarize_data
 from expound.errors import ExpoundError
 from expound.training.loop.options import SIZES
-from expound_papers.spec.digest_cache import load_or_compute
-from expound_papers.spec.schema import StudyFile
+from expound_papers.runs.digest_cache import load_or_compute
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 ASSUMED_ROWS = 5000
 """Rows of a whole dataset that is not on this machine: more than any limit of a judgement."""
 UNITS = {"characters": selection.count_characters, "words": selection.count_words}
-Names = tuple[str, ...]
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".json", ".txt", ".model")
 
 
@@ -38,40 +36,6 @@ class SourceAddress(NamedTuple):
     address: Mapping[str, Any]
     rows: int = 0
     problem: str = ""
-
-
-def resolve_dataset(
-    file: StudyFile, name: str, reserved: Sequence[Mapping[str, Any]] = (), above: Names = ()
-) -> dict[str, Any]:
-    """Return a dataset of a study file as JSON values that describe it completely, with the datasets it excludes.
-
-    Args:
-        file: the study file.
-        name: the dataset's name.
-        reserved: resolved datasets whose rows it must not contain; it takes as many rows from the others.
-        above: the datasets that exclude this one, to find circles.
-
-    Raises:
-        ExpoundError: the dataset excludes itself.
-    """
-    if name in above:
-        raise ExpoundError(f"{name} excludes itself")
-    part = file.datasets[name]
-    found = part.model_dump(include={"spec", "split", "limit", "seed", "options"})
-    if part.rows is not None and reserved:
-        found["limit"] = part.rows[1] - part.rows[0]
-    elif part.rows is not None:
-        found["rows"] = list(part.rows)
-    if part.longest is not None:
-        found["longest"] = part.longest.model_dump(exclude_none=True)
-        if part.longest.model is not None:
-            found["longest"]["model"] = file.models[part.longest.model].source
-    if part.rationales:
-        found["rationales"] = True
-    excluded = [resolve_dataset(file, each, above=(*above, name)) for each in part.exclude]
-    if excluded or reserved:
-        found["exclude"] = [*excluded, *reserved]
-    return found
 
 
 def dataset_address(part: Mapping[str, Any]) -> SourceAddress:
