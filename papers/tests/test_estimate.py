@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from expound_papers.tables.estimate import TimeLeft, estimate_time_left, sum_time_spent
+from expound_papers.study.loading import load_study
 
 from expound.cli import main
-from expound_papers.runs.estimate import TimeLeft, estimate_time_left, sum_time_spent
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.store import Store, write_record
-from expound_papers.spec.study_file import load_study
 
 FILE = """\
 datasets: {train: {spec: "generated?size=24", split: train}, dev: {spec: "generated?size=24", split: dev}}
@@ -29,7 +28,7 @@ seeds: 3
 def study(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(FILE)
-    return build_grid(load_study(path)), Store(tmp_path / "runs")
+    return load_study(path), Store(tmp_path / "runs")
 
 
 def finish(store, cell, cpu_seconds):

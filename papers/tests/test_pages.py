@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from expound_papers.tables.figures_file import export_figures, import_figures, merge_stores
+from expound_papers.runs import sources
+from expound_papers.study.loading import load_study
 
 from expound.cli import main
 from expound.data.provenance import write_json
 from expound.errors import ExpoundError
-from expound_papers.runs.figures_file import export_figures, import_figures, merge_stores
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store, write_record
-from expound_papers.spec import sources
-from expound_papers.spec.study_file import load_study
 from expound_papers.tables.page import fill_page, read_page_part
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
@@ -79,7 +78,7 @@ def study_folder(tmp_path):
     (tmp_path / "films.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "study.yaml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
     (tmp_path / "part.md").write_text(PART)
-    found, store = build_grid(load_study(tmp_path / "study.yaml")), Store(tmp_path / "runs")
+    found, store = load_study(tmp_path / "study.yaml"), Store(tmp_path / "runs")
     draw = np.random.default_rng(0)
     for run in found.runs:
         if run.recipe != "later":
@@ -213,7 +212,7 @@ def test_verdicts_on_claims_are_computed_from_their_intervals(study_folder):
     by_seed = results.figures.query("metric == 'accuracy' and judgement == 'all'")
     pairs = 100 * by_seed.pivot(index="seed", columns="recipe", values="value").eval("fast - slow").to_numpy()
     rights = []
-    for run in results.grid.runs:
+    for run in results.study.runs:
         if run.judgement == "all" and run.recipe != "later" and not run.partly:
             frame = results.read_predictions(run)
             right = np.stack(frame["predicted"]).argmax(1) == frame["label"]

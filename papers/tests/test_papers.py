@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from expound_papers.runs.grid import build_grid
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
 
 STUDIES = Path(__file__).parents[1] / "studies"
 PAPERS = yaml.safe_load((STUDIES / "papers.yaml").read_text(encoding="utf-8"))
@@ -49,7 +47,7 @@ OURS = {
 
 @cache
 def build_paper_grid(name):
-    return build_grid(load_study(STUDIES / f"{name}.yaml", "paper"))
+    return load_study(STUDIES / f"{name}.yaml", "paper")
 
 
 def list_titles(grid, part, side):

@@ -8,17 +8,16 @@ import pytest
 import torch
 import transformers as hf
 import yaml
+from expound_papers.runs import sources
+from expound_papers.study.loading import load_study
 
 import expound
 import families
 from expound import ExpoundError
 from expound_papers.protocols.performance import evaluate_performance
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.run_files import FIGURES
 from expound_papers.runs.store import Store
-from expound_papers.spec import sources
-from expound_papers.spec.study_file import load_study
 from expound_papers.tables.results import collect_results
 
 PROMPT = {"template": "Is it good ?\n\nText:{text}\nLabel:", "labels": {"negative": "N", "positive": "P"}}
@@ -60,7 +59,7 @@ def make_study(tmp_path):
     def make_grid(**changes):
         path = tmp_path / "study.yaml"
         path.write_text(yaml.safe_dump(content | changes))
-        return build_grid(load_study(path))
+        return load_study(path)
 
     return make_grid
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from expound_papers.study.loading import load_study
 
 import expound
 from expound.explainers.learned.trained_citation import TrainedCitation
@@ -16,11 +17,9 @@ from expound.metrics.faithfulness.ablation import Lds
 from expound.training.citations import calibrate_bounds, measure_citations, summarize_bounds
 from expound_papers.answering_model import train_answering_model
 from expound_papers.protocols.registry import check_protocol, run_protocol
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.run_files import FIGURES, RESULTS
 from expound_papers.runs.store import Store
-from expound_papers.spec.study_file import load_study
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
 
@@ -85,7 +84,7 @@ def study_runs(tmp_path_factory):
         },
     }  # fmt: skip
     (root / "study.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
-    study, store = build_grid(load_study(root / "study.yaml")), Store(root / "store")
+    study, store = load_study(root / "study.yaml"), Store(root / "store")
     for cell in study.cells:
         assert run_cell(cell, store.root)
     return study, store, root

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from expound_papers.study.loading import load_study
 
 from expound.cli import main
-from expound_papers.runs.grid import build_grid
-from expound_papers.spec.study_file import load_study
 
 FOLDER = Path(__file__).parents[1] / "studies"
 STUDIES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "papers")

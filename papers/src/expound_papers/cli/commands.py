@@ -21,8 +21,8 @@ from expound_papers.cli.output import ProgressReporter, show_end, show_left, sho
 
 if TYPE_CHECKING:
     from expound.evaluation.workers.scheduler import Workers as WorkersProtocol
-    from expound_papers.study.study import Study
     from expound_papers.runs.store import Store
+    from expound_papers.study.study import Study
 
 app = typer.Typer(
     help="Run grids of models, seeds, explainers and metrics, and make tables from them.", no_args_is_help=True
@@ -141,8 +141,8 @@ def status(name: Name, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
     Example: expound study status er-table-2 --output-dir runs
     """
     study, store = open_study(name, scale, output_dir, only)
-    for name, reason in show_status(study, store).items():
-        console().print(f"failed: {name}: {reason}", markup=False)
+    for title, reason in show_status(study, store).items():
+        console().print(f"failed: {title}: {reason}", markup=False)
 
 
 @app.command(cls=GroupedCommand)
@@ -206,15 +206,13 @@ def page(
 
 
 @app.command("export", cls=GroupedCommand)
-def export_(
-    pages: Pages, output_dir: Runs = STORE
-) -> None:
+def export_(pages: Pages, output_dir: Runs = STORE) -> None:
     """Write the figures of a page's finished runs, without weights, into one Parquet file beside its text.
 
     Example: expound study export pages/er.md
     """
-    from expound_papers.tables.figures_file import export_figures
     from expound_papers.runs.store import Store
+    from expound_papers.tables.figures_file import export_figures
 
     for part, results in load_page_parts(pages, output_dir):
         path = part.path.with_suffix(".parquet")
@@ -233,8 +231,8 @@ def import_(
 
     Example: expound study import pages/er.parquet --output-dir runs
     """
-    from expound_papers.tables.figures_file import import_figures, merge_stores
     from expound_papers.runs.store import Store
+    from expound_papers.tables.figures_file import import_figures, merge_stores
 
     options.require_writable(output_dir)
     for path in files:

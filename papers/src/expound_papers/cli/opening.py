@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:
-    from expound_papers.study.study import Study
     from expound_papers.runs.store import Store
+    from expound_papers.study.study import Study
     from expound_papers.tables.page import PagePart
     from expound_papers.tables.results import Results
 

@@ -35,7 +35,16 @@ from expound_papers.runs import recipe_configs, sources
 from expound_papers.runs.layer_plausibility import plausibility_by_layer
 from expound_papers.runs.noisy_control import BestOfNoisy
 from expound_papers.runs.run_files import (
-    ATTRIBUTIONS, CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS, NOISY, OWN_RUN, RUN_IN_SPEC, TRAINED,
+    ATTRIBUTIONS,
+    CURVES,
+    FIGURES,
+    LAYERS,
+    NOISY,
+    OWN_RUN,
+    PREDICTIONS,
+    RESULTS,
+    RUN_IN_SPEC,
+    TRAINED,
 )
 from expound_papers.runs.store import Cell, Store, Workspace
 

@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from expound_papers.study import Data, Explainer, Model, Noisy, Prompt, Runs, Significance, Study, Training, choose, register
+from expound_papers.study import (
+    Data,
+    Explainer,
+    Model,
+    Noisy,
+    Prompt,
+    Runs,
+    Significance,
+    Study,
+    Training,
+    choose,
+    register,
+)
 
 METRICS = {
     "Suff": "sufficiency?rounding=floor",
@@ -60,7 +72,15 @@ FEW_ROWS, MANY_ROWS = {"train_rows": 300, "dev_rows": 40}, {"train_rows": 1000, 
 class Setup:
     """The data, models and explainers that the studies share; `f` are the classifiers, `masks` masking models by metric."""
 
-    def __init__(self, study: Study, train: int = 600, dev: int = 100, test: int | None = 40, length: int = 64, words: int | None = 12) -> None:
+    def __init__(
+        self,
+        study: Study,
+        train: int = 600,
+        dev: int = 100,
+        test: int | None = 40,
+        length: int = 64,
+        words: int | None = 12,
+    ) -> None:
         self.study, self.small = study, study.is_small
         study.preset, study.seeds = "paper", [42, 43, 44] if self.small else [42]
         self.explainers, self.masks = EXPLAINERS | (SMALL if self.small else {}), dict[str, Runs]()
@@ -98,18 +118,24 @@ class Setup:
             self.masks[metric] = self.study.train(name.format(metric), "aml", data, model, metric=IDS[metric], **given)
         return [self.masks[metric] for metric in metrics]
 
-    def judge_masks(self, name: str, runs: Runs, on: Data, metrics: Mapping[str, str], ending: str = "", **how: Any) -> None:
+    def judge_masks(
+        self, name: str, runs: Runs, on: Data, metrics: Mapping[str, str], ending: str = "", **how: Any
+    ) -> None:
         """Judge the masks of F that runs learned, refined and as they are."""
         explainers = {f"{key}{ending}": spec for key, spec in self.refined.items()}
         self.study.judge(name, runs, on, explainers, metrics, **{"model": self.f} | how)
 
-    def add_table(self, name: str, caption: str, *, columns: Any = "metric", metrics: Sequence[str] = tuple(METRICS), **how: Any) -> None:
+    def add_table(
+        self, name: str, caption: str, *, columns: Any = "metric", metrics: Sequence[str] = tuple(METRICS), **how: Any
+    ) -> None:
         """Add a table of explainers, masks first."""
         known = self.study.explainers
         order = [each for each in known if "AML" in each]
         order += [each for each in [*EXPLAINERS, *known] if each in known and each not in order]
         where = {"explainer": list(dict.fromkeys(order))} | how.pop("where", {})
-        self.study.table(name, caption, rows="explainer", columns=columns, metrics=list(metrics), decimals=3, where=where, **how)
+        self.study.table(
+            name, caption, rows="explainer", columns=columns, metrics=list(metrics), decimals=3, where=where, **how
+        )
 
 
 def make_corpora() -> list[tuple[Training, Data]]:
@@ -250,7 +276,9 @@ def aml_table_2(study: Study) -> None:
     study.judge("SST2 methods", setup.f, setup.test, choose(setup.explainers, *names), METRICS)
     study.judge("relevance", setup.f, setup.test, choose(setup.explainers, "DXL"), METRICS)
     setup.judge_masks("SST2 by A-C", masks, setup.test, METRICS)
-    caption = "Faithfulness of explanations of a prompted decoder; fAML is chosen by A-C, on the sentence that is judged"
+    caption = (
+        "Faithfulness of explanations of a prompted decoder; fAML is chosen by A-C, on the sentence that is judged"
+    )
     order = {"explainer": ["fAML", "pAML", *[each for each in EXPLAINERS if each in names], "DXL", "LLM ranking"]}
     setup.add_table("table-2", caption, where=order, significance=Significance("random"))
 
@@ -298,7 +326,11 @@ def aml_table_3(study: Study) -> None:
     # a review, its linear form half a second, and they rank alike on sentences.
     setup, metrics = Setup(study), {"Macro F1": "token_f1?level=token&k=25"}
     movies = Data("Movies", "eraser:${EXPOUND_DATA:-data}/movies", limit=60 if study.is_small else None)
-    names = ["DXL", "ALTI", "IG", "random", "attention"] if study.is_small else ["DCMP", "SIG", "ALTI", "IG", "random", "attention"]
+    names = (
+        ["DXL", "ALTI", "IG", "random", "attention"]
+        if study.is_small
+        else ["DCMP", "SIG", "ALTI", "IG", "random", "attention"]
+    )
     explainers, limits = choose(setup.explainers, *names), {"IG": 15, "fAML": 15} if study.is_small else {}
     setup.train_classifiers()
     (masks,) = setup.train_masks("A-C", **(WEIGHTS | FEW_ROWS if study.is_small else {}))
@@ -344,7 +376,9 @@ def aml_table_4(study: Study) -> None:
     terms = {"AML": {}, "Xpred": {"preservation_weight": 0}, "Xinv": {"inverse_weight": 0}}
     for name, without in terms.items():
         how: dict[str, Any] = without | {"trials": None, "sparsity_weight": 0.5} if without else {}
-        for metric, runs in zip(("Suff", "Comp"), setup.train_masks("Suff", "Comp", name=name + " {}", **how), strict=True):
+        for metric, runs in zip(
+            ("Suff", "Comp"), setup.train_masks("Suff", "Comp", name=name + " {}", **how), strict=True
+        ):
             ending = name if without else ""
             test = emotions.but("SST2", split="test")
             setup.judge_masks(f"{name} {metric}", runs, test, choose(METRICS, metric), ending)
@@ -451,7 +485,10 @@ def aml_movies(study: Study) -> None:
     setup, small = Setup(study, 4000, 200, length=256, words=None), study.is_small
     limits = {"train": 800, "val": 100, "test": 40} if small else dict.fromkeys(("train", "val", "test"))
     names = {"train": "movies-train", "val": "movies-dev", "test": "Movies"}
-    data = [Data(name, "eraser:${EXPOUND_DATA:-data}/movies", split=split, limit=limits[split]) for split, name in names.items()]
+    data = [
+        Data(name, "eraser:${EXPOUND_DATA:-data}/movies", split=split, limit=limits[split])
+        for split, name in names.items()
+    ]
     once: dict[str, Any] = {"num_train_epochs": 1, "learning_rate": 5e-5, "per_device_train_batch_size": 16}
     once |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
     started = study.train("Sentences", "baseline", setup.trainings, setup.models, arguments=once if small else {})
@@ -461,7 +498,9 @@ def aml_movies(study: Study) -> None:
     how: dict[str, Any] = {"arguments": SHORT | {"num_train_epochs": 2, "per_device_train_batch_size": 8}, **WEIGHTS}
     how |= {"masking": "omit", "train_rows": 800, "dev_rows": 60}
     (masks,) = setup.train_masks("A-C", **(how if small else {}))
-    explainers: dict[str, Any] = EXPLAINERS | choose(SMALL, "DXL", NOISY_DXL) | ({"LIME": "lime?n_samples=100"} if small else {})
+    explainers: dict[str, Any] = (
+        EXPLAINERS | choose(SMALL, "DXL", NOISY_DXL) | ({"LIME": "lime?n_samples=100"} if small else {})
+    )
     chosen = choose(explainers, "DXL", "LIFT", "LIME", "ALTI", "attention", "random", NOISY_DXL)
     metrics = METRICS | {"Token F1": "token_f1?level=token&k=25"}
     study.judge("methods", setup.f, data[2], chosen, metrics)
@@ -482,8 +521,12 @@ class Defaults:
         study.arguments = {"bf16": False} if study.is_small else {}
         sst = Data("sst-train", SST, split="train", limit=3000)
         # Dev trains, so that no other file of SNLI is needed.
-        snli = Data("snli-train", "snli:${EXPOUND_DATA:-data}/snli", split="dev", longest={"characters": 120}, rows=(0, 3000))
-        self.tests = [test or Data("SST2", SST, limit=100), snli.but("SNLI", split="test", limit=100, rows=None)][:corpora]
+        snli = Data(
+            "snli-train", "snli:${EXPOUND_DATA:-data}/snli", split="dev", longest={"characters": 120}, rows=(0, 3000)
+        )
+        self.tests = [test or Data("SST2", SST, limit=100), snli.but("SNLI", split="test", limit=100, rows=None)][
+            :corpora
+        ]
         trainings = [
             Training("SST2", sst, sst.but("sst-dev", split="dev", limit=200)),
             Training("SNLI", snli, snli.but("snli-dev", rows=(3000, 3200))),
@@ -501,11 +544,19 @@ class Defaults:
             self.study.judge(test.name, self.masks.at(training=test.name), test, masks, metrics, model=self.f)
             self.study.judge(f"{test.name} methods", self.f.at(training=test.name), test, explainers, metrics)
 
-    def add_table(self, name: str, caption: str, columns: Any = ("dataset", "metric"), metrics: Sequence[str] = ("Suff", "Comp", "A-C")) -> None:
+    def add_table(
+        self,
+        name: str,
+        caption: str,
+        columns: Any = ("dataset", "metric"),
+        metrics: Sequence[str] = ("Suff", "Comp", "A-C"),
+    ) -> None:
         """Add a table of all explanations."""
         where = {"explainer": ["pAML", "fAML", "DCMP", NOISY_DCMP, "attention", "random"]}
         where = {"explainer": [name for name in where["explainer"] if name in self.study.explainers]}
-        self.study.table(name, caption, rows=["recipe", "explainer"], columns=columns, metrics=metrics, decimals=3, where=where)
+        self.study.table(
+            name, caption, rows=["recipe", "explainer"], columns=columns, metrics=metrics, decimals=3, where=where
+        )
 
 
 @register

@@ -54,7 +54,7 @@ def cite(study: Study) -> None:
     """Trained citations.
 
     Can a model be trained so that a citation of one pass says what happens to its answer when a source goes? The models of
-    small scale are made by `papers/answering_model.py`, one for each seed.
+    small scale are made by `expound_papers.answering_model.train_answering_model`, one for each seed.
     """
     study.seeds = 3
     data, models = make_notes(study)
@@ -135,12 +135,23 @@ def cite(study: Study) -> None:
     study.table("AUC", "How often needed notes come before others", metrics="AUC", **lds)
     shown = ["AT2 of the frozen model", "probe of the frozen model", "citation as saved", "citation of λ 1 as saved"]
     shown += ["decompx_linear", "decompx_linear of the logit", "leave one out", "context_cite, 64"]
-    how = fields | {"rows": ["recipe", "explainer"], "columns": ["model", "dataset"], "where": where | {"explainer": shown}}
+    how = fields | {
+        "rows": ["recipe", "explainer"],
+        "columns": ["model", "dataset"],
+        "where": where | {"explainer": shown},
+    }
     significance = Significance("trained / decompx_linear")
     study.table("kinds", "LDS by kind of question", metrics="LDS", significance=significance, **how)
-    study.table("variants", "LDS after other trainings (one seed)", metrics="LDS", **lds | {"where": {"judgement": "variants"}})
+    study.table(
+        "variants", "LDS after other trainings (one seed)", metrics="LDS", **lds | {"where": {"judgement": "variants"}}
+    )
     how = fields | {"rows": "judgement", "columns": ["model", "metric"]}
-    study.table("promises", "Promises, of 1,500 new prompts", metrics=["promise_held", "promise_prompts", "promise_share"], **how)
+    study.table(
+        "promises",
+        "Promises, of 1,500 new prompts",
+        metrics=["promise_held", "promise_prompts", "promise_share"],
+        **how,
+    )
 
 
 @register
@@ -164,10 +175,15 @@ def cite_classifiers(study: Study) -> None:
     pairs = Data("snli-train", snli, split="dev" if small else "train", limit=take(2400, 64, 100000))
     dev = pairs.but("snli-dev", split="dev", limit=take(50, 8, 2000), exclude=(pairs,) if small else ())
     on_pairs = Training("SNLI", pairs, dev)
-    sources = "${EXPOUND_MODELS:-../shared/models}/minilm-sst2", "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}"
+    sources = (
+        "${EXPOUND_MODELS:-../shared/models}/minilm-sst2",
+        "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}",
+    )
     if not small:
         sources = "textattack/roberta-base-SST-2", "roberta-base"
-    tuned, model = (Model(name, source, max_length=64) for name, source in zip(("MiniLM-SST2", "MiniLM"), sources, strict=True))
+    tuned, model = (
+        Model(name, source, max_length=64) for name, source in zip(("MiniLM-SST2", "MiniLM"), sources, strict=True)
+    )
     words: dict[str, Any] = {"granularity": "word"}
     runs = [study.train("fine-tuned", None, training, tuned), study.train("plain", "baseline", training, tuned)]
     runs.append(study.train("trained", "cite", training, tuned, **words))
@@ -199,7 +215,9 @@ def cite_classifiers(study: Study) -> None:
 
 def make_prompts(name: str, file: str, limit: int | None) -> Data:
     """Return prompts that `make_training_prompts.py` wrote."""
-    return Data(name, f"jsonl:${{EXPOUND_TRAINING_PROMPTS:-runs/training-prompts}}/{file}.jsonl", split="all", limit=limit)
+    return Data(
+        name, f"jsonl:${{EXPOUND_TRAINING_PROMPTS:-runs/training-prompts}}/{file}.jsonl", split="all", limit=limit
+    )
 
 
 @register
@@ -225,8 +243,17 @@ def cite_language_model(study: Study) -> None:
     study.seeds = [0] if small else 3
     study.arguments = {"max_steps": 600, "per_device_train_batch_size": 16, "learning_rate": 3e-4, "bf16": True}
     if small:
-        study.arguments = {"max_steps": 32, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "bf16": True, "use_cpu": True}
-    lessons, dev = make_prompts("lessons", "train", 128 if small else None), make_prompts("dev", "dev", 12 if small else None)
+        study.arguments = {
+            "max_steps": 32,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-3,
+            "bf16": True,
+            "use_cpu": True,
+        }
+    lessons, dev = (
+        make_prompts("lessons", "train", 128 if small else None),
+        make_prompts("dev", "dev", 12 if small else None),
+    )
     training = Training("passages", lessons, dev)
     reading = Training("reading", lessons.but("more lessons", limit=480 if small else None), dev)
     few = Training("AT2", lessons.but("lessons of AT2", limit=60 if small else 300), dev)
@@ -236,7 +263,13 @@ def cite_language_model(study: Study) -> None:
     plain = study.train("plain", "lora", training, model)
     trained = study.train("trained", "cite", training, model, rank=8, drift_weight=0)
     # The frozen model answers in sentences, which are not the words of SQuAD: this one learns to answer first.
-    arguments = {"max_steps": 120, "per_device_train_batch_size": 4, "learning_rate": 2e-4, "bf16": True, "use_cpu": True}
+    arguments = {
+        "max_steps": 120,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 2e-4,
+        "bf16": True,
+        "use_cpu": True,
+    }
     reader = study.train("reader", "baseline", reading, model, seeds=[0], arguments=arguments if small else {})
     how: dict[str, Any] = {"start": reader, "seeds": [0, 1] if small else None}
     after = [study.train("plain after reading", "lora", reading, model, **how)]
@@ -250,7 +283,10 @@ def cite_language_model(study: Study) -> None:
     }
     saved = {"citation as saved": Explainer(CITED, trained)}
     fitted = {"AT2": Explainer("attention_to_source:{run}", at2), "AT2 with a threshold": Explainer(CITED, at2)}
-    metrics, passages = {"LDS": "lds?n_masks=64", "recall": "recall_at_k"}, make_prompts("Passages", "held-out-once", 100)
+    metrics, passages = (
+        {"LDS": "lds?n_masks=64", "recall": "recall_at_k"},
+        make_prompts("Passages", "held-out-once", 100),
+    )
     one = choose(explainers, "decompx_linear")
     judged: dict[str, tuple[Any, Mapping[str, Any]]] = {
         "citations of the frozen model": (frozen, explainers),
@@ -262,13 +298,22 @@ def cite_language_model(study: Study) -> None:
     for name, (runs, by) in judged.items():
         study.judge(name, runs, passages, by, metrics, unit="source")
     calibration = make_prompts("calibration", "calibration", 150 if small else None)
-    new, how = make_prompts("new prompts", "held-out", 500 if small else None), {"citation": trained, "calibration": calibration}
+    new, how = (
+        make_prompts("new prompts", "held-out", 500 if small else None),
+        {"citation": trained, "calibration": calibration},
+    )
     study.judge("promises", trained, new, protocol="promises", alpha=0.1, **how)
     order = [*fitted, *saved, *explainers]
     fields: dict[str, Any] = {"columns": "metric", "decimals": 3}
     caption, where = "Accuracy of answers, word for word, on 100 held-out questions", {"judgement": [*judged][:3]}
     study.table("answers", caption, rows="recipe", metrics="accuracy", where=where, **fields)
-    caption, where = "LDS of citations, and how often the passage with the answer is first", {"judgement": [*judged], "explainer": order}
+    caption, where = (
+        "LDS of citations, and how often the passage with the answer is first",
+        {"judgement": [*judged], "explainer": order},
+    )
     study.table("LDS", caption, rows=["recipe", "explainer"], metrics=[*metrics], where=where, **fields)
-    caption, names = "Promises of .9, of 500 new prompts at the small scale", ["promise_held", "promise_prompts", "promise_share"]
+    caption, names = (
+        "Promises of .9, of 500 new prompts at the small scale",
+        ["promise_held", "promise_prompts", "promise_share"],
+    )
     study.table("promises", caption, rows="recipe", metrics=names, **fields)

@@ -59,7 +59,10 @@ class Setup:
             study.seeds = 15
             self.model = Model("encoder", "google/bigbird-roberta-base", max_length=1024, full_attention=True)
             # Amazon: ratings made two classes; Yelp-50: reviews with rationales. Columns text, label (and rationale).
-            amazon, yelp_50 = "jsonl:${EXPOUND_DATA:-data}/amazon-movies-tv.jsonl", "jsonl:${EXPOUND_DATA:-data}/yelp-50.jsonl"
+            amazon, yelp_50 = (
+                "jsonl:${EXPOUND_DATA:-data}/amazon-movies-tv.jsonl",
+                "jsonl:${EXPOUND_DATA:-data}/yelp-50.jsonl",
+            )
             data = [
                 sst,
                 sst.but("SST Dev", split="dev"),
@@ -161,7 +164,9 @@ def judge_plausibility(study: Study) -> Setup:
         four = choose(EXPLAINERS, "ATT", "ATTR", "IxG", "ALTI")
         study.judge("plausibility", runs, setup.pick("SST Dev"), four, METRICS, limits=dict.fromkeys(four, 60), **how)
     else:
-        study.judge("plausibility", runs, setup.pick("SST Dev", "Yelp-50"), EXPLAINERS, METRICS, special_tokens=True, **how)
+        study.judge(
+            "plausibility", runs, setup.pick("SST Dev", "Yelp-50"), EXPLAINERS, METRICS, special_tokens=True, **how
+        )
     return setup
 
 
@@ -253,7 +258,9 @@ def er_table_3(study: Study) -> None:
     study.table("table-3", caption, where=where | {"judgement": ["plausibility"], "recipe": rows}, show="mean", **how)
     caption += "; special tokens keep the scores that they are given"
     rows = [*SEVEN, *BOUNDS.values(), *THREE_SEEDS]
-    study.table("table-3-specials", caption, where=where | {"judgement": ["with special tokens"], "recipe": rows}, **how)
+    study.table(
+        "table-3-specials", caption, where=where | {"judgement": ["with special tokens"], "recipe": rows}, **how
+    )
 
 
 @register
@@ -333,7 +340,9 @@ def er_fig_4(study: Study) -> None:
     """Explanation regularisation, Figure 4: plausibility by layer, in domain."""
     four = ["Baseline", "ER + ATT", "ER-C + ATT", "ER-C + ATTR"]
     judge_layers(study, four if study.is_small else SEVEN, ["SST Dev"])
-    study.figure("fig-4", "layers", "AUC by layer, SST Dev", metrics="AUC", where={"explainer": ["ATT", "DX"], "recipe": four})
+    study.figure(
+        "fig-4", "layers", "AUC by layer, SST Dev", metrics="AUC", where={"explainer": ["ATT", "DX"], "recipe": four}
+    )
 
 
 @register
@@ -348,7 +357,9 @@ def er_fig_6(study: Study) -> None:
     """Explanation regularisation, Figure 6: predictors of macro-F1 out of domain."""
     judge_predictors(study)
     where, accuracy = {"recipe": FIVE}, Axis("f1_macro", "SST Dev")
-    explainer, dataset, other = ("ALTI", "Reviews", "customer reviews") if study.is_small else ("DX-C", "Movies", "Movies")
+    explainer, dataset, other = (
+        ("ALTI", "Reviews", "customer reviews") if study.is_small else ("DX-C", "Movies", "Movies")
+    )
     caption = f"In-domain macro-F1 and AUC ({explainer}) against macro-F1 on {other}"
     x, y = [accuracy, Axis("AUC", "SST Dev", explainer)], Axis("f1_macro", dataset)
     study.figure("fig-6-in-domain", "scatter", caption, where=where, x=x, y=y)

@@ -83,10 +83,22 @@ def defaults(study: Study) -> None:
             title = f"{name},{ending}" if ending else name
             study.judge(title, runs[recipe + ending], test, protocol=protocol, **how)
     # More sentences, for differences of a few points in accuracy.
-    answers = ["er_joint", "er_constrained", "er control", "rrr", "rrr control", "regex", "regex control", *criteria, "ivra control"]
+    answers = [
+        "er_joint",
+        "er_constrained",
+        "er control",
+        "rrr",
+        "rrr control",
+        "regex",
+        "regex control",
+        *criteria,
+        "ivra control",
+    ]
     study.judge("answers", [runs[name] for name in answers], Data("SST answers", SST, limit=1000))
 
-    def add(name: str, caption: str, metrics: Any, where: Any, against: str = "", rows: str = "recipe", **how: Any) -> None:
+    def add(
+        name: str, caption: str, metrics: Any, where: Any, against: str = "", rows: str = "recipe", **how: Any
+    ) -> None:
         fields = {"significance": Significance(against) if against else None, "decimals": 3} | how
         study.table(name, caption, rows=rows, columns="metric", metrics=metrics, where=where, **fields)
 
@@ -153,7 +165,10 @@ def language_models(study: Study) -> None:
     folder = "jsonl:${EXPOUND_GEMMA_PROMPTS:-runs/gemma-prompts}"
     of_gemma = [squad.but("One passage, Gemma", spec=f"{folder}/squad-passages.jsonl", limit=100)]
     of_gemma.append(squad.but("Several facts, Gemma", spec=f"{folder}/strategyqa-facts.jsonl", limit=100))
-    models = [Model("SmolLM2-135M", "${EXPOUND_CHAT_MODEL:-runs/smollm2}"), Model("Gemma 3 270M", "${EXPOUND_BASE_MODEL:-runs/gemma3}")]
+    models = [
+        Model("SmolLM2-135M", "${EXPOUND_CHAT_MODEL:-runs/smollm2}"),
+        Model("Gemma 3 270M", "${EXPOUND_BASE_MODEL:-runs/gemma3}"),
+    ]
     runs = study.train("As it is", None, None, models)
     smol, gemma = (runs.at(model=each.name) for each in models)
     explainers = {name: name for name in PASSES}
@@ -193,7 +208,9 @@ def language_models(study: Study) -> None:
     add("passages of Gemma", caption, all_five, judgement="passages, Gemma")
     add("facts of Gemma", "Gemma 3 270M; the answer needs two facts or more", all_five, judgement="facts, Gemma")
     add("sentences", "By sentence; one passage has the answer", [*three], 3, judgement="sentences")
-    caption = "What the answer's probability loses without the first sources, or with only them; one passage has the answer"
+    caption = (
+        "What the answer's probability loses without the first sources, or with only them; one passage has the answer"
+    )
     add("sources of passages", caption, [*removed], 3, judgement="removed sources", dataset="One passage, 40")
     caption = "The same where the answer needs two facts or more"
     add("sources of facts", caption, [*removed], 3, judgement="removed sources", dataset="Several facts, 40")
@@ -257,11 +274,20 @@ def methods(study: Study) -> None:
     on_sst, on_parts = Training("SST", sst, dev), Training("SST parts", sst.but("part of sst-train", limit=640), dev)
     on_pairs = Training("SNLI", snli, snli.but("snli-dev", limit=50, exclude=(snli,)))
     on_films = Training("Movies", films, films.but("movies-dev", split="val", limit=8))
-    few, some = sst.but("Some of SST2", split="test", limit=20), sst.but("SST2", split="test", limit=60 if small else 400)
-    pairs, movies = snli.but("SNLI", split="test", limit=20 if small else 400), films.but("Movies", split="test", limit=5 if small else 100)
+    few, some = (
+        sst.but("Some of SST2", split="test", limit=20),
+        sst.but("SST2", split="test", limit=60 if small else 400),
+    )
+    pairs, movies = (
+        snli.but("SNLI", split="test", limit=20 if small else 400),
+        films.but("Movies", split="test", limit=5 if small else 100),
+    )
     tuned = Model("MiniLM-SST2", "${EXPOUND_MODELS:-../shared/models}/minilm-sst2", max_length=512)
     minilm = Model("MiniLM", MINILM, max_length=64)
-    decoders = [Model(name, str(folder / f"{name.lower().replace('-', '')}-classifier.json"), max_length=64) for name in ("GPT-2", "Llama")]
+    decoders = [
+        Model(name, str(folder / f"{name.lower().replace('-', '')}-classifier.json"), max_length=64)
+        for name in ("GPT-2", "Llama")
+    ]
 
     def train(name: str, data: Training, model: Any, epochs: int = 1, rate: float = 2e-5, **how: Any) -> Runs:
         arguments = {"num_train_epochs": epochs, "learning_rate": rate} | how.pop("more", {})
@@ -270,11 +296,11 @@ def methods(study: Study) -> None:
     # F-fidelity asks a copy of each model that was trained further on texts with random words masked.
     masked: dict[str, Any] = {"options": {"masked_share": 1.0}}
     narrow, single = {"more": {"per_device_train_batch_size": 4}}, {"more": {"bf16": False}}
+    decoder = train("Decoder", on_sst, decoders, 4, 2e-3, **single)
     as_it_is = study.train("As it is", None, on_parts, tuned)
     copies = [train("Copy as it is", on_parts, tuned, **masked)]
     pair = train("Pair", on_pairs, minilm, 4, 2e-4)
     long = train("Long", on_films, tuned, **narrow)
-    decoder = train("Decoder", on_sst, decoders, 4, 2e-3, **single)
     copies.append(train("Copy of Pair", on_pairs, minilm, start=pair, **masked))
     copies.append(train("Copy of Long", on_films, tuned, start=long, **masked, **narrow))
     copies.append(train("Copy of Decoder", on_sst, decoders, 1, 3e-4, start=decoder, **masked, **single))
@@ -287,34 +313,52 @@ def methods(study: Study) -> None:
     limits = {"sequential_integrated_gradients": 20, "solvex": 20}
     study.judge("decoders", decoder, some, METHODS, STRETCHES | fidelity["F of decoders"] | end | auc, limits=limits)
     study.judge("sentences", as_it_is, few, choose(METHODS, *FEWER), STRETCHES | fidelity["F as it is"] | end | auc)
-    published = {"soft-C as published": "soft_comprehensiveness?draws=2", "soft-S as published": "soft_sufficiency?draws=2"}
+    published = {
+        "soft-C as published": "soft_comprehensiveness?draws=2",
+        "soft-S as published": "soft_sufficiency?draws=2",
+    }
     order = ["soft-C", "soft-C as published", "soft-S", "soft-S as published"]
     study.judge("two soft forms", as_it_is, few, choose(METHODS, *FEWER), choose(SOFT | published, *order))
     study.judge("pairs", pair, pairs, choose(METHODS, *FEWER), STRETCHES | fidelity["F of pairs"] | end)
-    by = choose(METHODS, *(name for name in FEWER if name not in SLOW)) | {"occlusion of sentences": "occlusion?granularity=sentence"}
+    by = choose(METHODS, *(name for name in FEWER if name not in SLOW)) | {
+        "occlusion of sentences": "occlusion?granularity=sentence"
+    }
     study.judge("long texts", long, movies, by, STRETCHES | fidelity["F of long texts"] | end | auc)
 
     def add(name: str, caption: str, metrics: Any, **how: Any) -> None:
-        study.table(name, caption, rows="explainer", columns="metric", metrics=metrics, show="mean [95 %]", decimals=2, **how)
+        study.table(
+            name, caption, rows="explainer", columns="metric", metrics=metrics, show="mean [95 %]", decimals=2, **how
+        )
 
     shown = {
         "sentences": ("MiniLM, SST sentences", "F as it is", {}),
         "pairs": ("MiniLM, SNLI pairs", "F of pairs", {}),
         "long texts": ("MiniLM, Movies, 512 tokens", "F of long texts", {}),
-        "GPT-2": ("A GPT-2-like classifier, SST sentences", "F of decoders", {"judgement": "decoders", "model": "GPT-2"}),
-        "Llama": ("A Llama-like classifier, SST sentences", "F of decoders", {"judgement": "decoders", "model": "Llama"}),
+        "GPT-2": (
+            "A GPT-2-like classifier, SST sentences",
+            "F of decoders",
+            {"judgement": "decoders", "model": "GPT-2"},
+        ),
+        "Llama": (
+            "A Llama-like classifier, SST sentences",
+            "F of decoders",
+            {"judgement": "decoders", "model": "Llama"},
+        ),
     }
     for name, (caption, copy, where) in shown.items():
         columns = [*STRETCHES, copy, *SOFT, *([] if name == "pairs" else ["AUC"]), "seconds"]
         add(name, caption, columns, labels={copy: "F-fidelity ↑"}, where=where or {"judgement": name})
         if name == "sentences":
             caption = "MiniLM, SST sentences: soft metrics with and without a fixed share of kept input"
-            add("two soft forms", caption, order, where={"judgement": "two soft forms"})
+            add("two soft forms", caption, [*SOFT, *published], where={"judgement": "two soft forms"})
     how: dict[str, Any] = {"where": {"recipe": ["As it is", "Pair", "Long", "Decoder"]}, "decimals": 2}
     caption = "Accuracy of the models on the texts that are explained"
     study.table("accuracy", caption, rows=["model", "dataset"], columns="metric", metrics="accuracy", **how)
     how = {"between": "metrics", "metrics": [*STRETCHES, *SOFT, *OTHERS, "AUC"]}
     study.figure("agreement", "agreement", "Kendall's τ between metrics over methods", **how)
-    how = {"between": "metrics", "metrics": ["F of decoders", "A-C", "A-S", "NAOPC-C", "soft-C", "deletion", "LDS", "AUC"]}
+    how = {
+        "between": "metrics",
+        "metrics": ["F of decoders", "A-C", "A-S", "NAOPC-C", "soft-C", "deletion", "LDS", "AUC"],
+    }
     how["where"] = {"judgement": "decoders"}
     study.figure("agreement with F-fidelity", "agreement", "Kendall's τ with F-fidelity, decoders", **how)

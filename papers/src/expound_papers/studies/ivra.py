@@ -2,7 +2,7 @@
 Interpretability-Driven Training: Tables 1 to 7, and what they share with the other studies.
 
 $EXPOUND_IVRA_MODEL names another model: gpt2-medium for Tables 8 to 11, say; decoders are trained by adapters.
-"""  # noqa: D205, D400, D415
+"""
 
 from __future__ import annotations
 
@@ -38,7 +38,15 @@ class Setup:
     are trained for 24 steps, and the last model is what counts.
     """
 
-    def __init__(self, study: Study, tasks: Sequence[str] = TASKS, seeds: Sequence[int] = (0,), arguments: Mapping[str, Any] | None = None, others: Sequence[Training] = (), **changes: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        study: Study,
+        tasks: Sequence[str] = TASKS,
+        seeds: Sequence[int] = (0,),
+        arguments: Mapping[str, Any] | None = None,
+        others: Sequence[Training] = (),
+        **changes: Mapping[str, Any],
+    ) -> None:
         self.study, self.small = study, study.is_small
         study.preset, study.seeds = "paper", 3 if self.small else 5
         if self.small:
@@ -80,7 +88,11 @@ class Setup:
 
     def steps(self, count: int, **more: Any) -> dict[str, Any]:
         """Return the arguments of a short training, at small scale."""
-        return {"max_steps": count, "learning_rate": 3e-5, "per_device_train_batch_size": 16, **LAST, **more} if self.small else {}
+        return (
+            {"max_steps": count, "learning_rate": 3e-5, "per_device_train_batch_size": 16, **LAST, **more}
+            if self.small
+            else {}
+        )
 
     def train(
         self, name: str, criteria: str, small: Mapping[str, Any], steps: int = 24, data: Any = None, *,
@@ -105,14 +117,18 @@ class Setup:
         data = data or [*self.trainings.values()]
         return self.study.train("Control", "baseline", data, self.model, start=self.fine, arguments=arguments)
 
-    def judge(self, name: str, runs: Any, explainers: Sequence[str], metrics: Sequence[str], tasks: Any = None, **how: Any) -> None:
+    def judge(
+        self, name: str, runs: Any, explainers: Sequence[str], metrics: Sequence[str], tasks: Any = None, **how: Any
+    ) -> None:
         """Judge explanations on the test data of each task, of the runs on its training data."""
         for task in tasks or self.tasks:
             chosen = [each.at(training=task) for each in ([runs] if isinstance(runs, Runs) else runs)]
             names = choose(self.explainers, *explainers), choose(METRICS, *metrics)
             self.study.judge(name.format(task.lower()), chosen, self.data[task], *names, **how)
 
-    def add_table(self, name: str, caption: str, metrics: Any, rows: Any = ("recipe", "explainer"), **fields: Any) -> None:
+    def add_table(
+        self, name: str, caption: str, metrics: Any, rows: Any = ("recipe", "explainer"), **fields: Any
+    ) -> None:
         """Add a table, explainers in the order of the paper."""
         fields = {"columns": "dataset", "show": "mean ± se", "decimals": 3, "where": {}} | fields
         if "explainer" in rows:
@@ -123,7 +139,10 @@ class Setup:
 
 def make_data() -> dict[str, Data]:
     """Return the paper's data by split."""
-    imdb, snli = Data("sentiment-train", "hub:stanfordnlp/imdb", split="train"), Data("entailment-train", "hub:stanfordnlp/snli", split="train")
+    imdb, snli = (
+        Data("sentiment-train", "hub:stanfordnlp/imdb", split="train"),
+        Data("entailment-train", "hub:stanfordnlp/snli", split="train"),
+    )
     squad = Data("questions-train", "squad:${EXPOUND_DATA:-data}/squad/train-v1.1.json", split="all")
     asked = Data("questions-dev", "squad:${EXPOUND_DATA:-data}/squad/dev-v1.1.json", split="all", rows=(0, 1000))
     data = [
@@ -147,7 +166,9 @@ def make_small_data() -> dict[str, Data]:
     """Return the data of the small scale by split."""
     sst = Data("sentiment-train", "sst:${EXPOUND_DATA:-data}/sst", split="train", limit=3000)
     short = sst.but("sentiment-pool", split="test", limit=None, longest={"characters": 110}, rows=(0, 64))
-    pairs = Data("entailment-train", "snli:${EXPOUND_DATA:-data}/snli", split="dev", longest={"characters": 120}, rows=(0, 2400))
+    pairs = Data(
+        "entailment-train", "snli:${EXPOUND_DATA:-data}/snli", split="dev", longest={"characters": 120}, rows=(0, 2400)
+    )
     spec, longest = "squad:${EXPOUND_DATA:-data}/squad/dev-subset.json?sentences=true", {"characters": 420}
     asked = Data("questions-train", spec, split="train", longest=longest, limit=500)
     data = [
@@ -189,9 +210,14 @@ def ivra_table_1(study: Study) -> None:
     for task in tasks:
         training = Training(f"{task}, students", *setup.splits(task, "pool", "dev"))
         arguments = few if study.is_small else {}
-        (fine, taught_soft, taught_sparse), students = (each.at(training=task) for each in (setup.fine, soft, sparse)), list[Runs]()
+        (fine, taught_soft, taught_sparse), students = (
+            (each.at(training=task) for each in (setup.fine, soft, sparse)),
+            list[Runs](),
+        )
 
-        def teach(name: str, teacher: Runs, spec: Any, *, task: str = task, training: Training = training, **changes: Any) -> Runs:
+        def teach(
+            name: str, teacher: Runs, spec: Any, *, task: str = task, training: Training = training, **changes: Any
+        ) -> Runs:
             given = usual | {"arguments": arguments} | {"teacher": teacher, "explainer_id": spec} | changes
             return study.train(f"{task}: {name}", "smat", training, setup.model, **given)
 
@@ -213,7 +239,9 @@ def ivra_table_1(study: Study) -> None:
         setup.add_table(f"table-1-{place}", caption, "simulatability", "recipe", where={"dataset": task})
 
 
-def compare_criterion(study: Study, number: int, criterion: str, caption: str, small: Mapping[str, Any], **others: str) -> None:
+def compare_criterion(
+    study: Study, number: int, criterion: str, caption: str, small: Mapping[str, Any], **others: str
+) -> None:
     """Each criterion alone: explanations of the fine-tuned models, which Tables 2 to 4 share, and what training adds."""
     setup, all_metrics = Setup(study), ["COMP", "SUFF", "CONS"]
     smat = None
@@ -305,7 +333,12 @@ def ivra_table_6(study: Study) -> None:
     learn: dict[str, Any] = {"teacher": setup.fine, "explainer_id": "learned"}
     if study.is_small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
-        learn |= {"weight": 10.0, "student_explainer": "parameterised_attention", "meta_learning_rate": 2e-3, "arguments": few}
+        learn |= {
+            "weight": 10.0,
+            "student_explainer": "parameterised_attention",
+            "meta_learning_rate": 2e-3,
+            "arguments": few,
+        }
         training = Training("Sentiment, students", *setup.splits("Sentiment", "pool", "dev"))
         smat = study.train("SMaT", "smat", training, setup.model, **learn)
     else:
@@ -345,7 +378,12 @@ def ivra_table_7(study: Study) -> None:
                 names.append(f"{criterion}, {rate}, {gamma:g}")
                 small, seeds, arguments = {"lr_multiplier": 100}, None, {"learning_rate": float(rate)}
                 if study.is_small:
-                    arguments |= {"max_steps": 24, "eval_steps": 12, "per_device_train_batch_size": 16, "warmup_steps": 0}
+                    arguments |= {
+                        "max_steps": 24,
+                        "eval_steps": 12,
+                        "per_device_train_batch_size": 16,
+                        "warmup_steps": 0,
+                    }
                 if study.is_small and criterion == "SIM":
                     small, seeds = small | STUDENT, 2 if rate == "1e-4" else 3
                 setup.train(names[-1], criterion, small, arguments=arguments, seeds=seeds, gamma=gamma)

@@ -63,7 +63,10 @@ def ivra_fig_5(study: Study) -> None:
     caption = "Average relative gain, %: criteria together against each alone"
     if students:
         title = "Average relative gain in simulatability over simulatability alone, %"
-        how = gains | {"gain": {"simulatability": "student of {SIM}"}, "where": {"recipe": [each.name for each in students]}}
+        how = gains | {
+            "gain": {"simulatability": "student of {SIM}"},
+            "where": {"recipe": [each.name for each in students]},
+        }
         setup.add_table("gains of students", title, "simulatability", "recipe", **how)
     study.figure("fig-5", "heat", caption, table="gains")
     if students:
@@ -135,7 +138,10 @@ def ivra_fig_8(study: Study) -> None:
         tests = {"Sentiment": train.but("Other sentiment", split="test", limit=None, rows=(0, 100))}
     else:
         train = Data("other-sentiment-train", "hub:nyu-mll/glue?config=sst2", split="train")
-        dev, pool = train.but("other-sentiment-dev", split="dev", rows=(0, 200)), train.but("other-sentiment-pool", rows=(0, 5000))
+        dev, pool = (
+            train.but("other-sentiment-dev", split="dev", rows=(0, 200)),
+            train.but("other-sentiment-pool", rows=(0, 5000)),
+        )
         mnli = Data("other-entailment-train", "hub:nyu-mll/glue?config=mnli", split="train")
         matched = mnli.but("other-entailment-dev", split="validation_matched", rows=(0, 2000))
         tests = {"Sentiment": train.but("Other sentiment", split="dev", rows=(200, 872))}
@@ -152,7 +158,12 @@ def ivra_fig_8(study: Study) -> None:
         study.judge(task.lower(), both, test, ivra, metrics)
     arguments = {"optim": "sgd", "learning_rate": 5e-3, "num_train_epochs": 20, "per_device_train_batch_size": 64}
     if study.is_small:
-        arguments = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
+        arguments = {
+            "optim": "adamw_torch",
+            "learning_rate": 1e-4,
+            "num_train_epochs": 6,
+            "per_device_train_batch_size": 16,
+        }
         arguments |= {"lr_scheduler_type": "constant", "warmup_steps": 0, "bf16": True}
     how: dict[str, Any] = {"start": setup.model, "weight": 10.0 if study.is_small else 1.0, "arguments": arguments}
     study.judge("students", sim, tests["Sentiment"], ivra, protocol="students", pool=pool, dev=dev, **how)
@@ -161,7 +172,11 @@ def ivra_fig_8(study: Study) -> None:
         moved[f"{name} of sentiment"] = Explainer("interpretable_attention:{run}", each.at(training="Sentiment"))
     study.judge("coefficients alone", setup.fine.at(training="Other sentiment"), tests["Sentiment"], moved, metrics)
     names, both_rows = [each.name for each in runs.values()], ["recipe", "training"]
-    where: dict[str, Any] = {"dataset": "Other sentiment", "recipe": names, "training": ["Sentiment", "Other sentiment"]}
+    where: dict[str, Any] = {
+        "dataset": "Other sentiment",
+        "recipe": names,
+        "training": ["Sentiment", "Other sentiment"],
+    }
     gain: dict[str, Any] = {"columns": "metric", "show": "mean", "decimals": 1, "where": where}
     values: dict[str, Any] = {"columns": "metric", "show": "mean ± sd"}
     caption = "Gain of models trained on the dataset that judges over those trained on another, %"

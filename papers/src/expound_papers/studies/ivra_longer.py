@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from expound_papers.studies.ivra import COEFS, METRICS, POST_HOC, STUDENT, TASKS, UNTRAINED, WARM, Setup
-from expound_papers.study import Data, Runs, Study, Training, choose, register
+from expound_papers.study import Runs, Study, Training, choose, register
 
 ATTENTION = POST_HOC[:2]
 MORE_ROWS = {"rows": (300, 812)}
@@ -15,7 +15,14 @@ MORE_ROWS = {"rows": (300, 812)}
 class Longer:
     """Ten times as many steps on one task."""
 
-    def __init__(self, study: Study, task: str, criteria: Sequence[str] = ("COMP", "SUFF"), seeds: Any = None, first: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self,
+        study: Study,
+        task: str,
+        criteria: Sequence[str] = ("COMP", "SUFF"),
+        seeds: Any = None,
+        first: Sequence[int] = (0,),
+    ) -> None:
         rows = {} if task == "Questions" else {task: MORE_ROWS}
         arguments = {"bf16": task == "Questions"}
         self.setup = Setup(study, [task], first if study.is_small else (0,), arguments, **rows)
@@ -24,7 +31,9 @@ class Longer:
         self.runs: dict[str, Runs] = {"Control": self.setup.train_control(240)}
         for name in criteria:
             rate = {"lr_multiplier": 333 if "COMP" in name else 167, **WARM}
-            self.runs[name] = self.setup.train(name, name[:4], rate, 480 if "480" in name else 240, normaliser="softmax")
+            self.runs[name] = self.setup.train(
+                name, name[:4], rate, 480 if "480" in name else 240, normaliser="softmax"
+            )
         self.metrics = [name for name in ("COMP", "SUFF") if name in criteria]
 
     def judge(self, name: str, runs: Any, explainers: Sequence[str], metrics: Sequence[str] | None = None) -> None:
@@ -106,7 +115,9 @@ def ivra_longer_questions(study: Study) -> None:
     longer.judge_all([*ATTENTION, UNTRAINED, "Random"], others=False)
     metrics = choose(METRICS, "COMP") | {"COMP, [MASK]": "aopc_comprehensiveness?keep_question=true&how=mask"}
     setup, test = longer.setup, longer.setup.data["Questions"]
-    study.judge("random words", [longer.runs["Control"], longer.runs["COMP"]], test, choose(setup.explainers, "Random"), metrics)
+    study.judge(
+        "random words", [longer.runs["Control"], longer.runs["COMP"]], test, choose(setup.explainers, "Random"), metrics
+    )
     study.judge("words by mask", longer.runs["COMP"], test, choose(setup.explainers, "IvRA"), metrics)
     claimed: dict[str, Any] = {"where": {"judgement": ["post hoc", "control", "trained"]}, "decimals": 3}
     answers = "Answers to the same questions after longer training"
@@ -161,7 +172,11 @@ def ivra_losses(study: Study) -> None:
         },
         "CONS": {"L2": {}, "L1": {"consistency_distance": "l1"}, "clustering": {}},
     }  # fmt: skip
-    rates = {"COMP": {"lr_multiplier": 333, **WARM}, "SUFF": {"lr_multiplier": 167, **WARM}, "CONS": {"lr_multiplier": 100}}
+    rates = {
+        "COMP": {"lr_multiplier": 333, **WARM},
+        "SUFF": {"lr_multiplier": 167, **WARM},
+        "CONS": {"lr_multiplier": 100},
+    }
     runs: dict[str, list[Runs]] = {}
     for metric, of_metric in losses.items():
         for loss, how in of_metric.items():
@@ -241,14 +256,20 @@ def ivra_simulatability(study: Study) -> None:
 
     students = [teach("No explanation", setup.fine, "none")]
     students.append(teach(ATTENTION[1], setup.fine, "attention_last?query=mean"))
-    untrained = "interpretable_attention?untrained" + ("&normaliser=sparsemax&mix=coefs&special_tokens=false" if small else "")
+    untrained = "interpretable_attention?untrained" + (
+        "&normaliser=sparsemax&mix=coefs&special_tokens=false" if small else ""
+    )
     of_control = teach("Control, untrained coefficients", control, untrained)
     of_sim = teach("IvRA", sim, "interpretable_attention")
     if not small:
         how: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterised_attention"}
         learned = teach("SMaT, learned", setup.fine, "learned", **how)
         students.append(teach("SMaT", setup.fine, learned.folder("teacher_explainer")))
-    for name, runs, teacher in (("Fine-tuned", students, setup.fine), ("Control", [of_control], control), ("SIM", [of_sim], sim)):
+    for name, runs, teacher in (
+        ("Fine-tuned", students, setup.fine),
+        ("Control", [of_control], control),
+        ("SIM", [of_sim], sim),
+    ):
         study.judge(f"students of {name}", runs, setup.data["Sentiment"], protocol="simulatability", teacher=teacher)
     caption = "Simulatability (share of equal answers) after longer training, sentiment"
     setup.add_table("longer", caption, "simulatability", "recipe")

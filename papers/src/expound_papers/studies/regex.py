@@ -2,7 +2,7 @@
 Guided Training (REGEX).
 
 The baseline is the same training without the three terms, so that nothing but the loss differs.
-"""  # noqa: D205, D400, D415
+"""
 
 from __future__ import annotations
 
@@ -79,9 +79,13 @@ class Setup:
     def judge(self, runs: list[Runs], explainers: list[str], *, few: bool = True, **how: Any) -> None:
         """Judge the faithfulness of explanations on SST; of integrated gradients, at small scale, on 30 sentences."""
         limits = {"IG": 30} if self.study.is_small and few else {}
-        self.study.judge("faithfulness", runs, self.test, choose(self.explainers, *explainers), METRICS, limits=limits, **how)
+        self.study.judge(
+            "faithfulness", runs, self.test, choose(self.explainers, *explainers), METRICS, limits=limits, **how
+        )
 
-    def add_table(self, name: str, caption: str, rows: Any = "recipe", columns: Any = ("metric", "explainer"), **how: Any) -> None:
+    def add_table(
+        self, name: str, caption: str, rows: Any = "recipe", columns: Any = ("metric", "explainer"), **how: Any
+    ) -> None:
         """Add a table of faithfulness."""
         fields = {"metrics": [*METRICS], "decimals": 2} | how
         self.study.table(name, caption, rows=rows, columns=columns, **fields)
@@ -101,7 +105,10 @@ def make_families(setup: Setup) -> dict[str, tuple[Training, Data]]:
             Training("IMDB", imdb, imdb.but("imdb-dev", rows=(20000, 22500))),
             Data("IMDB", "hub:stanfordnlp/imdb", limit=2500, seed=42),
         ),
-        "Yelp": (Training("Yelp", yelp, yelp.but("yelp-dev", rows=(476000, 560000))), Data("Yelp", "hub:fancyzhx/yelp_polarity")),
+        "Yelp": (
+            Training("Yelp", yelp, yelp.but("yelp-dev", rows=(476000, 560000))),
+            Data("Yelp", "hub:fancyzhx/yelp_polarity"),
+        ),
     }
     names = {"AmazDigiMu": "digital-music", "AmazPantry": "pantry", "AmazInstr": "instruments"}
     for name, folder in names.items():
@@ -152,7 +159,9 @@ def regex_table_2(study: Study) -> None:
         for explainer, spec in specs.items():
             number += 1
             name, how = f"FRESH {explainer}, {support.name}", {"ratio": 0.2, "support": support}
-            runs = study.train(name, "fresh", setup.training, setup.model, explainer_id=spec, ratio=0.2, support=support)
+            runs = study.train(
+                name, "fresh", setup.training, setup.model, explainer_id=spec, ratio=0.2, support=support
+            )
             given: dict[str, Any] = {"explainer": spec} | how
             study.judge(f"rationales-{number}", runs, setup.test, protocol="select_then_predict", **given)
     caption = "Macro-F1 on the 20 % of the words that an explanation of the baseline, or of REGEX, puts first"
@@ -287,11 +296,18 @@ def regex_reviews(study: Study) -> None:
     setup, small = Setup(study), study.is_small
     movies = Data("movies-train", "eraser:${EXPOUND_DATA:-data}/movies", split="train", limit=800 if small else None)
     test = movies.but("Film reviews", split="test", limit=100 if small else None)
-    training, sentences, arguments = Training("Film reviews", movies, movies.but("movies-dev", split="val", limit=None)), setup.training, {}
+    training, sentences, arguments = (
+        Training("Film reviews", movies, movies.but("movies-dev", split="val", limit=None)),
+        setup.training,
+        {},
+    )
     if small:
         setup.model = Model("encoder", setup.model.source, max_length=256)
         long: dict[str, Any] = {"longest": {}}
-        train, dev = sentences.train.but("sst-train", limit=4000, **long), sentences.dev.but("sst-dev", limit=200, **long)
+        train, dev = (
+            sentences.train.but("sst-train", limit=4000, **long),
+            sentences.dev.but("sst-dev", limit=200, **long),
+        )
         sentences, arguments = Training("SST", train, dev), {"per_device_train_batch_size": 16}
         study.arguments = {**study.arguments, **ONCE}
     started = study.train("Sentences", "baseline", sentences, setup.model, arguments=arguments)
@@ -306,7 +322,9 @@ def regex_fig_3(study: Study) -> None:
     """REGEX, Figure 3: the weight of explanation guidance."""
     setup, norms = Setup(study), {"log_gradient_norms": True}
     values = [0.01, 0.1, 1.0, 3.0] if study.is_small else [0.0001, 0.001, 0.01, 0.1, 1.0]
-    runs = [setup.train(f"λ4 = {value:f}".rstrip("0").rstrip("."), guidance_weight=value, options=norms) for value in values]
+    runs = [
+        setup.train(f"λ4 = {value:f}".rstrip("0").rstrip("."), guidance_weight=value, options=norms) for value in values
+    ]
     setup.judge(runs, SIX)
     setup.add_table("table-fig-3", "Faithfulness by λ4: what random attributions (RAND) gain is no explanation's")
     terms = ["cross_entropy", "gradient_penalty", "virtual_adversarial", "explanation_guided"]
@@ -345,7 +363,11 @@ def regex_seeds(study: Study) -> None:
     # with three seeds).
     setup = Setup(study)
     study.seeds = [*range(10, 20)] if study.is_small else 10
-    study.arguments = {**study.arguments, "load_best_model_at_end": False, **({"bf16": False} if study.is_small else {})}
+    study.arguments = {
+        **study.arguments,
+        "load_best_model_at_end": False,
+        **({"bf16": False} if study.is_small else {}),
+    }
     runs = [*setup.train_both(), setup.train("REGEX, λ4 = 3", guidance_weight=3.0)]
     runs.append(setup.train("w/o robustness improvement", gradient_weight=0.0, adversarial_weight=0.0))
     runs.append(setup.train("w/o explanation guided training", guidance_weight=0.0))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from expound_papers.study import Data, Model, Runs, Significance, Study, Training, choose, register
+from expound_papers.study import Data, Model, Runs, Significance, Study, Training, register
 
 STATIC = {
     "No Explainer": "none",
@@ -81,7 +81,9 @@ class Task:
 
     def examine(self, *names: str) -> None:
         """Train students and judge how often they answer as the teacher does."""
-        self.study.judge("simulatability", self.train(*names), self.exam, protocol="simulatability", teacher=self.teacher)
+        self.study.judge(
+            "simulatability", self.train(*names), self.exam, protocol="simulatability", teacher=self.teacher
+        )
 
     def add_table(self, name: str, caption: str, **fields: Any) -> None:
         """Add a table of simulatability."""
@@ -104,7 +106,9 @@ def make_pools(data: Mapping[str, Data], dev: Data) -> list[Training]:
     return [Training(name, pool, dev) for name, pool in data.items()]
 
 
-def begin_text(study: Study, seeds: Sequence[int] = SEEDS, teacher_seeds: Sequence[int] = (0,), **arguments: Any) -> Task:
+def begin_text(
+    study: Study, seeds: Sequence[int] = SEEDS, teacher_seeds: Sequence[int] = (0,), **arguments: Any
+) -> Task:
     """Text classification: IMDB at paper scale, SST at the small one."""
     study.preset, study.seeds = "paper", seeds
     if not study.is_small:
@@ -160,7 +164,9 @@ def begin_images(study: Study, seeds: Sequence[int] = SEEDS, first: int = 0) -> 
     data = Training("encoder", turned, turned.but("turned-dev", split="dev"))
     encoder = study.train("Encoder", "baseline", data, model, seeds=[first], arguments=arguments)
     arguments = {"learning_rate": 1e-3, "warmup_steps": 0.06, "num_train_epochs": 16}
-    teacher = train_teacher(study, model, Training("teacher", train, dev), None, arguments, seeds=[first], start=encoder)
+    teacher = train_teacher(
+        study, model, Training("teacher", train, dev), None, arguments, seeds=[first], start=encoder
+    )
     quick = {"optim": "adamw_torch", "learning_rate": 1e-3, "num_train_epochs": 60, "eval_steps": 28}
     return Task(
         study, model, train.but("exam", rows=(400, 1297)), teacher,
@@ -197,7 +203,14 @@ def begin_quality(study: Study) -> Task:
     pools = make_pools({str(n): train.but(f"pool-{n}", limit=n) for n in (100, 200, 400)}, dev)
     few = BATCH | {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 4}
     return Task(
-        study, model, dev.but("exam", rows=(500, 800)), teacher, pools, few, of_smat={"meta_learning_rate": 2e-3}, steps=8
+        study,
+        model,
+        dev.but("exam", rows=(500, 800)),
+        teacher,
+        pools,
+        few,
+        of_smat={"meta_learning_rate": 2e-3},
+        steps=8,
     )
 
 
@@ -373,11 +386,19 @@ def smat_fig_5_quality(study: Study) -> None:
 @register
 def smat_table_7(study: Study) -> None:
     """Learning to Scaffold, Table 7: what normalises the heads' coefficients."""
-    task, kinds = begin_quality(study), {"Attention (all layers)": "untrained", "Attention (last layer)": "untrained_last"}
+    task, kinds = (
+        begin_quality(study),
+        {"Attention (all layers)": "untrained", "Attention (last layer)": "untrained_last"},
+    )
     kinds[LEARNED] = "learned"
     pool = "200" if study.is_small else "4200"
     runs = task.train("No Explainer", pool=pool)
-    for ending, normaliser in {"": "sparsemax", ", softmax": "softmax", ", entmax": "entmax15", ", none": "none"}.items():
+    for ending, normaliser in {
+        "": "sparsemax",
+        ", softmax": "softmax",
+        ", entmax": "entmax15",
+        ", none": "none",
+    }.items():
         if study.is_small and ending:
             task.arguments = {**task.arguments, "num_train_epochs": 6}
         for name, kind in kinds.items():

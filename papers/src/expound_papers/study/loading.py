@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import runpy
+import traceback
 from collections.abc import Mapping
 from inspect import cleandoc
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from expound.errors import ExpoundError, check_choice
@@ -47,7 +49,11 @@ def find_study(name: str) -> tuple[str, StudyFunction]:
         return name, studies[name]
     if not Path(path).is_file():
         raise ExpoundError(f"there is no file {path}")
-    found = {_REGISTERED[each]: each for each in runpy.run_path(path).values() if _is_study(each)}
+    try:
+        content = runpy.run_path(path)
+    except SyntaxError as error:
+        raise ExpoundError(f"{path}:{error.lineno}: {error.msg}") from error
+    found = {_REGISTERED[each]: each for each in content.values() if isinstance(each, FunctionType) and each in _REGISTERED}
     if not chosen and len(found) == 1:
         (chosen,) = found
     if chosen not in found:
@@ -55,11 +61,7 @@ def find_study(name: str) -> tuple[str, StudyFunction]:
     return chosen, found[chosen]
 
 
-def _is_study(value: Any) -> bool:
-    return callable(value) and getattr(value, "__hash__", None) is not None and value in _REGISTERED
-
-
-def load_study(name: str, scale: str = "small", recorded: Mapping[str, Mapping[str, Any]] | None = None) -> Study:
+def load_study(name: str | Path, scale: str = "small", recorded: Mapping[str, Mapping[str, Any]] | None = None) -> Study:
     """Return a study with its recorded runs.
 
     Args:
@@ -71,7 +73,7 @@ def load_study(name: str, scale: str = "small", recorded: Mapping[str, Mapping[s
         ExpoundError: an unknown study or scale, or an error in it.
     """
     check_choice("scale", scale, SCALES)
-    known, function = find_study(name)
+    known, function = find_study(str(name))
     return record_study(function, known, scale, recorded)
 
 
@@ -86,5 +88,11 @@ def record_study(
     study = Study(name, scale, recorded, reserved)
     title, _, notes = cleandoc(function.__doc__ or name).partition("\n\n")
     study.title, study.notes = " ".join(title.split()).removesuffix("."), " ".join(notes.split())
-    function(study)
+    try:
+        function(study)
+    except ExpoundError as error:
+        # The line of the study's own file, since the traceback is not shown on the command line.
+        file = function.__code__.co_filename
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        raise ExpoundError(f"{file}:{lines[-1]}: {error}") from error
     return study

@@ -198,7 +198,9 @@ class Runs:
             options = list(dict.fromkeys(getattr(place, name) for place in self.cells))
             if same not in options and len(options) != 1:
                 known = ", ".join(map(str, options))
-                raise ExpoundError(f"{self.name} is not run with the {name} {same!r}: choose one by at({name}=…): {known}")
+                raise ExpoundError(
+                    f"{self.name} is not run with the {name} {same!r}: choose one by at({name}=…): {known}"
+                )
             found[name] = same if same in options else options[0]
         place = Place(**found)
         if place not in self.cells:
@@ -325,7 +327,9 @@ class TablePart:
             check_choice("field", name, FIELDS)
         check_choice("form", self.show, SHOWN)
         if self.significance and (self.over or self.gain):
-            raise ExpoundError("figures over several fields, or relative to others, have no test: leave one of them out")
+            raise ExpoundError(
+                "figures over several fields, or relative to others, have no test: leave one of them out"
+            )
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,9 @@ class Study:
             name, recipe, parameters, arguments or {}, recipe is not None or start is not None, cells,
             {each.name: each for each in models},
         )  # fmt: skip
-        for given, each, seed in product(trainings or [None], models, self.seeds if seeds is None else _list_seeds(seeds)):
+        for given, each, seed in product(
+            trainings or [None], models, self.seeds if seeds is None else _list_seeds(seeds)
+        ):
             place = Place(given.name if given else "", each.name, seed)
             self._find_model(each, seed)
             if recipe is None or given is None:
@@ -209,7 +211,9 @@ class Study:
         others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
         where = {"train": data.train.resolve(), "dev": data.dev.resolve(), "model": model.source_for_seed(place.seed)}
         title = make_title(runs.name, place)
-        return Cell(config, train_model, title, _unique_keys([*needs, other]), where | {"arguments": others, "parts": parts})
+        return Cell(
+            config, train_model, title, _unique_keys([*needs, other]), where | {"arguments": others, "parts": parts}
+        )
 
     def judge(
         self,
@@ -276,7 +280,9 @@ class Study:
         for judged in as_list(runs):
             for place in judged.cells:
                 for data in as_list(on):
-                    self._add_judgements(name, judged, place, data, chosen, metrics or {}, model, protocol, limits or {}, how, options)
+                    self._add_judgements(
+                        name, judged, place, data, chosen, metrics or {}, model, protocol, limits or {}, how, options
+                    )
 
     def _add_judgements(
         self,
@@ -356,7 +362,9 @@ class Study:
             needs += named.values()
         return configs, needs
 
-    def _resolve(self, given: Mapping[str, Any], place: Place) -> tuple[dict[str, Any], list[Cell | None], dict[str, Any]]:
+    def _resolve(
+        self, given: Mapping[str, Any], place: Place
+    ) -> tuple[dict[str, Any], list[Cell | None], dict[str, Any]]:
         """Return values with addresses of runs, datasets and models; the runs' cells; and where data and models are."""
         values, needs, parts = dict(given), list[Cell | None](), dict[str, Any]()
         for name, value in given.items():
@@ -459,7 +467,18 @@ class Study:
             seeds = _seeds_of(self.recipes[run.recipe])
             return (*at, seeds.index(run.seed), names.index(run.judgement) if run.judgement else -1)
 
-        return sorted(self._runs, key=place)
+        # Needs come first, also those on other training data.
+        ordered, by_key = dict[int, StudyRun](), {run.cell.key: run for run in self._runs}
+
+        def add(run: StudyRun) -> None:
+            if id(run) not in ordered:
+                for key in run.cell.needs:
+                    add(by_key[key])
+                ordered[id(run)] = run
+
+        for run in sorted(self._runs, key=place):
+            add(run)
+        return list(ordered.values())
 
     @property
     def cells(self) -> list[Cell]:

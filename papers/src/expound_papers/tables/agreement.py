@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from expound.data.provenance import digest
 from expound.errors import ExpoundError
 from expound.reports.storage import DATA
-from expound_papers.study.study import Study
 from expound_papers.runs.run_files import ATTRIBUTIONS
 from expound_papers.runs.store import Store
-from expound_papers.study.parts import StudyRun
 from expound_papers.similarity import Measure, get_measure, mean_defined, mean_similarity
-from expound_papers.study.parts import ComparisonPart
+from expound_papers.study.parts import ComparisonPart, StudyRun
+from expound_papers.study.study import Study
 
 Scores = Mapping[str, Sequence[NDArray[np.float64]]]
 """By explainer: the scores of each example's content tokens."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
-from expound_papers.study.study import Study
 from expound_papers.runs.store import FIGURES_ONLY, Cell, Store
 from expound_papers.study.parts import StudyRun
+from expound_papers.study.study import Study
 
 Kind: TypeAlias = tuple[object, ...]
 DURATIONS = ("num_train_epochs", "max_steps")

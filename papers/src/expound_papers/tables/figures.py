@@ -13,6 +13,9 @@ from expound.errors import ExpoundError, check_choice
 from expound.reports.figures.curves import Curve
 from expound.reports.figures.figure import Dots, Matrix, Panel, plot_curves, plot_heat_maps, plot_scatter, plot_strips
 from expound.reports.tables.leaderboard import Floats
+from expound_papers.runs.run_files import CURVES, LAYERS
+from expound_papers.similarity import get_measure
+from expound_papers.study.parts import Axis, FigurePart, StudyRun
 from expound_papers.tables.agreement import (
     Scores,
     agreement_between_explainers,
@@ -20,10 +23,6 @@ from expound_papers.tables.agreement import (
     agreement_between_seeds,
     read_scores,
 )
-from expound_papers.runs.run_files import CURVES, LAYERS
-from expound_papers.study.parts import StudyRun
-from expound_papers.similarity import get_measure
-from expound_papers.study.parts import Axis, FigurePart
 from expound_papers.tables.coefficients import make_coefficient_matrices
 from expound_papers.tables.layout import RUN, select_figures
 from expound_papers.tables.metric_agreement import make_metric_matrices

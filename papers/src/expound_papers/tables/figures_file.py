@@ -23,10 +23,10 @@ from expound.data.atomic_files import atomic_file, atomic_folder
 from expound.data.provenance import write_json
 from expound.errors import ExpoundError
 from expound.training.loop.run import HISTORY, METRICS
-from expound_papers.tables.agreement import list_comparisons
-from expound_papers.study.study import Study
 from expound_papers.runs.run_files import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS, read_numbers
 from expound_papers.runs.store import FIGURES_ONLY, RECORD, Store, file_sizes
+from expound_papers.study.study import Study
+from expound_papers.tables.agreement import list_comparisons
 
 COLUMNS = ("key", "part", "example", "method", "name", "x", "value", "text")
 SOURCES, DERIVED = "sources", "derived"

@@ -44,7 +44,10 @@ def lay_out_table(results: Results, name: str) -> TableLayout:
     part = declared[name]
     figures = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
     _check_single_source(results, name, part, figures)
-    rows, columns = _sort_entries(results, part, figures, part.rows), _sort_entries(results, part, figures, part.columns)
+    rows, columns = (
+        _sort_entries(results, part, figures, part.rows),
+        _sort_entries(results, part, figures, part.columns),
+    )
     return TableLayout(part, figures, rows, columns, cell_values(figures, part, rows, columns))
 
 

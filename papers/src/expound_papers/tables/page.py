@@ -73,7 +73,10 @@ def read_page_part(path: Path) -> PagePart:
     for key in given:
         check_choice(f"key in the head of {path}", key, KEYS)
     check_choice("scale", str(given.get("scale", "small")), SCALES)
-    studies = dict(given.get("studies", {}))
+    studies = {}
+    for name, study in given.get("studies", {}).items():
+        is_file = study.partition(":")[0].endswith(".py")
+        studies[name] = str(path.parent / study) if is_file else study
     first = head.count("\n") + 3
     return PagePart(path, str(given.get("title", "")), str(given.get("scale", "small")), studies, text, first)
 

@@ -16,11 +16,11 @@ from expound.metrics import cards, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.training.loop.run import METRICS
 from expound_papers.protocols.registry import PROTOCOLS
-from expound_papers.tables.agreement import compute_comparisons
-from expound_papers.study.study import Study
 from expound_papers.runs.run_files import FIGURES, PREDICTIONS, RESULTS, read_numbers
 from expound_papers.runs.store import Store
 from expound_papers.study.parts import StudyRun
+from expound_papers.study.study import Study
+from expound_papers.tables.agreement import compute_comparisons
 
 DEV, TRAINING_SECONDS = "dev_", "training_seconds"
 HIGHER_IS_BETTER = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
