@@ -68,7 +68,7 @@ BAD = [
     ('metrics="auc")', 'metrics="auc", where={"recipe": "plane"})', 17, "unknown recipe 'plane'. Did you mean 'plain'"),
     ("study.seeds = 2", 'Model("m", "${NOT_SET_ANYWHERE}").source_for_seed(0)', 9, "NOT_SET_ANYWHERE is not set"),
     (JUDGED, JUDGED[:-1] + ', limits={"rnd": 3})', 16, "unknown explainer 'rnd'"),
-    (JUDGED, JUDGED[:-1] + ', pool=dev)', 16, "pool: options are for a protocol"),
+    (JUDGED, JUDGED[:-1] + ", pool=dev)", 16, "pool: options are for a protocol"),
     (', {"auc": "auc"})', ', protocol="students")', 16, "students needs the option 'pool'"),
     ('"attention_last"', '"none"', 16, "the explainer none is for protocols with students"),
     ('"attention_last"', 'Explainer("attention_last", runs)', 16, "takes nothing from the run 'plain'"),

@@ -259,8 +259,8 @@ def test_lines_over_numbers_in_names_and_over_steps(results):
 
 
 BAD = [
-    ("{run}/explainer\", teacher", "{run}/explainer\", student", "not run with the seed 7"),
-    ("/explainer\", teacher", "/explainer\", fresh.at(training=\"teaching\")", "unknown training of FRESH 'teaching'"),
+    ('{run}/explainer", teacher', '{run}/explainer", student', "not run with the seed 7"),
+    ('/explainer", teacher', '/explainer", fresh.at(training="teaching")', "unknown training of FRESH 'teaching'"),
     ('"ATT": "attention_last"', '"ATT": Explainer("attention_last", student)', "takes nothing"),
     ('"learned": "parameterised', '"learned": "parametrised', "unknown learned method"),
     ('"again", [continued, taken], test', '"again", [continued, taken], test, protocol="x"', "unknown proto"),

@@ -351,7 +351,8 @@ def methods(study: Study) -> None:
         if name == "sentences":
             caption = "MiniLM, SST sentences: soft metrics with and without a fixed share of kept input"
             add("two soft forms", caption, [*SOFT, *published], where={"judgement": "two soft forms"})
-    how: dict[str, Any] = {"where": {"recipe": ["As it is", "Pair", "Long", "Decoder"]}, "decimals": 2}
+    where = {"recipe": ["As it is", "Pair", "Long", "Decoder"], "model": ["MiniLM-SST2", "MiniLM", "GPT-2", "Llama"]}
+    how: dict[str, Any] = {"where": where, "decimals": 2}
     caption = "Accuracy of the models on the texts that are explained"
     study.table("accuracy", caption, rows=["model", "dataset"], columns="metric", metrics="accuracy", **how)
     how = {"between": "metrics", "metrics": [*STRETCHES, *SOFT, *OTHERS, "AUC"]}
