@@ -38,7 +38,9 @@ def grid(study: Study) -> None:
     train, dev = (Data(name, "generated?size={size}", split=name) for name in ("train", "dev"))
     data, small = Training("films", train, dev), Model("small", "small")
     rates = {{"slow": 3e-4, "fast": 1e-3}}
-    runs = [study.train(name, "baseline", data, small, arguments={{"learning_rate": rate}}) for name, rate in rates.items()]
+    runs = []
+    for name, rate in rates.items():
+        runs.append(study.train(name, "baseline", data, small, arguments={{"learning_rate": rate}}))
     explainers = {{name: name for name in ("integrated_gradients", "attention_last", "decompx")}}
     study.judge("all", runs, dev, explainers, {{"auc": "auc"}})
 """

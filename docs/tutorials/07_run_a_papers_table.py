@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Run a paper's table
 #
-# A study is a Python function that calls `train` and `judge` on named data, models and recipes, and declares the tables to make from the
-# results. The calls are recorded; a command executes them. The studies of the papers' tables are listed in
-# [studies](../studies/index.md); the one on this page is small enough to run here.
+# A study is a Python function that calls `train` and `judge` on named data, models and recipes, and declares the tables
+# to make from the results. The calls are recorded; a command executes them. The studies of the papers' tables are
+# listed in [studies](../studies/index.md); the one on this page is small enough to run here.
 
 # %%
 from pathlib import Path
@@ -47,6 +47,5 @@ main(["study", "run", "study.py", "--output-dir", "runs", "--quiet"])
 # %%
 main(["study", "table", "study.py", "--output-dir", "runs", "--format", "tex"])
 
-# %% [markdown]
-# A paper's table is run in the same way, by its name: `expound study run er-table-2 --scale small`, with the corpora in the folder
-# `$EXPOUND_DATA`.
+# %% [markdown] A paper's table is run in the same way, by its name: `expound study run er-table-2 --scale small`, with
+# the corpora in the folder `$EXPOUND_DATA`.

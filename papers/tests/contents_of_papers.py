@@ -1,6 +1,6 @@
-"""What the papers' tables and figures hold, as the papers say; test_papers.py compares studies at paper scale with it.
+"""What the papers' tables and figures hold, as the papers say, for test_papers.py.
 
-`table`: its name in the study (default: the first); `rows` and `columns` as they are shown, to which studies may add rows;
+`table`: its name in the study (default: the first); `rows` and `columns` as they are shown, studies may add rows;
 `seeds`: of recipes; `models`; rows of datasets; `settings` of recipes (arguments and parameters).
 """
 

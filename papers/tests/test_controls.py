@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from expound_papers.runs import sources
-from expound_papers.study.loading import load_study
 
 from expound.errors import ExpoundError
 from expound.explainers import explainer
@@ -19,10 +17,12 @@ from expound.models import load
 from expound.training import RunOptions
 from expound.training.bilevel.students import Teaching
 from expound_papers.protocols.performance import evaluate_performance
+from expound_papers.runs import sources
 from expound_papers.runs.execution import sample_examples
 from expound_papers.runs.noisy_control import BestOfNoisy
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store
+from expound_papers.study.loading import load_study
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
 from small import shared, uneven

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from expound_papers.tables.estimate import TimeLeft, estimate_time_left, sum_time_spent
-from expound_papers.study.loading import load_study
 
 from expound.cli import main
 from expound_papers.runs.store import Store, write_record
+from expound_papers.study.loading import load_study
+from expound_papers.tables.estimate import TimeLeft, estimate_time_left, sum_time_spent
 
 FILE = """\
 from expound_papers.study import Data, Model, Study, Training, register

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from expound_papers.tables.figures_file import export_figures, import_figures, merge_stores
-from expound_papers.runs import sources
-from expound_papers.study.loading import load_study
 
 from expound.cli import main
 from expound.data.provenance import write_json
 from expound.errors import ExpoundError
+from expound_papers.runs import sources
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store, write_record
+from expound_papers.study.loading import load_study
+from expound_papers.tables.figures_file import export_figures, import_figures, merge_stores
 from expound_papers.tables.page import fill_page, read_page_part
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table

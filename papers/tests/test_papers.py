@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+
 from contents_of_papers import PAPERS
 from expound_papers.study.loading import list_studies, load_study
 

@@ -7,17 +7,17 @@ import json
 import pytest
 import torch
 import transformers as hf
-from expound_papers.runs import sources
-from expound_papers.study import Data, Model, Prompt, Training
-from expound_papers.study.loading import record_study
 
 import expound
 import families
 from expound import ExpoundError
 from expound_papers.protocols.performance import evaluate_performance
+from expound_papers.runs import sources
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.run_files import FIGURES
 from expound_papers.runs.store import Store
+from expound_papers.study import Data, Model, Prompt, Training
+from expound_papers.study.loading import record_study
 from expound_papers.tables.results import collect_results
 
 PROMPT = {"template": "Is it good ?\n\nText:{text}\nLabel:", "labels": {"negative": "N", "positive": "P"}}

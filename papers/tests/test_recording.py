@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
-from expound_papers.runs import sources
-from expound_papers.study.loading import load_study
 
 from expound.data.provenance import digest_data
 from expound.errors import ExpoundError
+from expound_papers.runs import sources
+from expound_papers.study.loading import load_study
 
 GOOD = """\
 from expound_papers.study import Data, Explainer, Model, Noisy, Study, Training, register
@@ -101,7 +101,7 @@ def test_what_is_no_study_is_said_to_be_none(tmp_path, content):
         load_study(write_file(tmp_path / "none.py", content))
     with pytest.raises(ExpoundError, match=r"there is no file .*absent\.py"):
         load_study(tmp_path / "absent.py")
-    with pytest.raises(ExpoundError, match="unknown study 'er-table-22'. Did you mean 'er-table-2'"):
+    with pytest.raises(ExpoundError, match=r"unknown study 'er-table-22'\. Did you mean 'er-table-2'"):
         load_study("er-table-22")
 
 

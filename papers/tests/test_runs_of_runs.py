@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from expound_papers.runs import sources
-from expound_papers.study.loading import load_study
 
 import expound
 from expound.errors import ExpoundError
@@ -23,8 +21,10 @@ from expound.recipes import RECIPES, Recipe, extract_rationales
 from expound.reports.explanations import Explanations
 from expound.reports.tables.paper_table import render_markdown
 from expound_papers.protocols.performance import evaluate_performance
+from expound_papers.runs import sources
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store
+from expound_papers.study.loading import load_study
 from expound_papers.tables.coefficients import make_coefficient_matrices
 from expound_papers.tables.figures import make_agreement_matrices, make_table_matrix
 from expound_papers.tables.results import collect_results

@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from expound_papers.study import Data, Explainer, Model, Training
-from expound_papers.study.loading import record_study
 
 import expound
 from expound.explainers.learned.trained_citation import TrainedCitation
@@ -20,6 +18,8 @@ from expound_papers.protocols.registry import check_protocol, run_protocol
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.run_files import FIGURES, RESULTS
 from expound_papers.runs.store import Store
+from expound_papers.study import Data, Explainer, Model, Training
+from expound_papers.study.loading import record_study
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
 

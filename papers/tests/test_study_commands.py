@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from expound_papers.study.loading import list_studies, load_study
 
 from expound.cli import main
+from expound_papers.study.loading import list_studies, load_study
 
 FOLDER = Path(__file__).parents[1]
 STUDIES = sorted(list_studies())

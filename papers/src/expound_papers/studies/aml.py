@@ -58,19 +58,21 @@ SMALL = {
     NOISY_DXL: Explainer("decompx_linear", noisy=Noisy(METRICS["A-C"])),
 }
 # A grid of a few weights found these (aml-weights), no search.
-WEIGHTS = {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5}
+WEIGHTS: dict[str, Any] = {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5}
 # As many steps as in the paper, 480: in the first 200 the loss hardly falls.
 LONG = {
-    "num_train_epochs": 16, "learning_rate": 2e-4, "warmup_steps": 0.1, "per_device_train_batch_size": 10, "eval_steps": 48,
+    "num_train_epochs": 16, "learning_rate": 2e-4, "warmup_steps": 0.1, "per_device_train_batch_size": 10,
+    "eval_steps": 48,
 }  # fmt: skip
 SHORT = {"num_train_epochs": 4, "learning_rate": 2e-4, "warmup_steps": 0.1, "per_device_train_batch_size": 16}
 MINILM = "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}"
 SST = "sst:${EXPOUND_DATA:-data}/sst"
-FEW_ROWS, MANY_ROWS = {"train_rows": 300, "dev_rows": 40}, {"train_rows": 1000, "dev_rows": 200}
+FEW_ROWS: dict[str, Any] = {"train_rows": 300, "dev_rows": 40}
+MANY_ROWS: dict[str, Any] = {"train_rows": 1000, "dev_rows": 200}
 
 
 class Setup:
-    """The data, models and explainers that the studies share; `f` are the classifiers, `masks` masking models by metric."""
+    """The data, models and explainers that studies share; `f` are classifiers, `masks` masking models by metric."""
 
     def __init__(
         self,
@@ -86,7 +88,8 @@ class Setup:
         self.explainers, self.masks = EXPLAINERS | (SMALL if self.small else {}), dict[str, Runs]()
         self.refined = MASKS | ({"fAML": REFINED} if self.small else {})
         if self.small:
-            study.arguments, short = {"bf16": True}, {"longest": {"words": words} if words else {}}
+            study.arguments = {"bf16": True}
+            short: dict[str, Any] = {"longest": {"words": words} if words else {}}
             self.models = [Model("encoder", MINILM, max_length=length)]
             rows = Data("sst-train", SST, split="train", limit=train, **short)
             self.test = Data("SST2", SST, limit=test, **short)
@@ -108,7 +111,7 @@ class Setup:
 
     def train_masks(self, *metrics: str, name: str = "AML {}", **how: Any) -> list[Runs]:
         """Train masking models of F, one for each metric."""
-        given = {"data": self.trainings, "model": self.models, "start": self.f, "trials": 30} | how
+        given: dict[str, Any] = {"data": self.trainings, "model": self.models, "start": self.f, "trials": 30} | how
         usual = {"num_train_epochs": 10, "learning_rate": 4e-5, "per_device_train_batch_size": 20}
         given = {"arguments": LONG if self.small else usual} | given
         if given["trials"] is None:
@@ -185,7 +188,8 @@ def aml_table_1(study: Study) -> None:
     study.judge("SST2 methods", setup.f, setup.test, choose(setup.explainers, *names), METRICS)
     setup.judge_masks("SST2 by A-C", masks, setup.test, METRICS)
     setup.add_table(
-        "table-1", "Faithfulness of explanations; fAML and the best of 11 are chosen by A-C, on the sentence that is judged",
+        "table-1",
+        "Faithfulness of explanations; fAML and the best of 11 are chosen by A-C, on the sentence that is judged",
         columns=["training", "model", "metric"], significance=Significance("random"),
     )  # fmt: skip
 
@@ -205,8 +209,8 @@ def explain_all_encoders(study: Study) -> None:
         if test.name == "IMDB":
             all_explainers = {name: spec for name, spec in EXPLAINERS.items() if name != "SLVX"}
         study.judge(f"{test.name} methods", setup.f.at(training=training.name), test, all_explainers, METRICS)
-        for metric, runs in setup.masks.items():
-            runs = runs.at(training=training.name)
+        for metric, each in setup.masks.items():
+            runs = each.at(training=training.name)
             setup.judge_masks(f"{test.name} by {metric}", runs, test, choose(METRICS, metric))
     setup.add_table("table-1", "Faithfulness of explanations", columns=["training", "model", "metric"])
 
@@ -215,14 +219,14 @@ def explain_all_encoders(study: Study) -> None:
 def aml_table_1_metrics(study: Study) -> None:
     """AML, Table 1: one masking model for each metric.
 
-    As in the paper, each metric has its own masking model: it chooses the epoch and the refined maps. Three other seeds.
+    As in the paper, each metric has its own masking model: it chooses the epoch and the refined maps. Three other
+    seeds.
     """
     # Claims, stated before the runs. By each metric, fAML is the best of all methods (paper: in most cases), and better
     # than the best of 11 noisy maps of DecompX that the same metric chooses. pAML is better than random and attention.
-    # For their cost, what was planned was cut before any figure was seen: 400 sentences and four seeds to those of Table
-    # 1, and the five metrics to three; Table 1 itself has a masking model for A-C.
-    # Seed 47 was planned, too: its masks collapsed at step 140 (they kept everything). Seed 48 replaces it, before any
-    # figure was seen.
+    # For their cost, what was planned was cut before any figure was seen: 400 sentences and four seeds to those of
+    # Table 1, and the five metrics to three; Table 1 itself has a masking model for A-C. Seed 47 was planned, too: its
+    # masks collapsed at step 140 (they kept everything). Seed 48 replaces it, before any figure was seen.
     if not study.is_small:
         explain_all_encoders(study)
         return
@@ -252,14 +256,15 @@ def train_by_metric(study: Study, *metrics: str) -> Setup:
 def aml_table_2(study: Study) -> None:
     """AML, Table 2: explanations of decoders by an encoder.
 
-    As in the paper, decoders are prompted with examples, and for EMR adapters are fine-tuned (with a classification head).
-    The prompts are ours. ALTI and DCMP are not for decoders. A language model that ranks the words has a row at the small
-    scale.
+    As in the paper, decoders are prompted with examples, and for EMR adapters are fine-tuned (with a classification
+    head). The prompts are ours. ALTI and DCMP are not for decoders. A language model that ranks the words has a row at
+    the small scale.
     """
     if not study.is_small:
         explain_all_decoders(study)
         return
-    # SmolLM2-135M is prompted, and MiniLM explains it. Short sentences: a pass of the decoder takes a tenth of a second.
+    # SmolLM2-135M is prompted, and MiniLM explains it. Short sentences: a pass of the decoder takes a tenth of a
+    # second.
     setup, chat = Setup(study, 1000, 60, 40, words=16), "${EXPOUND_CHAT_MODEL:-runs/smollm2}"
     examples = {"negative": "dull , slow and far too long .", "positive": "a gripping film , and very well acted ."}
     template = "".join(f"Review: {text}\nSentiment: {label}\n\n" for label, text in examples.items())
@@ -310,8 +315,8 @@ def explain_all_decoders(study: Study) -> None:
         chosen = choose(EXPLAINERS, *(names[2:] if test.name == "IMDB" else names))
         study.judge(f"{test.name} methods", runs.at(training=training.name), test, chosen, METRICS)
         for metric, each in zip(METRICS, learned, strict=True):
-            each, name = each.at(training=training.name), f"{test.name} by {metric}"
-            setup.judge_masks(name, each, test, choose(METRICS, metric), model=runs)
+            on_test, name = each.at(training=training.name), f"{test.name} by {metric}"
+            setup.judge_masks(name, on_test, test, choose(METRICS, metric), model=runs)
     setup.add_table("table-2", "Faithfulness of explanations of decoders", columns=["training", "model", "metric"])
 
 
@@ -319,11 +324,11 @@ def explain_all_decoders(study: Study) -> None:
 def aml_table_3(study: Study) -> None:
     """AML, Table 3: agreement with human rationales.
 
-    Macro F1: a mean over the reviews, of the first 25 tokens; micro: of all reviews together. fAML and pAML are chosen by
-    A-C on sentences.
+    Macro F1: a mean over the reviews, of the first 25 tokens; micro: of all reviews together. fAML and pAML are chosen
+    by A-C on sentences.
     """
-    # At small scale reviews as far as the model reads, explained by what was trained on sentences. DecompX takes a minute
-    # a review, its linear form half a second, and they rank alike on sentences.
+    # At small scale reviews as far as the model reads, explained by what was trained on sentences. DecompX takes a
+    # minute a review, its linear form half a second, and they rank alike on sentences.
     setup, metrics = Setup(study), {"Macro F1": "token_f1?level=token&k=25"}
     movies = Data("Movies", "eraser:${EXPOUND_DATA:-data}/movies", limit=60 if study.is_small else None)
     names = (
@@ -373,7 +378,7 @@ def aml_table_4(study: Study) -> None:
     setup.trainings = [Training("SST2", emotions, emotions.but("sst-dev", split="validation"))]
     setup.models = [Model("DistilBERT", "distilbert/distilbert-base-uncased", max_length=512)]
     setup.train_classifiers()
-    terms = {"AML": {}, "Xpred": {"preservation_weight": 0}, "Xinv": {"inverse_weight": 0}}
+    terms: dict[str, dict[str, Any]] = {"AML": {}, "Xpred": {"preservation_weight": 0}, "Xinv": {"inverse_weight": 0}}
     for name, without in terms.items():
         how: dict[str, Any] = without | {"trials": None, "sparsity_weight": 0.5} if without else {}
         for metric, runs in zip(
@@ -389,14 +394,14 @@ def aml_table_4(study: Study) -> None:
 def aml_table_4_metrics(study: Study) -> None:
     """AML, Table 4: one masking model for each metric.
 
-    Xinv: without inverse masking; Xpred: without preservation of the prediction. Each metric has its own masking models,
-    as in the paper.
+    Xinv: without inverse masking; Xpred: without preservation of the prediction. Each metric has its own masking
+    models, as in the paper.
     """
-    # Claims, stated before the runs. By each of the two metrics, fAML and pAML of all three terms are better than without
-    # the prediction's term, and than without the inverse's. The masking models with all terms are those of
+    # Claims, stated before the runs. By each of the two metrics, fAML and pAML of all three terms are better than
+    # without the prediction's term, and than without the inverse's. The masking models with all terms are those of
     # aml-table-1-metrics, and the others have the same weights of the terms that are left. Planned were those that are
-    # best in aml-weights, which masks by [MASK] embeddings: with its λa .03, the first model without the prediction's term
-    # collapsed (it kept everything at step 140), and no other had been trained.
+    # best in aml-weights, which masks by [MASK] embeddings: with its λa .03, the first model without the prediction's
+    # term collapsed (it kept everything at step 140), and no other had been trained.
     if not study.is_small:
         explain_all_encoders(study)
         return
@@ -406,7 +411,8 @@ def aml_table_4_metrics(study: Study) -> None:
         runs = setup.train_masks("Suff", "Comp", name=name + " {}", trials=None, arguments=SHORT, **how)
         for metric, each in zip(("Suff", "Comp"), runs, strict=True):
             setup.judge_masks(f"{name} by {metric}", each, setup.test, choose(METRICS, metric), name)
-    caption = "One masking model for each metric, with all terms and without one (Xpred: the prediction's, Xinv: the inverse's)"
+    caption = "One masking model for each metric, with all terms and without one "
+    caption += "(Xpred: the prediction's, Xinv: the inverse's)"
     setup.add_table("metrics", caption, metrics=["Suff", "Comp"])
 
 
@@ -438,8 +444,8 @@ def aml_table_5(study: Study) -> None:
 def aml_weights(study: Study) -> None:
     """AML: the weights of the terms, with all three and without one.
 
-    A grid for each, judged on sentences of dev that nothing else uses: whoever leaves out a term has the best weights of
-    the others.
+    A grid for each, judged on sentences of dev that nothing else uses: whoever leaves out a term has the best weights
+    of the others.
     """
     setup, small = Setup(study), study.is_small
     study.seeds = [7]
@@ -476,12 +482,12 @@ def aml_movies(study: Study) -> None:
 
     A masking model that was trained on film reviews, for a classifier of film reviews, both as far as the model reads.
     """
-    # Claims, stated before the runs, with the numbers of the results page. On reviews of 256 tokens, as on sentences: by
-    # A-C, pAML is better than random words and attention (1), fAML is better than DecompX and LIME (4) and than the best
-    # of 11 noisy maps of DecompX, which are chosen in the same way (4b). Masks trained on reviews agree better with
-    # rationales than ALTI and DecompX (5). 60 reviews and IG were planned; for their cost they were cut to 40 and to
-    # DeepLIFT before any figure was seen. 800 reviews alone teach MiniLM too little at this length: F starts from a model
-    # that was trained on sentences.
+    # Claims, stated before the runs, with the numbers of the results page. On reviews of 256 tokens, as on sentences:
+    # by A-C, pAML is better than random words and attention (1), fAML is better than DecompX and LIME (4) and than the
+    # best of 11 noisy maps of DecompX, which are chosen in the same way (4b). Masks trained on reviews agree better
+    # with rationales than ALTI and DecompX (5). 60 reviews and IG were planned; for their cost they were cut to 40 and
+    # to DeepLIFT before any figure was seen. 800 reviews alone teach MiniLM too little at this length: F starts from a
+    # model that was trained on sentences.
     setup, small = Setup(study, 4000, 200, length=256, words=None), study.is_small
     limits = {"train": 800, "val": 100, "test": 40} if small else dict.fromkeys(("train", "val", "test"))
     names = {"train": "movies-train", "val": "movies-dev", "test": "Movies"}
@@ -599,9 +605,9 @@ def aml_defaults_sentences(study: Study) -> None:
 
     The recipe's default values on SST, judged on more sentences.
     """
-    # Claims, stated before the runs, with the numbers of the results page: by A-C on 300 sentences that no other study of
-    # AML judges, with three other seeds, pAML is at most .02 below DecompX (4f), and fAML is better than DecompX (4d) and
-    # than the best of 11 noisy maps (4e).
+    # Claims, stated before the runs, with the numbers of the results page: by A-C on 300 sentences that no other study
+    # of AML judges, with three other seeds, pAML is at most .02 below DecompX (4f), and fAML is better than DecompX
+    # (4d) and than the best of 11 noisy maps (4e).
     study.seeds = [48, 49, 50]
     arguments = {"bf16": True} if study.is_small else {}
     setup = Defaults(study, Data("SST2", SST, rows=(1000, 1300)), corpora=1, **arguments)

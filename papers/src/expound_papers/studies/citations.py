@@ -8,8 +8,8 @@ from typing import Any
 from expound_papers.study import Data, Explainer, Model, Significance, Study, Training, choose, register
 
 KINDS = {"One note": "one hop", "Redundant": "redundant", "Two notes": "two hops"}
-LONG = {"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512}
-AT2 = {"task": "generation", "granularity": "source"}
+LONG: dict[str, Any] = {"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512}
+AT2: dict[str, Any] = {"task": "generation", "granularity": "source"}
 CITED = "citation:{run}"
 
 
@@ -53,8 +53,8 @@ def make_notes(study: Study) -> tuple[dict[str, Data], list[Model]]:
 def cite(study: Study) -> None:
     """Trained citations.
 
-    Can a model be trained so that a citation of one pass says what happens to its answer when a source goes? The models of
-    small scale are made by `expound_papers.answering_model.train_answering_model`, one for each seed.
+    Can a model be trained so that a citation of one pass says what happens to its answer when a source goes? The models
+    of small scale are made by `expound_papers.answering_model.train_answering_model`, one for each seed.
     """
     study.seeds = 3
     data, models = make_notes(study)
@@ -69,7 +69,8 @@ def cite(study: Study) -> None:
     plain = study.train("plain", "baseline" if study.is_small else "lora", notes, models)
     rank: dict[str, Any] = {} if study.is_small else {"rank": 16}
     trained = study.train("trained", "cite", notes, models, **rank)
-    usual, first = {"citation": "decompx_linear?output=logit"}, {"seeds": [0]}
+    usual: dict[str, Any] = {"citation": "decompx_linear?output=logit"}
+    first: dict[str, Any] = {"seeds": [0]}
     changes: dict[str, dict[str, Any]] = {
         "trained on logits": usual | first,
         "trained on IxG": {"citation": "input_x_gradient"} | first,
@@ -101,8 +102,8 @@ def cite(study: Study) -> None:
     }
     order = [*learned, *explainers]
     metrics = {"LDS": "lds?n_masks=64", "ρ with leave-one-out": "lds?sets=leave_one_out", "AUC": "auc"}
-    questions, unit = [data[name] for name in KINDS], {"unit": "source"}
-    judged = [
+    questions = [data[name] for name in KINDS]
+    judged: list[tuple[str, Any, Mapping[str, Any], dict[str, str]]] = [
         ("citations", [frozen, plain, trained], explainers, metrics),
         ("AT2", frozen, choose(learned, "AT2 of the frozen model"), metrics),
         ("probe", frozen, choose(learned, "probe of the frozen model"), metrics),
@@ -116,11 +117,11 @@ def cite(study: Study) -> None:
     some = choose(explainers, "decompx_linear", "decompx_linear of the logit", "input_x_gradient")
     judged.append(("variants", variants, some, metrics))
     for name, of, by, what in judged:
-        study.judge(name, of, questions, by, what, **unit)
+        study.judge(name, of, questions, by, what, unit="source")
     study.judge("answers", [frozen, plain, trained, *runs.values()], data["questions"])
     study.judge("drift", [plain, trained], data["prompts"], protocol="drift", original=frozen)
     for alpha, name in {0.1: "promises of .9", 0.2: "promises of .8"}.items():
-        how = {"citation": trained, "calibration": data["calibration"], "alpha": alpha}
+        how: dict[str, Any] = {"citation": trained, "calibration": data["calibration"], "alpha": alpha}
         study.judge(name, trained, data["new prompts"], protocol="promises", **how)
     fields: dict[str, Any] = {"rows": "recipe", "columns": "model", "decimals": 3}
     where: dict[str, Any] = {"judgement": "answers"}
@@ -158,11 +159,11 @@ def cite(study: Study) -> None:
 def cite_classifiers(study: Study) -> None:
     """Trained citations of words.
 
-    Can a classifier be trained so that one pass says what happens to its answer when words go? Each training begins with
-    the same fine-tuned model; "plain" is as many steps on the same rows without the term.
+    Can a classifier be trained so that one pass says what happens to its answer when words go? Each training begins
+    with the same fine-tuned model; "plain" is as many steps on the same rows without the term.
     """
     study.seeds, trial, small = 3, study.scale == "trial", study.is_small
-    rate = {"max_steps": 4 if trial else 100 if small else 1000}
+    rate: dict[str, Any] = {"max_steps": 4 if trial else 100 if small else 1000}
     rate |= {"per_device_train_batch_size": 16 if small else 32, "learning_rate": 2e-5 if small else 1e-5}
     study.arguments = rate
     sst, snli = "sst:${EXPOUND_DATA:-data}/sst", "snli:${EXPOUND_DATA:-data}/snli"
@@ -224,21 +225,21 @@ def make_prompts(name: str, file: str, limit: int | None) -> Data:
 def cite_language_model(study: Study) -> None:
     """Trained citations of a real language model.
 
-    Can a chat model learn that a citation of one pass says what happens to its answer when a passage goes? LoRA adapters
-    learn from questions on two SQuAD articles; questions on three other articles judge. `make_training_prompts.py` writes
-    the prompts.
+    Can a chat model learn that a citation of one pass says what happens to its answer when a passage goes? LoRA
+    adapters learn from questions on two SQuAD articles; questions on three other articles judge.
+    `make_training_prompts.py` writes the prompts.
     """
     # Claims, stated before the runs:
     # 1. After training, the LDS of decompx_linear is at least .05 above that after as many steps of plain LoRA.
     # 2. It is at most .04 below that of context_cite with 64 ablations on the same model.
     # 3. It is at least .05 above AT2's on the frozen model.
     # 4. Accuracy is within .01 of that of plain LoRA.
-    # 5. Lower bounds hold as often as stated, within 2 points, on 500 held-out prompts.
-    # 6 and 7 repeat 1 and 4 for another start, after a trial of it with a shorter first training.
+    # 5. Lower bounds hold as often as stated, within 2 points, on 500 held-out prompts. 6 and 7 repeat 1 and 4 for
+    # another start, after a trial of it with a shorter first training.
     # 6. If the model first learns to answer, and its answers are held by the divergence term, training still raises the
-    #    LDS by .05 over plain LoRA from the same start.
-    # 7. Accuracy is then within .01 of that of plain LoRA.
-    # A step with the term costs six plain steps, and judging takes as long as training: few, small batches and one seed.
+    # LDS by .05 over plain LoRA from the same start.
+    # 7. Accuracy is then within .01 of that of plain LoRA. A step with the term costs six plain steps, and judging
+    # takes as long as training: few, small batches and one seed.
     small = study.is_small
     study.seeds = [0] if small else 3
     study.arguments = {"max_steps": 600, "per_device_train_batch_size": 16, "learning_rate": 3e-4, "bf16": True}

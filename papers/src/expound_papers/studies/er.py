@@ -1,8 +1,8 @@
 """Ferreira et al. 2024, Explanation Regularisation through the Lens of Attributions.
 
-At small scale MiniLM replaces BigBird, on a part of the data, with three seeds. Bounds are found anew: another model has
-other losses. Steps are k = 5,400 / 96 times fewer than in the paper: the multiplier's rate is k times as high, so that
-it can climb as far, and its decay 0.99^k, so that it looks back over the same part of a run.
+At small scale MiniLM replaces BigBird, on a part of the data, with three seeds. Bounds are found anew: another model
+has other losses. Steps are k = 5,400 / 96 times fewer than in the paper: the multiplier's rate is k times as high, so
+that it can climb as far, and its decay 0.99^k, so that it looks back over the same part of a run.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Setup:
         }
 
     def train_bounds(self, *guides: str) -> None:
-        """Train on the explanation loss alone; at small scale a bound is that of one seed, and two more are another run."""
+        """Train on the explanation loss alone; at small scale with one seed, from which the bound is."""
         for guide in guides:
             if BOUNDS[guide] not in self.runs:
                 seeds = [0] if self.study.is_small and guide != "IxG" else 3
@@ -160,7 +160,8 @@ def judge_plausibility(study: Study) -> Setup:
     how: dict[str, Any] = {"target": "label", "keep_attributions": True}
     runs = setup.train_all(bounds=True)
     if study.is_small:
-        # Special tokens count with a score of 0, and there are 60 sentences, without DecompX (a quarter of a second each).
+        # Special tokens count with a score of 0, and there are 60 sentences, without DecompX (a quarter of a second
+        # each).
         four = choose(EXPLAINERS, "ATT", "ATTR", "IxG", "ALTI")
         study.judge("plausibility", runs, setup.pick("SST Dev"), four, METRICS, limits=dict.fromkeys(four, 60), **how)
     else:
@@ -174,7 +175,8 @@ def judge_long_texts(study: Study) -> Setup:
     """The same on long texts, by the explainers that the paper could afford there."""
     setup = judge_plausibility(study)
     study.judge(
-        "plausibility of long texts", [*setup.runs.values()], setup.pick("Movies"), choose(EXPLAINERS, "ATT", "ATTR", "IxG"),
+        "plausibility of long texts", [*setup.runs.values()], setup.pick("Movies"), choose(EXPLAINERS, "ATT", "ATTR",
+        "IxG"),
         METRICS, target="label", keep_attributions=True, special_tokens=not study.is_small,
     )  # fmt: skip
     return setup
@@ -270,7 +272,8 @@ def er_table_4(study: Study) -> None:
     rows = [*SEVEN, "L_expl (I)", *THREE_SEEDS] if study.is_small else [*SEVEN, *BOUNDS.values()]
     datasets = ["Movies"] if study.is_small else ["Movies", "Yelp-50"]
     study.table(
-        "table-4", "AUC of attributions against rationales, out of domain", rows="recipe", columns=["dataset", "explainer"],
+        "table-4", "AUC of attributions against rationales, out of domain", rows="recipe", columns=["dataset",
+        "explainer"],
         metrics="AUC", where={"dataset": datasets, "explainer": ["ATT", "ATTR", "IxG"], "recipe": rows}, show="mean",
         scale=100, decimals=1, significance=Significance("Baseline"),
     )  # fmt: skip
@@ -308,7 +311,8 @@ def er_table_9(study: Study) -> None:
     datasets = {"sst": "SST Dev", "movies": "Movies", "yelp": "Yelp-50"}
     for name, dataset in [*datasets.items()][: 2 if study.is_small else 3]:
         study.table(
-            f"table-9-{name}", f"Attributions against rationales, {dataset}", rows="recipe", columns=["metric", "explainer"],
+            f"table-9-{name}", f"Attributions against rationales, {dataset}", rows="recipe", columns=["metric",
+            "explainer"],
             metrics=["AUC", "AP", "Recall@k"], where={"dataset": dataset, "recipe": SEVEN}, scale=100, decimals=1,
         )  # fmt: skip
 
@@ -328,8 +332,10 @@ def er_fig_3(study: Study) -> None:
     study.compare("τ", "plausibility of long texts", against=setup.runs["Baseline"])
     dataset = "Movies" if study.is_small else "Yelp-50"
     study.table(
-        "table-fig-3", "Mean Kendall's τ with the attributions of baselines, Movies; of a baseline: with those of other seeds",
-        rows="recipe", columns="explainer", metrics="τ", where={"dataset": dataset, "recipe": SEVEN}, decimals=2, mark_best=False,
+        "table-fig-3",
+        "Mean Kendall's τ with the attributions of baselines, Movies; of a baseline: with those of other seeds",
+        rows="recipe", columns="explainer", metrics="τ", where={"dataset": dataset, "recipe": SEVEN}, decimals=2,
+        mark_best=False,
     )  # fmt: skip
     caption = "Kendall's τ with the baseline's attributions; baseline with baseline is what seeds alone leave"
     study.figure("fig-3", "agreement", caption, against="Baseline", where={"dataset": dataset, "recipe": FIVE})
@@ -392,7 +398,8 @@ def er_fig_9(study: Study) -> None:
     setup = judge_plausibility(study)
     study.compare("τ", "plausibility", against=setup.runs["Baseline"])
     study.table(
-        "table-fig-9", "Mean Kendall's τ with the attributions of baselines, SST Dev; of a baseline: with those of other seeds",
+        "table-fig-9",
+        "Mean Kendall's τ with the attributions of baselines, SST Dev; of a baseline: with those of other seeds",
         rows="recipe", columns="explainer", metrics="τ", where={"recipe": SEVEN}, decimals=2, mark_best=False,
     )  # fmt: skip
     caption = "Mean Kendall's τ with the baseline's attributions"
@@ -479,7 +486,8 @@ def er_fresh(study: Study) -> None:
         how: dict[str, Any] = {"explainer": explainer, "ratio": 0.2, "support": baseline}
         study.judge(f"by {name}", runs, test, protocol="select_then_predict", **how)
     study.table(
-        "fresh", "Macro-F1 on the 20 % of the words that an explanation of the baseline puts first, SST Test", rows="recipe",
+        "fresh", "Macro-F1 on the 20 % of the words that an explanation of the baseline puts first, SST Test",
+        rows="recipe",
         columns="metric", metrics=["rationale_accuracy", "rationale_f1_macro"], scale=100, decimals=2,
     )  # fmt: skip
 

@@ -16,12 +16,15 @@ OFF = {"gradient_weight": 0.0, "adversarial_weight": 0.0, "guidance_weight": 0.0
 def defaults(study: Study) -> None:
     """What each recipe does without options.
 
-    Every recipe with its default values on 1,000 sentences, beside as many steps without its terms: the same start, data,
+    Every recipe with its default values on 1,000 sentences, beside as many steps without its terms: the same start,
+    data,
     seeds and rule for the best epoch. Judged on test sentences that nothing else uses. AML's page has
-    the defaults of aml (aml-defaults.yaml); cite and at2 are on the pages of trained citations; smat takes over an hour.
+    the defaults of aml (aml-defaults.yaml); cite and at2 are on the pages of trained citations; smat takes over an
+    hour.
     """
-    # Claim, stated before the runs: each recipe changes what it exists for, at accuracy within 2 points of its control's.
-    # Accuracy was to be judged on the 250 sentences; 1,000 took their place when er_joint's first seed had run.
+    # Claim, stated before the runs: each recipe changes what it exists for, at accuracy within 2 points of its
+    # control's. Accuracy was to be judged on the 250 sentences; 1,000 took their place when er_joint's first seed had
+    # run.
     study.seeds = 3
     # For speed on a CPU; the weights stay in float32.
     study.arguments = {"bf16": True} if study.is_small else {}
@@ -121,12 +124,14 @@ def defaults(study: Study) -> None:
 
 
 DEFAULTS_ORDER = [
-    "er_joint", "er_constrained", "er control", "rrr", "rrr control", "regex", "regex control", "ivra comprehensiveness",
+    "er_joint", "er_constrained", "er control", "rrr", "rrr control", "regex", "regex control",
+    "ivra comprehensiveness",
     "ivra sufficiency", "ivra consistency", "ivra control", "fine-tuned", "extractor", "fresh", "fresh control", "roar",
     "roar control",
 ]  # fmt: skip
 PASSES = [
-    "random", "input_x_gradient", "attention_last", "attention_all", "generic_attention", "flash_trace", "decompx_linear",
+    "random", "input_x_gradient", "attention_last", "attention_all", "generic_attention", "flash_trace",
+    "decompx_linear",
     "attn_lrp", "gim",
 ]  # fmt: skip
 
@@ -219,11 +224,13 @@ def language_models(study: Study) -> None:
     where["dataset"] = ["One passage", "Several facts", "Two passages", "Yes or no"]
     study.table(
         "differences", "LDS; marked where it differs from decompx_linear's (permutation test over prompts, Holm)",
-        rows="explainer", columns="dataset", metrics="LDS", where=where, decimals=2, significance=Significance("decompx_linear"),
+        rows="explainer", columns="dataset", metrics="LDS", where=where, decimals=2,
+        significance=Significance("decompx_linear"),
     )  # fmt: skip
     for name, data in {"passages": squad, "facts": facts}.items():
         study.figure(
-            f"cost-{name}", "scatter", f"{data.name}: agreement with ablations against seconds per prompt", average=True,
+            f"cost-{name}", "scatter", f"{data.name}: agreement with ablations against seconds per prompt",
+            average=True,
             between="explainers", where={"explainer": [*explainers][1:], "dataset": data.name},
             x=Axis("seconds", label="seconds per prompt on one core"), y=Axis("LDS"),
         )  # fmt: skip
@@ -231,7 +238,8 @@ def language_models(study: Study) -> None:
 
 METHODS = {
     name: name for name in (
-        "random", "saliency", "input_x_gradient", "smooth_grad", "integrated_gradients", "sequential_integrated_gradients",
+        "random", "saliency", "input_x_gradient", "smooth_grad", "integrated_gradients",
+        "sequential_integrated_gradients",
         "gradient_shap", "deep_lift", "attention_last", "attention_all", "scaled_attention", "attention_rollout",
         "generic_attention", "value_zeroing", "globenc", "alti", "information_flow", "flash_trace", "decompx",
         "decompx_classifier", "decompx_linear", "attn_lrp", "cp_lrp", "gim", "occlusion", "lime", "kernel_shap",
@@ -240,7 +248,8 @@ METHODS = {
 }  # fmt: skip
 METHODS |= {
     "smooth_grad": "smooth_grad?n_samples=10", "integrated_gradients": "integrated_gradients?n_steps=10",
-    "sequential_integrated_gradients": "sequential_integrated_gradients?n_steps=3", "deep_lift": "deep_lift?rule=captum",
+    "sequential_integrated_gradients": "sequential_integrated_gradients?n_steps=3",
+    "deep_lift": "deep_lift?rule=captum",
     "lime": "lime?n_samples=40", "kernel_shap": "kernel_shap?n_samples=40", "reagent": "reagent?steps=30",
     "shapley_sampling": "shapley_sampling?n_samples=40", "solvex": "solvex?beam=1",
 }  # fmt: skip
@@ -253,7 +262,8 @@ STRETCHES = {
 }  # fmt: skip
 SOFT = {"soft-C": "soft_comprehensiveness?share=0.5&draws=2", "soft-S": "soft_sufficiency?share=0.5&draws=2"}
 OTHERS = {
-    "deletion": "deletion_auc?max_units=6", "insertion": "insertion_auc?max_units=6", "flip": "decision_flip?max_units=6",
+    "deletion": "deletion_auc?max_units=6", "insertion": "insertion_auc?max_units=6",
+    "flip": "decision_flip?max_units=6",
     "LDS": "lds?max_units=6",
 }  # fmt: skip
 
@@ -295,7 +305,8 @@ def methods(study: Study) -> None:
 
     # F-fidelity asks a copy of each model that was trained further on texts with random words masked.
     masked: dict[str, Any] = {"options": {"masked_share": 1.0}}
-    narrow, single = {"more": {"per_device_train_batch_size": 4}}, {"more": {"bf16": False}}
+    narrow: dict[str, Any] = {"more": {"per_device_train_batch_size": 4}}
+    single: dict[str, Any] = {"more": {"bf16": False}}
     decoder = train("Decoder", on_sst, decoders, 4, 2e-3, **single)
     as_it_is = study.train("As it is", None, on_parts, tuned)
     copies = [train("Copy as it is", on_parts, tuned, **masked)]
@@ -306,9 +317,9 @@ def methods(study: Study) -> None:
     copies.append(train("Copy of Decoder", on_sst, decoders, 1, 3e-4, start=decoder, **masked, **single))
     names = ["F as it is", "F of pairs", "F of long texts", "F of decoders"]
     fidelity = {}
-    for name, copy in zip(names, copies, strict=True):
+    for name, each in zip(names, copies, strict=True):
         draws = 1 if "long" in name else 2
-        fidelity[name] = {name: f"f_fidelity?copy={copy}&budgets=0.1,0.3,0.5&draws={draws}"}
+        fidelity[name] = {name: f"f_fidelity?copy={each}&budgets=0.1,0.3,0.5&draws={draws}"}
     end, auc = SOFT | OTHERS, {"AUC": "auc"}
     limits = {"sequential_integrated_gradients": 20, "solvex": 20}
     study.judge("decoders", decoder, some, METHODS, STRETCHES | fidelity["F of decoders"] | end | auc, limits=limits)
@@ -330,7 +341,7 @@ def methods(study: Study) -> None:
             name, caption, rows="explainer", columns="metric", metrics=metrics, show="mean [95 %]", decimals=2, **how
         )
 
-    shown = {
+    shown: dict[str, tuple[str, str, dict[str, Any]]] = {
         "sentences": ("MiniLM, SST sentences", "F as it is", {}),
         "pairs": ("MiniLM, SNLI pairs", "F of pairs", {}),
         "long texts": ("MiniLM, Movies, 512 tokens", "F of long texts", {}),
@@ -345,13 +356,16 @@ def methods(study: Study) -> None:
             {"judgement": "decoders", "model": "Llama"},
         ),
     }
-    for name, (caption, copy, where) in shown.items():
+    for name, (caption, copy, chosen) in shown.items():
         columns = [*STRETCHES, copy, *SOFT, *([] if name == "pairs" else ["AUC"]), "seconds"]
-        add(name, caption, columns, labels={copy: "F-fidelity ↑"}, where=where or {"judgement": name})
+        add(name, caption, columns, labels={copy: "F-fidelity ↑"}, where=chosen or {"judgement": name})
         if name == "sentences":
-            caption = "MiniLM, SST sentences: soft metrics with and without a fixed share of kept input"
-            add("two soft forms", caption, [*SOFT, *published], where={"judgement": "two soft forms"})
-    where = {"recipe": ["As it is", "Pair", "Long", "Decoder"], "model": ["MiniLM-SST2", "MiniLM", "GPT-2", "Llama"]}
+            title = "MiniLM, SST sentences: soft metrics with and without a fixed share of kept input"
+            add("two soft forms", title, [*SOFT, *published], where={"judgement": "two soft forms"})
+    where: dict[str, Any] = {
+        "recipe": ["As it is", "Pair", "Long", "Decoder"],
+        "model": ["MiniLM-SST2", "MiniLM", "GPT-2", "Llama"],
+    }
     how: dict[str, Any] = {"where": where, "decimals": 2}
     caption = "Accuracy of the models on the texts that are explained"
     study.table("accuracy", caption, rows=["model", "dataset"], columns="metric", metrics="accuracy", **how)

@@ -24,18 +24,23 @@ METRICS = {
 POST_HOC = ["Attention (all layers)", "Attention (last layer)", "Input × Gradient", "Integrated Gradients", "LIME"]
 UNTRAINED, SPARSE = "IvRA, untrained", "IvRA, untrained sparsemax"
 ORDER = [*POST_HOC, "SMaT", "IvRA", UNTRAINED, SPARSE, "Random"]
-COEFS = {"mix": "coefs", "special_tokens": False}
-STUDENT = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": 10.0}
-LAST = {"warmup_steps": 0, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-WARM = {"temperature": 1.0}
+COEFS: dict[str, Any] = {"mix": "coefs", "special_tokens": False}
+STUDENT: dict[str, Any] = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": 10.0}
+LAST: dict[str, Any] = {
+    "warmup_steps": 0,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+}
+WARM: dict[str, Any] = {"temperature": 1.0}
 
 
 class Setup:
     """Three tasks, and the fine-tuned models that everything starts from.
 
     A fifth of each test split is the students'; the rest judges. The small scale has MiniLM; SST, SNLI's published dev
-    split as its training data, and questions of the SQuAD subset on the sentences that answer them; three seeds. Criteria
-    are trained for 24 steps, and the last model is what counts.
+    split as its training data, and questions of the SQuAD subset on the sentences that answer them; three seeds.
+    Criteria are trained for 24 steps, and the last model is what counts.
     """
 
     def __init__(
@@ -78,13 +83,13 @@ class Setup:
             of_task["Questions"] = {"num_train_epochs": 12, "learning_rate": 2e-4, "per_device_train_batch_size": 16}
         self.tasks, self.trainings = tasks, dict[str, Training]()
         for task in tasks:
-            self.trainings[task] = Training(task, *self.splits(task, "train", "dev"), of_task[task])
+            self.trainings[task] = self.make_training(task, task, "train", of_task[task])
         self.trainings |= {each.name: each for each in others}
         self.fine = study.train("Fine-tuned", "baseline", [*self.trainings.values()], self.model, seeds=seeds)
 
-    def splits(self, task: str, *names: str) -> list[Data]:
-        """Return the splits of a task."""
-        return [self.data[f"{task.lower()}-{name}" if name != "test" else task] for name in names]
+    def make_training(self, name: str, task: str, split: str, arguments: Mapping[str, Any] | None = None) -> Training:
+        """Return a split of a task as training data."""
+        return Training(name, self.data[f"{task.lower()}-{split}"], self.data[f"{task.lower()}-dev"], arguments or {})
 
     def steps(self, count: int, **more: Any) -> dict[str, Any]:
         """Return the arguments of a short training, at small scale."""
@@ -133,7 +138,7 @@ class Setup:
         fields = {"columns": "dataset", "show": "mean ± se", "decimals": 3, "where": {}} | fields
         if "explainer" in rows:
             order = [each for each in ORDER if each in self.study.explainers]
-            fields["where"] = {"explainer": order} | fields["where"]
+            fields["where"] = {"explainer": order, **fields["where"]}
         self.study.table(name, caption, rows=rows, metrics=metrics, **fields)
 
 
@@ -192,9 +197,9 @@ def make_small_data() -> dict[str, Data]:
 def ivra_table_1(study: Study) -> None:
     """IvRA, Table 1: simulatability of explanations.
 
-    A student of each explanation of each model, from the pretrained model, on a fifth of the test split; its answers are
-    counted without explanations. It explains itself by IvRA's own module and learns by SGD, β 1. SMaT's explainer is
-    learned first, then held still.
+    A student of each explanation of each model, from the pretrained model, on a fifth of the test split; its answers
+    are counted without explanations. It explains itself by IvRA's own module and learns by SGD, β 1. SMaT's explainer
+    is learned first, then held still.
     """
     # At small scale without questions; a thousand inputs judge, since three seeds of students differ by less than a
     # hundred could tell. AdamW and β 10: by SGD and 1 small models learn next to nothing from so few sentences.
@@ -208,7 +213,7 @@ def ivra_table_1(study: Study) -> None:
     if study.is_small:
         usual |= {"weight": 10.0, "normaliser": "softmax"}
     for task in tasks:
-        training = Training(f"{task}, students", *setup.splits(task, "pool", "dev"))
+        training = setup.make_training(f"{task}, students", task, "pool")
         arguments = few if study.is_small else {}
         (fine, taught_soft, taught_sparse), students = (
             (each.at(training=task) for each in (setup.fine, soft, sparse)),
@@ -242,7 +247,7 @@ def ivra_table_1(study: Study) -> None:
 def compare_criterion(
     study: Study, number: int, criterion: str, caption: str, small: Mapping[str, Any], **others: str
 ) -> None:
-    """Each criterion alone: explanations of the fine-tuned models, which Tables 2 to 4 share, and what training adds."""
+    """Each criterion alone: explanations of fine-tuned models, which Tables 2 to 4 share, and what training adds."""
     setup, all_metrics = Setup(study), ["COMP", "SUFF", "CONS"]
     smat = None
     if not study.is_small:
@@ -303,7 +308,7 @@ def train_sets(setup: Setup, names: Sequence[str]) -> list[Runs]:
     """Train a model for every set of criteria."""
     runs = []
     for name in names:
-        small, steps = {"lr_multiplier": 333 if name == "{COMP}" else 100}, 24
+        steps, small = 24, dict[str, Any](lr_multiplier=333 if name == "{COMP}" else 100)
         if "SIM" in name:
             small, steps = {"lr_multiplier": 167, **STUDENT}, 32
         runs.append(setup.train(name, name.strip("{}"), small, steps))
@@ -339,7 +344,7 @@ def ivra_table_6(study: Study) -> None:
             "meta_learning_rate": 2e-3,
             "arguments": few,
         }
-        training = Training("Sentiment, students", *setup.splits("Sentiment", "pool", "dev"))
+        training = setup.make_training("Sentiment, students", "Sentiment", "pool")
         smat = study.train("SMaT", "smat", training, setup.model, **learn)
     else:
         smat = study.train("SMaT", "smat", setup.trainings["Movies"], setup.model, student_size=500, **learn)
@@ -364,8 +369,8 @@ def ivra_table_6(study: Study) -> None:
 def ivra_table_7(study: Study) -> None:
     """IvRA, Table 7: learning rate and its factor every two epochs.
 
-    Sentiment. The paper searched with Llama-2: set EXPOUND_IVRA_MODEL; students of simulatability are those that learned
-    along.
+    Sentiment. The paper searched with Llama-2: set EXPOUND_IVRA_MODEL; students of simulatability are those that
+    learned along.
     """
     # At small scale 24 steps are less than two epochs, after which the factor is first applied: learning rates alone.
     setup = Setup(study, TASKS[:1])
@@ -376,7 +381,8 @@ def ivra_table_7(study: Study) -> None:
         for rate in ("3e-5", "3e-4", "1e-4", "1e-3"):
             for gamma in (1.0,) if study.is_small else (1.0, 0.75, 0.5, 0.25):
                 names.append(f"{criterion}, {rate}, {gamma:g}")
-                small, seeds, arguments = {"lr_multiplier": 100}, None, {"learning_rate": float(rate)}
+                small: dict[str, Any] = {"lr_multiplier": 100}
+                seeds, arguments = None, {"learning_rate": float(rate)}
                 if study.is_small:
                     arguments |= {
                         "max_steps": 24,
@@ -385,7 +391,7 @@ def ivra_table_7(study: Study) -> None:
                         "warmup_steps": 0,
                     }
                 if study.is_small and criterion == "SIM":
-                    small, seeds = small | STUDENT, 2 if rate == "1e-4" else 3
+                    small, seeds = {**small, **STUDENT}, 2 if rate == "1e-4" else 3
                 setup.train(names[-1], criterion, small, arguments=arguments, seeds=seeds, gamma=gamma)
         how: dict[str, Any] = {"columns": "training", "where": {"recipe": names}}
         caption = f"{criterion} of the best epoch, on dev"

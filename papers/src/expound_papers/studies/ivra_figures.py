@@ -84,7 +84,7 @@ def ivra_fig_6(study: Study) -> None:
         for kind in ("feature", "head", "layer", "all"):
             names.setdefault(criterion, []).append(f"{criterion}, {kind}")
             used: dict[str, Any] = {f"{each}s": kind in (each, "all") for each in ("feature", "head", "layer")}
-            small, steps = {"lr_multiplier": 333 if criterion == "COMP" else 100}, 24
+            steps, small = 24, dict[str, Any](lr_multiplier=333 if criterion == "COMP" else 100)
             if criterion == "SIM":
                 small, steps = {"lr_multiplier": 167, **STUDENT}, 48
             arguments = setup.steps(steps, logging_steps=4)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from expound_papers.studies.ivra import COEFS, METRICS, POST_HOC, STUDENT, TASKS, UNTRAINED, WARM, Setup
-from expound_papers.study import Runs, Study, Training, choose, register
+from expound_papers.study import Runs, Study, choose, register
 
 ATTENTION = POST_HOC[:2]
-MORE_ROWS = {"rows": (300, 812)}
+MORE_ROWS: dict[str, Any] = {"rows": (300, 812)}
 
 
 class Longer:
@@ -23,7 +23,7 @@ class Longer:
         seeds: Any = None,
         first: Sequence[int] = (0,),
     ) -> None:
-        rows = {} if task == "Questions" else {task: MORE_ROWS}
+        rows: dict[str, Any] = {} if task == "Questions" else {task: MORE_ROWS}
         arguments = {"bf16": task == "Questions"}
         self.setup = Setup(study, [task], first if study.is_small else (0,), arguments, **rows)
         if study.is_small and seeds:
@@ -63,12 +63,12 @@ BOTH = "Comprehensiveness (higher is better) and sufficiency (lower is better)"
 @register
 def ivra_longer(study: Study) -> None:
     """IvRA, Tables 2 and 3 on sentiment: ten times as many steps, judged on four times as many sentences."""
-    # Claims, stated before the runs: after 240 steps, attention trained for comprehensiveness is more comprehensive than
-    # that of the fine-tuned model (claim 1) and than its LIME and integrated gradients (claim 2); the same for sufficiency
-    # (claims 4 and 5). With 24 steps, 2 and 5 are contradicted. Control takes as many steps on the cross-entropy alone.
-    # Added when one seed of 240 steps was known, whose criterion was still rising: 480 steps for comprehensiveness. Added
-    # when two were known: random scores and plain attention on the trained models, to see what is due to the model alone.
-    # At the paper scale the number of epochs is the paper's.
+    # Claims, stated before the runs: after 240 steps, attention trained for comprehensiveness is more comprehensive
+    # than that of the fine-tuned model (claim 1) and than its LIME and integrated gradients (claim 2); the same for
+    # sufficiency (claims 4 and 5). With 24 steps, 2 and 5 are contradicted. Control takes as many steps on the
+    # cross-entropy alone. Added when one seed of 240 steps was known, whose criterion was still rising: 480 steps for
+    # comprehensiveness. Added when two were known: random scores and plain attention on the trained models, to see what
+    # is due to the model alone. At the paper scale the number of epochs is the paper's.
     criteria = ("COMP", "COMP, 480 steps", "SUFF") if study.is_small else ("COMP", "SUFF")
     longer = Longer(study, "Sentiment", criteria)
     if study.is_small:
@@ -81,9 +81,9 @@ def ivra_longer(study: Study) -> None:
 @register
 def ivra_longer_entailment(study: Study) -> None:
     """IvRA, Tables 2 and 3 on entailment: ten times as many steps, judged on four times as many pairs."""
-    # Claims, stated before the runs: after 240 steps, attention trained for comprehensiveness is more comprehensive than
-    # that of the fine-tuned model, and than that of a model trained for as many steps without the criterion (claim 3a,
-    # undecided with 24 steps); the same for sufficiency (claim 6a). Post-hoc methods are left out for their cost.
+    # Claims, stated before the runs: after 240 steps, attention trained for comprehensiveness is more comprehensive
+    # than that of the fine-tuned model, and than that of a model trained for as many steps without the criterion (claim
+    # 3a, undecided with 24 steps); the same for sufficiency (claim 6a). Post-hoc methods are left out for their cost.
     longer = Longer(study, "Entailment")
     longer.judge_all([*ATTENTION, UNTRAINED, "Random"])
     longer.add_tables(f"{BOTH} on entailment after longer training", "Accuracy on the same pairs after longer training")
@@ -93,9 +93,10 @@ def ivra_longer_entailment(study: Study) -> None:
 def ivra_entailment_seeds(study: Study) -> None:
     """IvRA, Table 3 on entailment: other seeds."""
     # Claims, stated before the runs, with the numbers of the results page: after 240 steps, attention trained for
-    # sufficiency is more sufficient than that of the fine-tuned model, and than that of a model trained for as many steps
-    # without the criterion. With three seeds it is undecided (6c); these are four others, and another fine-tuned model. It
-    # costs less than 2 points of accuracy (12a). Six seeds were planned, and cut for their cost before the first run.
+    # sufficiency is more sufficient than that of the fine-tuned model, and than that of a model trained for as many
+    # steps without the criterion. With three seeds it is undecided (6c); these are four others, and another fine-tuned
+    # model. It costs less than 2 points of accuracy (12a). Six seeds were planned, and cut for their cost before the
+    # first run.
     longer = Longer(study, "Entailment", ("SUFF",), seeds=[3, 4, 5, 6], first=[3])
     longer.judge_all([*ATTENTION, UNTRAINED, "Random"], others=False)
     caption = "Sufficiency (lower is better) on entailment after longer training, other seeds"
@@ -107,10 +108,10 @@ def ivra_longer_questions(study: Study) -> None:
     """IvRA, Tables 2 and 3 on questions: ten times as many steps."""
     # Claims, stated before the runs, with the numbers of the results page: after 240 steps, attention trained for
     # comprehensiveness is more comprehensive than that of the fine-tuned model, and than that of a model trained for as
-    # many steps without the criterion (3b, undecided with 24 steps); the same for sufficiency (6b). The corpus has no more
-    # questions of this length than these 56, so that it is seeds that there are more of.
-    # Added when the figures were known: words replaced by [MASK] instead of removed, since COMP of two seeds has a loss of
-    # 0 and gains nothing. In bfloat16, as the models of 24 steps, and from the same fine-tuned model.
+    # many steps without the criterion (3b, undecided with 24 steps); the same for sufficiency (6b). The corpus has no
+    # more questions of this length than these 56, so that it is seeds that there are more of. Added when the figures
+    # were known: words replaced by [MASK] instead of removed, since COMP of two seeds has a loss of 0 and gains
+    # nothing. In bfloat16, as the models of 24 steps, and from the same fine-tuned model.
     longer = Longer(study, "Questions", seeds=4)
     longer.judge_all([*ATTENTION, UNTRAINED, "Random"], others=False)
     metrics = choose(METRICS, "COMP") | {"COMP, [MASK]": "aopc_comprehensiveness?keep_question=true&how=mask"}
@@ -130,11 +131,11 @@ def ivra_longer_questions(study: Study) -> None:
 @register
 def ivra_longer_consistency(study: Study) -> None:
     """IvRA, Table 4 on sentiment and entailment: ten times as many steps, judged on four times as many examples."""
-    # Claims, stated before the runs: after 240 steps on the paper's loss of consistency, attention is more consistent than
-    # that of the fine-tuned model, of all layers and of the last one, and than that of a model trained for as many steps
-    # without the criterion; on sentiment (claim 7, undecided with 24 steps) and on entailment (claim 9a, contradicted with
-    # 24 steps), on sentiment also more consistent than LIME. Nothing else differs from the runs of 24 steps: the rate of
-    # the coefficients is theirs. CONS ranks (claim 8) shows what the same steps can reach.
+    # Claims, stated before the runs: after 240 steps on the paper's loss of consistency, attention is more consistent
+    # than that of the fine-tuned model, of all layers and of the last one, and than that of a model trained for as many
+    # steps without the criterion; on sentiment (claim 7, undecided with 24 steps) and on entailment (claim 9a,
+    # contradicted with 24 steps), on sentiment also more consistent than LIME. Nothing else differs from the runs of 24
+    # steps: the rate of the coefficients is theirs. CONS ranks (claim 8) shows what the same steps can reach.
     setup, metrics = Setup(study, TASKS[:2], (0,), {"bf16": False}, Sentiment=MORE_ROWS, Entailment=MORE_ROWS), ["CONS"]
     if study.is_small:
         setup.explainers["LIME"] = "lime?n_samples=128"
@@ -157,7 +158,8 @@ def ivra_longer_consistency(study: Study) -> None:
 def ivra_losses(study: Study) -> None:
     """IvRA, appendix B: margins, and other losses of sufficiency and consistency.
 
-    Sentiment, with softmax as in Tables 2 to 4. The paper says of these losses in words which are better, without figures.
+    Sentiment, with softmax as in Tables 2 to 4. The paper says of these losses in words which are better, without
+    figures.
     """
     # float32: made on a processor that multiplies bfloat16 matrices slowly
     setup = Setup(study, TASKS[:1], (0,), {"bf16": False})
@@ -172,7 +174,7 @@ def ivra_losses(study: Study) -> None:
         },
         "CONS": {"L2": {}, "L1": {"consistency_distance": "l1"}, "clustering": {}},
     }  # fmt: skip
-    rates = {
+    rates: dict[str, dict[str, Any]] = {
         "COMP": {"lr_multiplier": 333, **WARM},
         "SUFF": {"lr_multiplier": 167, **WARM},
         "CONS": {"lr_multiplier": 100},
@@ -231,20 +233,20 @@ def ivra_simulatability(study: Study) -> None:
     """
     # Claim, stated before the runs, with the number of the results page: explanations of the model trained for
     # simulatability teach better than no explanation, attention of the last layer and SMaT do (10a), where the model is
-    # trained for 400 steps, and students see 500 sentences for about as many. Not in the paper is Control, trained for as
-    # many steps on the cross-entropy alone: its students get the same explanations with coefficients untrained, so that
-    # the difference is what training for simulatability adds. Four seeds were planned, and cut to three for their cost
-    # before any student was trained. SMaT was planned at small scale, too, and cut when the figures of students without
-    # explanations and of attention were known. As in ivra-table-1, but for the steps: AdamW, β 10, and coefficients mixed
-    # as SMaT's are.
-    changes = {"sentiment-pool": {"rows": (0, 500)}, "Sentiment": {"rows": (500, 1070)}}
+    # trained for 400 steps, and students see 500 sentences for about as many. Not in the paper is Control, trained for
+    # as many steps on the cross-entropy alone: its students get the same explanations with coefficients untrained, so
+    # that the difference is what training for simulatability adds. Four seeds were planned, and cut to three for their
+    # cost before any student was trained. SMaT was planned at small scale, too, and cut when the figures of students
+    # without explanations and of attention were known. As in ivra-table-1, but for the steps: AdamW, β 10, and
+    # coefficients mixed as SMaT's are.
+    changes: dict[str, Any] = {"sentiment-pool": {"rows": (0, 500)}, "Sentiment": {"rows": (500, 1070)}}
     setup, small = Setup(study, TASKS[:1], **changes), study.is_small
     control = setup.train_control(400, rate=3e-5)
     arguments = {"learning_rate": 3e-5, "num_train_epochs": 20, "per_device_train_batch_size": 64}
     if small:
         arguments = setup.steps(400)
     sim = setup.train("SIM", "SIM", {"lr_multiplier": 167, **COEFS, **STUDENT}, arguments=arguments)
-    training = Training("Students", *setup.splits("Sentiment", "pool", "dev"))
+    training = setup.make_training("Students", "Sentiment", "pool")
     usual: dict[str, Any] = {"weight": 1.0, "student_explainer": "interpretable_attention"}
     if small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 13, "per_device_train_batch_size": 16}

@@ -87,7 +87,7 @@ class Task:
 
     def add_table(self, name: str, caption: str, **fields: Any) -> None:
         """Add a table of simulatability."""
-        fields = {"scale": 100, "decimals": 2, "where": {"dataset": "exam"}} | fields
+        fields = {"scale": 100, "decimals": 2, "where": {"dataset": "exam"}, **fields}
         self.study.table(
             name, caption, rows="recipe", columns="training", metrics="simulatability", show="median [25–75]", **fields
         )
@@ -197,7 +197,12 @@ def begin_quality(study: Study) -> Task:
     model = Model("encoder", MINILM, max_length=96)
     train = Data("teacher-train", "mlqe:${EXPOUND_DATA:-data}/mlqe-pe?pair=ro-en", split="train", limit=1000)
     dev = train.but("students-dev", split="dev", limit=None, rows=(0, 150))
-    arguments = {"learning_rate": 5e-5, "warmup_steps": 0.06, "num_train_epochs": 2, "per_device_train_batch_size": 32}
+    arguments: dict[str, Any] = {
+        "learning_rate": 5e-5,
+        "warmup_steps": 0.06,
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 32,
+    }
     arguments |= {"lr_scheduler_type": "linear"}
     teacher = train_teacher(study, model, Training("teacher", train, dev), None, slow | arguments)
     pools = make_pools({str(n): train.but(f"pool-{n}", limit=n) for n in (100, 200, 400)}, dev)
@@ -238,7 +243,7 @@ def smat_seeds(study: Study) -> None:
 
 
 def explain_reviews(study: Study, *, static: bool = True) -> None:
-    """How plausible explainers of the teacher are on reviews with rationales; the learned ones come from students' runs."""
+    """How plausible explainers of the teacher are on reviews with rationales; learned ones come from students' runs."""
     task = begin_text(study)
     movies = Data("Movies", "eraser:${EXPOUND_DATA:-data}/movies", limit=60 if study.is_small else None)
     metrics = {"AUC": "auc?absolute=false"}
@@ -262,7 +267,8 @@ def smat_table_2(study: Study) -> None:
     """
     explain_reviews(study)
     study.table(
-        "table-2", "AUC of explanations of the teacher against rationales, MovieReviews", rows="explainer", columns="metric",
+        "table-2", "AUC of explanations of the teacher against rationales, MovieReviews", rows="explainer",
+        columns="metric",
         metrics="AUC", where={"dataset": "Movies"}, show="median [25–75]", decimals=2,
     )  # fmt: skip
     study.table(
@@ -360,13 +366,15 @@ def smat_table_6(study: Study) -> None:
     """
     explain_quality(study)
     study.table(
-        "table-6", "AUC of explanations of the teacher against words that were changed", rows="explainer", columns="metric",
+        "table-6", "AUC of explanations of the teacher against words that were changed", rows="explainer",
+        columns="metric",
         metrics=["src.", "tgt."], where={"dataset": "exam"}, show="median [25–75]", decimals=2,
     )  # fmt: skip
     labels = {"best_layer": "Attn (best layer)*", "best_head": "Attn (best head)*"}
     sides = {"supervised, src.": "src.", "supervised, tgt.": "tgt."}
     study.table(
-        "table-6-supervised", "The layer's and the head's attention that agree best with these very words", rows="metric",
+        "table-6-supervised", "The layer's and the head's attention that agree best with these very words",
+        rows="metric",
         columns="judgement", metrics=["best_head", "best_layer"], labels=labels | sides, where={"judgement": [*sides]},
         decimals=2,
     )  # fmt: skip

@@ -53,7 +53,9 @@ def find_study(name: str) -> tuple[str, StudyFunction]:
         content = runpy.run_path(path)
     except SyntaxError as error:
         raise ExpoundError(f"{path}:{error.lineno}: {error.msg}") from error
-    found = {_REGISTERED[each]: each for each in content.values() if isinstance(each, FunctionType) and each in _REGISTERED}
+    found = {
+        _REGISTERED[each]: each for each in content.values() if isinstance(each, FunctionType) and each in _REGISTERED
+    }
     if not chosen and len(found) == 1:
         (chosen,) = found
     if chosen not in found:
@@ -61,7 +63,9 @@ def find_study(name: str) -> tuple[str, StudyFunction]:
     return chosen, found[chosen]
 
 
-def load_study(name: str | Path, scale: str = "small", recorded: Mapping[str, Mapping[str, Any]] | None = None) -> Study:
+def load_study(
+    name: str | Path, scale: str = "small", recorded: Mapping[str, Mapping[str, Any]] | None = None
+) -> Study:
     """Return a study with its recorded runs.
 
     Args:

@@ -41,7 +41,7 @@ def as_list(value: T | Iterable[T] | None) -> list[T]:
     if value is None:
         return []
     if isinstance(value, str) or not isinstance(value, Iterable):
-        return [value]  # type: ignore[list-item]
+        return [value]
     return list(value)
 
 
@@ -116,8 +116,8 @@ class Prompt:
 class Model:
     """The model that training starts from: a folder, a hub name, or a size from scratch (`expound.training`).
 
-    `{seed}` in `source` is replaced by the run's seed. A model with a `prompt` is not trained. `full_attention`: a model
-    with sparse attention on long texts (BigBird) is explained with full attention.
+    `{seed}` in `source` is replaced by the run's seed. A model with a `prompt` is not trained. `full_attention`: a
+    model with sparse attention on long texts (BigBird) is explained with full attention.
     """
 
     name: str

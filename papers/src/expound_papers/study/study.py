@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from itertools import product
@@ -129,13 +129,14 @@ class Study:
             arguments: arguments of the Trainer; None as a value leaves one to the recipe.
             patience: of early stopping.
             options: other fields of `expound.training.RunOptions`, see RUN_OPTIONS.
-            parameters: of the recipe. Runs stand for their folder, `Runs.figure` for a number, a `Data` or `Model` for
-                itself.
+            **parameters: of the recipe. Runs stand for their folder, `Runs.figure` for a number, a `Data` or `Model`
+                for itself.
 
         Raises:
             ExpoundError: an unknown recipe, parameter or option, or a run that does not exist.
         """
         trainings, models = as_list(data), as_list(model)
+        no_data: list[Training | None] = [None]
         for option in options or ():
             check_choice("option of a run", option, RUN_OPTIONS)
         if name in self.recipes:
@@ -158,7 +159,7 @@ class Study:
             {each.name: each for each in models},
         )  # fmt: skip
         for given, each, seed in product(
-            trainings or [None], models, self.seeds if seeds is None else _list_seeds(seeds)
+            trainings or no_data, models, self.seeds if seeds is None else _list_seeds(seeds)
         ):
             place = Place(given.name if given else "", each.name, seed)
             self._find_model(each, seed)
@@ -240,7 +241,7 @@ class Study:
             runs: the runs that are judged.
             on: the datasets.
             explainers: spec (or `Explainer`) by name.
-            metrics: spec by name; `{run:RECIPE}` in a spec is the folder of another run, which its text gives: f"{runs}".
+            metrics: spec by name; `{run:RECIPE}` in it is the folder of other runs, which their text gives: f"{runs}".
             model: judge the model of these runs instead, as when the judged runs learned an explainer of it.
             protocol: further figures of the model, see `expound_papers.protocols`.
             limits: number of examples that an explainer is judged on; a smaller sample is part of a larger one.
@@ -249,21 +250,13 @@ class Study:
             layers: also judge each layer's scores by the metrics on rationales.
             special_tokens: metrics that use special tokens see their scores; otherwise these count as 0.
             unit: the units of generated text that are scored and removed; default: sources, or else sentences.
-            options: of the protocol; runs, datasets and models as in `train`.
+            **options: of the protocol; runs, datasets and models as in `train`.
 
         Raises:
             ExpoundError: an unknown explainer, metric, protocol or option, or a run that does not exist.
         """
         chosen = {key: _as_explainer(each) for key, each in (explainers or {}).items()}
-        if protocols.uses_explainers(protocol):
-            if limits or metrics or not chosen:
-                raise ExpoundError(f"{protocol} runs the explainers itself: name some, and neither metrics nor limits")
-        elif any(each.spec == NO_EXPLAINER for each in chosen.values()):
-            raise ExpoundError("the explainer none is for protocols with students")
-        if protocol is not None:
-            protocols.check_protocol(protocol, options)
-        elif options:
-            raise ExpoundError(f"{name}: {', '.join(options)}: options are for a protocol")
+        _check_protocol(name, protocol, chosen, options, is_limited=bool(limits or metrics))
         for key in limits or ():
             check_choice("explainer", key, chosen)
         for key, each in chosen.items():
@@ -298,7 +291,7 @@ class Study:
         how: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> None:
-        """Add the judgements of one run on one dataset: one for each number of examples that explainers are judged on."""
+        """Add the judgements of one run on one dataset: one for each limit of explainers."""
         judged, start = other or runs, runs.models[place.model]
         cell = judged.cells[judged.find_place(place)]
         configs, needs = dict[str, tuple[str, Mapping[str, Any]]](), [cell]
@@ -448,7 +441,7 @@ class Study:
         self.figures[name] = part
 
     def _check_filter(self, where: Mapping[str, Any]) -> None:
-        known: dict[str, Iterable[str]] = {
+        known: dict[str, Collection[str]] = {
             "training": self.trainings, "model": self.models, "recipe": self.recipes, "dataset": self.datasets,
             "judgement": self.judgements, "explainer": self.explainers,
         }  # fmt: skip
@@ -502,7 +495,7 @@ class Study:
         }
 
     def select(self, pattern: str | None) -> Study:
-        """Return the study of the runs whose title contains a pattern (with * and ?), and of the runs that they need."""
+        """Return the study of the runs whose title contains a pattern (with * and ?), and of what they need."""
         if pattern is None:
             return self
         selected = set[str]()
@@ -549,6 +542,26 @@ def _as_explainer(part: str | Explainer) -> Explainer:
     if isinstance(part, str):
         return Explainer(fill_variables(part))
     return part
+
+
+def _check_protocol(
+    name: str,
+    protocol: str | None,
+    explainers: Mapping[str, Explainer],
+    options: Mapping[str, Any],
+    *,
+    is_limited: bool,
+) -> None:
+    """Raise ExpoundError for an unknown protocol or option, or explainers that the protocol cannot use."""
+    if protocol is not None:
+        protocols.check_protocol(protocol, options)
+    elif options:
+        raise ExpoundError(f"{name}: {', '.join(options)}: options are for a protocol")
+    if protocols.uses_explainers(protocol):
+        if is_limited or not explainers:
+            raise ExpoundError(f"{protocol} runs the explainers itself: name some, and neither metrics nor limits")
+    elif any(each.spec == NO_EXPLAINER for each in explainers.values()):
+        raise ExpoundError("the explainer none is for protocols with students")
 
 
 def _check_explainer(part: Explainer) -> None:

@@ -15,7 +15,7 @@ from expound.reports.figures.figure import Dots, Matrix, Panel, plot_curves, plo
 from expound.reports.tables.leaderboard import Floats
 from expound_papers.runs.run_files import CURVES, LAYERS
 from expound_papers.similarity import get_measure
-from expound_papers.study.parts import Axis, FigurePart, StudyRun
+from expound_papers.study.parts import Axis, FigurePart, StudyRun, as_list
 from expound_papers.tables.agreement import (
     Scores,
     agreement_between_explainers,
@@ -64,8 +64,8 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
     """
     group_by = "explainer" if part.between == "explainers" else "recipe"
     panels = []
-    for y in part.y:
-        for x in part.x:
+    for y in as_list(part.y):
+        for x in as_list(part.x):
             frame = _join_measurements(results, part, x, y)
             title = ""
             if not part.average and frame["x"].nunique() > 1 and frame["y"].nunique() > 1:

@@ -13,7 +13,7 @@ from expound.data.cards import MetricCard
 from expound.errors import ExpoundError, check_choice
 from expound.reports.tables.leaderboard import Floats
 from expound.reports.tables.paper_table import Form
-from expound_papers.study.parts import TablePart
+from expound_papers.study.parts import TablePart, as_list
 from expound_papers.tables.results import Results
 
 Entry = tuple[str, ...]
@@ -85,7 +85,8 @@ def _sort_entries(results: Results, part: TablePart, figures: pd.DataFrame, fiel
         "training": list(study.trainings), "model": list(study.models), "recipe": list(study.recipes),
         "dataset": list(study.datasets), "judgement": list(study.judgements), "explainer": list(study.explainers),
     }  # fmt: skip
-    order = {"metric": part.metrics} | order | part.where
+    order["metric"] = as_list(part.metrics)
+    order |= {name: as_list(values) for name, values in part.where.items()}
     # The figures of the model itself, which have no explainer, come first.
     order["explainer"] = ["", *order["explainer"]]
 
@@ -124,7 +125,7 @@ def _check_single_source(results: Results, name: str, part: TablePart, figures: 
         if (counts[field] > 1).any():
             values = ", ".join(map(repr, figures[field].unique()[:4]))
             raise ExpoundError(
-                f"{results.study.name}: table {name}: a cell has figures of several {field}s ({values}): name one in 'where'"
+                f"{results.study.name}: table {name}: a cell has figures of several {field}s ({values}): name one"
             )
     shown = [*RUN, "dataset", "explainer", "metric", *part.rows, *part.columns]
     if (figures.groupby(list(dict.fromkeys(shown)))["value"].nunique() > 1).any():
@@ -154,7 +155,8 @@ def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> Me
 
 def get_metric(part: TablePart, row: Entry, column: Entry) -> str:
     """Return the name of the metric that a cell shows."""
-    return dict(zip((*part.rows, *part.columns), (*row, *column), strict=True)).get("metric", part.metrics[0])
+    names: dict[str, str] = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
+    return names.get("metric", part.metrics[0])
 
 
 def repeat_single_run(one: dict[int, T], other: dict[int, T]) -> tuple[dict[int, T], dict[int, T]]:

@@ -44,7 +44,7 @@ KEYS = ("title", "scale", "studies")
 
 @dataclass(frozen=True)
 class PagePart:
-    """The hand-written part of a page: `studies` are those that it shows, by their names on the page; `first` is the number of the text's first line."""
+    """The hand-written part of a page: `studies` by their names on the page; `first` is the text's first line."""
 
     path: Path
     title: str

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from expound.errors import ExpoundError
 from expound.reports.tables.leaderboard import Counts, Floats, make_leaderboard
 from expound.reports.tables.paper_table import EXAMPLES, PaperTable
 from expound.reports.tables.significance import (
