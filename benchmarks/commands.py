@@ -31,19 +31,18 @@ AutoTokenizer.from_pretrained(sys.argv[1])
 BertForSequenceClassification.from_pretrained(sys.argv[1])
 """
 GRID = """\
-datasets:
-  train: {{spec: "generated?size={size}", split: train}}
-  dev: {{spec: "generated?size={size}", split: dev}}
-training: {{films: {{train: train, dev: dev}}}}
-models: {{small: {{source: small}}}}
-arguments: {{num_train_epochs: 4}}
-recipes:
-  slow: {{recipe: baseline, arguments: {{learning_rate: 3e-4}}}}
-  fast: {{recipe: baseline, arguments: {{learning_rate: 1e-3}}}}
-seeds: 4
-explainers: [integrated_gradients, attention_last, decompx]
-metrics: [auc, aopc_comprehensiveness]
-judgements: {{all: {{datasets: dev, explainers: [integrated_gradients, attention_last, decompx], metrics: [auc]}}}}
+from expound_papers.study import Data, Model, Study, Training, register
+@register
+def grid(study: Study) -> None:
+    study.seeds, study.arguments = 4, {{"num_train_epochs": 4}}
+    train, dev = (Data(name, "generated?size={size}", split=name) for name in ("train", "dev"))
+    data, small = Training("films", train, dev), Model("small", "small")
+    rates = {{"slow": 3e-4, "fast": 1e-3}}
+    runs = []
+    for name, rate in rates.items():
+        runs.append(study.train(name, "baseline", data, small, arguments={{"learning_rate": rate}}))
+    explainers = {{name: name for name in ("integrated_gradients", "attention_last", "decompx")}}
+    study.judge("all", runs, dev, explainers, {{"auc": "auc"}})
 """
 BARS = {"train_help": 2.5, "explain": 1.3, "busy": 2.5, "workers": 0.6}
 
@@ -100,8 +99,8 @@ def measure_busy(options: Any) -> dict[str, float]:
 def measure_workers(options: Any) -> dict[str, Any]:
     """Return the wall and CPU seconds of the whole command, with one thread per worker."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "grid.yaml").write_text(GRID.format(size=options.size))
-        command = [*EXPOUND, "study", "run", "grid.yaml", "--threads", "1", "--quiet", "--workers"]
+        (Path(folder) / "grid.py").write_text(GRID.format(size=options.size))
+        command = [*EXPOUND, "study", "run", "grid.py", "--threads", "1", "--quiet", "--workers"]
         costs = {
             count: measure_process([*command, str(count), "--output-dir", f"runs-{count}"], folder) for count in (1, 2)
         }

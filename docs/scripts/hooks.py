@@ -36,6 +36,7 @@ REPOSITORY = {
     "examples/plugin/README.md": "contribute/plugin.md",
     "examples/plugin": "contribute/plugin.md",
     "papers/results": "results/index.md",
+    "papers/src/expound_papers/studies": "studies/er.md",
 }
 """Files of the repository that are also pages of the site."""
 
@@ -65,8 +66,8 @@ def generate_pages() -> Iterator[tuple[str, str]]:
             f"results/{page.name}",
             relink(page.read_text(encoding="utf-8"), f"papers/results/{page.name}", f"results/{page.name}"),
         )
-    for study in sorted((PAPERS / "studies").glob("*.yaml")):
-        yield f"studies/{study.name}", study.read_text(encoding="utf-8")
+    for module in sorted((PAPERS / "src" / "expound_papers" / "studies").glob("[a-z]*.py")):
+        yield f"studies/{module.stem}.md", f"# {module.name}\n\n```python\n{module.read_text(encoding='utf-8')}```\n"
     for figures in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         yield f"benchmarks/results/{figures.name}", figures.read_text(encoding="utf-8")
 

@@ -1,32 +1,29 @@
 # %% [markdown]
 # # Run a paper's table
 #
-# A study file lists data, models, recipes, seeds, explainers and metrics, and the tables to make from them. expound
-# trains and judges all combinations. The files for the papers' tables are in [studies](../studies/index.md); the one on
-# this page is small enough to run here.
+# A study is a Python function that calls `train` and `judge` on named data, models and recipes, and declares the tables
+# to make from the results. The calls are recorded; a command executes them. The studies of the papers' tables are
+# listed in [studies](../studies/index.md); the one on this page is small enough to run here.
 
 # %%
 from pathlib import Path
 
-Path("study.yaml").write_text("""
-datasets:
-  films: {spec: "generated?size=300", split: train}
-  dev: {spec: "generated?size=60", split: dev}
-  test: {spec: "generated?size=300", split: test, limit: 12}
-training:
-  reviews: {train: films, dev: dev}
-models:
-  tiny: {source: tiny, max_length: 48}
-arguments: {num_train_epochs: 2, learning_rate: 2.0e-3, use_cpu: true}
-recipes:
-  Guided: {recipe: er_joint, parameters: {guide: attention}}
-seeds: 1
-explainers: {ATT: attention_last, DX: decompx_linear}
-metrics: {AUC: auc, A-C: aopc_comprehensiveness}
-judgements:
-  own: {datasets: test, explainers: [ATT, DX], metrics: [AUC, A-C]}
-tables:
-  guided: {rows: explainer, columns: metric, metrics: [AUC, A-C], where: {judgement: own}}
+Path("study.py").write_text("""
+from expound_papers.study import Data, Model, Study, Training, register
+
+
+@register
+def guided(study: Study) -> None:
+    study.arguments = {"num_train_epochs": 2, "learning_rate": 2e-3, "use_cpu": True}
+    films = Data("films", "generated?size=300", split="train")
+    dev = Data("dev", "generated?size=60", split="dev")
+    test = films.but("test", split="test", limit=12)
+    tiny = Model("tiny", "tiny", max_length=48)
+    runs = study.train("Guided", "er_joint", Training("reviews", films, dev), tiny, guide="attention")
+    explainers = {"ATT": "attention_last", "DX": "decompx_linear"}
+    metrics = {"AUC": "auc", "A-C": "aopc_comprehensiveness"}
+    study.judge("own", runs, test, explainers, metrics)
+    study.table("guided", "", rows="explainer", columns="metric", metrics=["AUC", "A-C"])
 """)
 
 # %% [markdown]
@@ -35,22 +32,20 @@ tables:
 # %%
 from expound.cli import main
 
-main(["study", "run", "study.yaml", "--output-dir", "runs", "--dry-run"])
+main(["study", "run", "study.py", "--output-dir", "runs", "--dry-run"])
 
 # %% [markdown]
 # Run the study:
 
 # %%
-main(["study", "run", "study.yaml", "--output-dir", "runs", "--quiet"])
+main(["study", "run", "study.py", "--output-dir", "runs", "--quiet"])
 
 # %% [markdown]
 # If the command is interrupted, run it again: it resumes, and finished runs are not repeated. The tables can also be
 # printed as LaTeX:
 
 # %%
-main(["study", "table", "study.yaml", "--output-dir", "runs", "--format", "tex"])
+main(["study", "table", "study.py", "--output-dir", "runs", "--format", "tex"])
 
-# %% [markdown]
-# A paper's table is run in the same way: `expound study run studies/er-table-2.yaml --scale small`, with the corpora in
-# the folder `$EXPOUND_DATA`. `expound study schema > study.schema.json` writes a JSON schema with which editors
-# complete and check the keys.
+# %% [markdown] A paper's table is run in the same way, by its name: `expound study run er-table-2 --scale small`, with
+# the corpora in the folder `$EXPOUND_DATA`.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Write prompts with sources that a language model answers right, as JSON Lines for `language-models.yaml`.
+r"""Write prompts with sources that a language model answers right, as JSON Lines for the study language-models.
 
 Usage: make_prompts.py MODEL OUT.jsonl squad|squad-two|squad-yes-no|strategyqa FILE [COUNT]
 

@@ -3,7 +3,7 @@ r"""Write prompts on which a language model learns citations, and prompts that j
 
 Usage: make_training_prompts.py SQUAD.json FOLDER
 
-The study is `cite-language-model.yaml`. Each question has its shortest SQuAD answer as response and four passages of
+The study is cite-language-model. Each question has its shortest SQuAD answer as response and four passages of
 its article; one of them has the answer. Models train on two articles (train.jsonl) and are judged on the other three,
 whose questions are divided at random into dev.jsonl, which selects the best epoch, calibration.jsonl, for the bounds of
 citations, and held-out.jsonl. A question is asked several times, among other passages each time; held-out-once.jsonl

@@ -50,7 +50,7 @@ def test_cells_and_an_interval_of_a_page_are_computed_with_pandas(page):
     part, results, text = page.part, page.results, page.file.read_text(encoding="utf-8")
     tables, by_key = {}, dict(list(page.frame.groupby("key")))
     for study, found in results.items():
-        for title in found.grid.study.file.tables:
+        for title in found.study.tables:
             tables[study, title] = StoredTable(by_key, found, title)
     cells = [(table, cell) for table in tables.values() if table.is_on(text) for cell in table.cells]
     draw = random.Random(page.name)
@@ -67,7 +67,7 @@ def test_cells_and_an_interval_of_a_page_are_computed_with_pandas(page):
     claims = []
     for address, rows, column in (map(strip_marks, found) for found in CLAIM.findall(part.text)):
         study, _, title = address.partition(":")
-        table = tables[study, title or next(iter(results[study].grid.study.file.tables))]
+        table = tables[study, title or next(iter(results[study].study.tables))]
         cells = [(row, column) for row in rows.split(" minus ")]
         if table.cells.keys() >= set(cells):
             claims.append((table, cells))
@@ -110,7 +110,7 @@ def test_refined_masks_are_above_noisy_maps_on_snli_after_two_looks_at_the_data(
 
 @pytest.mark.parametrize("page", ["ivra"], indirect=True)
 def test_the_loss_of_consistency_and_its_gradient_almost_vanish(page):
-    keys = {run.cell.key for run in page.results["alike"].grid.runs if run.recipe == "CONS" and not run.dataset}
+    keys = {run.cell.key for run in page.results["alike"].study.runs if run.recipe == "CONS" and not run.dataset}
     stored = page.frame[(page.frame["part"] == "history.json") & page.frame["key"].isin(keys)]
     assert len(stored) == len(keys) == 6
     for text in stored["text"]:
@@ -132,7 +132,7 @@ class StoredTable:
         layout = lay_out_table(results, title)
         self.by_key, self.results, self.part = by_key, results, layout.part
         self.title, self.cells = self.part.caption or title, {}
-        declared, figures = results.grid.study.file.metrics, layout.figures
+        declared, figures = results.study.metrics, layout.figures
         if self.part.over or self.part.gain:
             return
         fields = [*self.part.rows, *self.part.columns]
@@ -158,7 +158,7 @@ class StoredTable:
             stored = self.by_key[run.cell.key]
             stored = stored[stored["part"] == "results.parquet"]
             stored = stored[stored["method"] == run.explainers[line["explainer"]]]
-            stored = stored[stored["name"] == self.results.grid.study.file.metrics[line["metric"]]]
+            stored = stored[stored["name"] == self.results.study.metrics[line["metric"]]]
             columns[line["seed"]] = stored.set_index("example")["value"] * self.part.scale
         return pd.DataFrame(columns)
 

@@ -17,24 +17,23 @@ from expound.models import load
 from expound.training import RunOptions
 from expound.training.bilevel.students import Teaching
 from expound_papers.protocols.performance import evaluate_performance
+from expound_papers.runs import sources
 from expound_papers.runs.execution import sample_examples
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.noisy_control import BestOfNoisy
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store
-from expound_papers.spec import sources
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
 from small import shared, uneven
 
-FILE = Path(__file__).with_name("study_of_controls.yaml")
+FILE = Path(__file__).with_name("study_of_controls.py")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("controls") / "runs"
-    found = build_grid(load_study(FILE))
+    found = load_study(FILE)
     for cell in found.cells:
         assert run_cell(cell, root)
     return collect_results(found, Store(root))
@@ -103,8 +102,8 @@ def test_students_are_those_that_learn_one_by_one(results):
     rows = results.read_examples(run)
     assert rows["example"].tolist() == [2, 3] * 3
     assert rows["explainer"].unique().tolist() == ["nothing", "untrained", "IxG"]
-    study, teacher = results.grid.study, load(results.store.cell_folder(run.cell.needs[0]))
-    parts = {name: sources.load_dataset(study.dataset(name)) for name in ("pool", "dev", "test", "films")}
+    study, teacher = results.study, load(results.store.cell_folder(run.cell.needs[0]))
+    parts = {name: sources.load_dataset(study.datasets[name].resolve()) for name in ("pool", "dev", "test", "films")}
     assert not set(parts["pool"]["text"][:]) & set(parts["films"]["text"][:])
     teaching = Teaching(teacher, "untrained")
     said = teaching.label_data(parts["pool"])
@@ -126,5 +125,5 @@ def test_students_are_those_that_learn_one_by_one(results):
 def test_addresses_hold_datasets_and_models_by_content_and_not_by_path(results):
     options = [run.cell.config["protocol"]["options"] for run in results.find_runs(judgement="taught")]
     assert options[0] == options[1]
-    assert options[0]["pool"] == {"dataset": sources.dataset_address(results.grid.study.dataset("pool")).address}
+    assert options[0]["pool"] == {"dataset": sources.dataset_address(results.study.datasets["pool"].resolve()).address}
     assert options[0]["start"] == {"model": dict(sources.model_address("tiny").address)}

@@ -5,31 +5,37 @@ from __future__ import annotations
 import pytest
 
 from expound.cli import main
-from expound_papers.runs.estimate import TimeLeft, estimate_time_left, sum_time_spent
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.store import Store, write_record
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
+from expound_papers.tables.estimate import TimeLeft, estimate_time_left, sum_time_spent
 
 FILE = """\
-datasets: {train: {spec: "generated?size=24", split: train}, dev: {spec: "generated?size=24", split: dev}}
-training: {films: {train: train, dev: dev}}
-models: {tiny: {source: tiny}}
-recipes:
-  plain: {recipe: baseline}
-  short: {recipe: baseline, arguments: {num_train_epochs: 1}}
-  joint: {recipe: er_joint}
-explainers: [random]
-metrics: [auc]
-judgements: {plausible: {datasets: dev, explainers: [random], metrics: [auc]}}
-seeds: 3
+from expound_papers.study import Data, Model, Study, Training, register
+
+def train(study: Study):
+    study.seeds = 3
+    train, dev = (Data(name, "generated?size=24", split=name) for name in ("train", "dev"))
+    films, tiny = Training("films", train, dev), Model("tiny", "tiny")
+    plain = study.train("plain", "baseline", films, tiny)
+    return plain, study.train("short", "baseline", films, tiny, arguments={"num_train_epochs": 1}), films, tiny
+
+@register
+def one(study: Study) -> None:
+    *runs, films, tiny = train(study)
+    runs.append(study.train("joint", "er_joint", films, tiny))
+    study.judge("plausible", runs, films.dev, {"random": "random"}, {"auc": "auc"})
+
+@register
+def two(study: Study) -> None:
+    train(study)
 """
 
 
 @pytest.fixture
 def study(tmp_path):
-    path = tmp_path / "one.yaml"
+    path = tmp_path / "studies.py"
     path.write_text(FILE)
-    return build_grid(load_study(path)), Store(tmp_path / "runs")
+    return load_study(f"{path}:one"), Store(tmp_path / "runs")
 
 
 def finish(store, cell, cpu_seconds):
@@ -37,34 +43,33 @@ def finish(store, cell, cpu_seconds):
         write_record(space.output, cell, 1, seconds=1.0, cpu_seconds=cpu_seconds)
 
 
-def cells_of(grid, recipe, judgement=""):
-    return [run.cell for run in grid.runs if run.recipe == recipe and run.judgement == judgement]
+def cells_of(found, recipe, judgement=""):
+    return [run.cell for run in found.runs if run.recipe == recipe and run.judgement == judgement]
 
 
 def test_nothing_is_known_of_a_kind_that_no_run_has_finished(study):
-    grid, store = study
-    assert estimate_time_left([grid], store) == TimeLeft(0.0, 0, 18)
-    assert sum_time_spent(grid.cells, store) == 0
+    found, store = study
+    assert estimate_time_left([found], store) == TimeLeft(0.0, 0, 18)
+    assert sum_time_spent(found.cells, store) == 0
 
 
 def test_runs_take_as_long_as_finished_ones_of_their_recipe_and_epochs_alone(study):
-    grid, store = study
-    for cell, seconds in zip(cells_of(grid, "plain"), (10.0, 30.0), strict=False):
+    found, store = study
+    for cell, seconds in zip(cells_of(found, "plain"), (10.0, 30.0), strict=False):
         finish(store, cell, seconds)
-    assert estimate_time_left([grid], store) == TimeLeft(20.0, 1, 15)
-    assert sum_time_spent(grid.cells, store) == 40
+    assert estimate_time_left([found], store) == TimeLeft(20.0, 1, 15)
+    assert sum_time_spent(found.cells, store) == 40
 
 
 def test_a_judgement_takes_as_long_for_models_of_all_recipes(study):
-    grid, store = study
-    finish(store, cells_of(grid, "plain", "plausible")[0], 5.0)
-    assert estimate_time_left([grid], store) == TimeLeft(8 * 5.0, 8, 9)
+    found, store = study
+    finish(store, cells_of(found, "plain", "plausible")[0], 5.0)
+    assert estimate_time_left([found], store) == TimeLeft(8 * 5.0, 8, 9)
 
 
-def test_a_dry_run_of_several_files_counts_what_they_share_once(tmp_path, capsys, study):
-    (tmp_path / "two.yaml").write_text("extends: one.yaml\njudgements: {plausible: null}\nrecipes: {joint: null}\n")
-    files = [str(tmp_path / name) for name in ("one.yaml", "two.yaml")]
-    assert main(["study", "run", *files, "--dry-run", "--quiet", "--output-dir", str(tmp_path / "runs")]) == 0
+def test_a_dry_run_of_several_studies_counts_what_they_share_once(tmp_path, capsys, study):
+    names = [f"{tmp_path}/studies.py:{name}" for name in ("one", "two")]
+    assert main(["study", "run", *names, "--dry-run", "--quiet", "--output-dir", str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert "one-small: 18 runs" in said
     assert "two-small: 6 runs" in said
@@ -73,9 +78,9 @@ def test_a_dry_run_of_several_files_counts_what_they_share_once(tmp_path, capsys
 
 
 def test_status_shows_what_runs_took_and_what_is_left(tmp_path, capsys, study):
-    grid, store = study
-    finish(store, cells_of(grid, "plain")[0], 120.0)
-    assert main(["study", "status", str(tmp_path / "one.yaml"), "--output-dir", str(store.root)]) == 0
+    found, store = study
+    finish(store, cells_of(found, "plain")[0], 120.0)
+    assert main(["study", "status", f"{tmp_path}/studies.py:one", "--output-dir", str(store.root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "9 training runs (1 done)" in said
     assert "done: took 2 min of one core" in said

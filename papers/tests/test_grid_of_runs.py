@@ -20,11 +20,10 @@ from expound.cli import main
 from expound.data.provenance import digest
 from expound.metrics import metric
 from expound.reports.explanations import Explanations
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store
-from expound_papers.spec.schema import FigurePart
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
+from expound_papers.study.parts import FigurePart
 from expound_papers.tables.figures import (
     make_agreement_matrices,
     make_budget_curves,
@@ -40,7 +39,7 @@ from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
 from forks import command, forge, run_to_end
 
-FILE = Path(__file__).with_name("study_for_tests.yaml")
+FILE = Path(__file__).with_name("study_for_tests.py")
 TABLES = ("f1", "explainers", "losses")
 
 
@@ -48,15 +47,15 @@ TABLES = ("f1", "explainers", "losses")
 def reference_root(tmp_path_factory):
     """The store of all twelve runs, done one after the other in this process."""
     root = tmp_path_factory.mktemp("undisturbed") / "runs"
-    for cell in build_grid(load_study(FILE)).cells:
+    for cell in load_study(FILE).cells:
         assert run_cell(cell, root)
     return root
 
 
 @pytest.fixture(scope="module")
 def results(reference_root):
-    found = collect_results(build_grid(load_study(FILE)), Store(reference_root))
-    assert len(found.grid.cells) == 12
+    found = collect_results(load_study(FILE), Store(reference_root))
+    assert len(found.study.cells) == 12
     return found
 
 
@@ -106,7 +105,7 @@ def test_killed_and_resumed_ends_in_the_same_tables(reference_root, results, tmp
     for name in TABLES:
         for ending in ("csv", "md"):
             there = reference_root / "studies" / "again" / f"{name}.{ending}"
-            assert (root / "studies" / "study_for_tests-small" / f"{name}.{ending}").read_bytes() == there.read_bytes()
+            assert (root / "studies" / "study-for-tests-small" / f"{name}.{ending}").read_bytes() == there.read_bytes()
     assert not any((root / ".work").iterdir())
 
 
@@ -123,7 +122,7 @@ def test_a_table_is_what_its_runs_say(results):
         assert table.high[row, 0] - table.center[row, 0] == pytest.approx(np.std(found, ddof=1))
         assert table.count[row, 0] == 3
     losses = make_study_table(results, "losses")
-    trained = [run.cell.key for run in results.grid.runs if not run.dataset and run.recipe == "slow"]
+    trained = [run.cell.key for run in results.study.runs if not run.dataset and run.recipe == "slow"]
     values = [json.loads((results.store.cell_folder(k) / "metrics.json").read_text())["cross_entropy"] for k in trained]
     assert losses.center[0, 0] == pytest.approx(np.mean(values))
     assert losses.high[0, 0] - losses.center[0, 0] == pytest.approx(np.std(values, ddof=1) / 3**0.5)
@@ -146,7 +145,7 @@ def test_explainers_are_compared_with_the_same_one_of_the_reference(results):
 
 
 def test_figures_are_what_runs_say(results):
-    figures = results.grid.study.file.figures
+    figures = results.study.figures
     (strip,) = make_strips(results, figures["seeds"])
     assert {name: len(values) for name, values in strip.values.items()} == {"slow": 3, "fast": 3}
     ((one, other),) = make_scatters(results, figures["scatter"])
@@ -161,7 +160,7 @@ def test_figures_are_what_runs_say(results):
 
 
 def test_agreement_is_kendalls_tau_of_the_same_examples(results):
-    (matrix,) = make_agreement_matrices(results, results.grid.study.file.figures["pairs"])[:1]
+    (matrix,) = make_agreement_matrices(results, results.study.figures["pairs"])[:1]
     taus = []
     for run in results.find_runs(recipe="slow"):
         items = Explanations.load(results.store.cell_folder(run.cell.key) / "attributions")
@@ -171,13 +170,13 @@ def test_agreement_is_kendalls_tau_of_the_same_examples(results):
             taus.append(kendalltau(np.abs(one.token_scores[0][kept]), other.token_scores[0][kept]).statistic)
     assert matrix.values[0, 1] == pytest.approx(np.nanmean(taus))
     assert matrix.values[0, 0] == pytest.approx(1)
-    (across,) = make_agreement_matrices(results, results.grid.study.file.figures["agreement"])
+    (across,) = make_agreement_matrices(results, results.study.figures["agreement"])
     assert across.columns == ["slow / slow", "slow / fast"]
     assert (np.abs(across.values) <= 1).all()
 
 
 def test_metrics_agree_as_far_as_they_rank_the_explainers_alike(results):
-    part = FigurePart.model_validate({"kind": "agreement", "between": "metrics"})
+    part = FigurePart("agreement", between="metrics")
     slow, fast, mean = make_agreement_matrices(results, part)
     assert slow.rows == slow.columns == ["AUC", "A-C"]
     means = results.figures.query("explainer != ''").groupby(["recipe", "metric", "explainer"])["value"].mean()
@@ -194,7 +193,7 @@ def test_lower_is_better_turns_a_ranking_around_and_what_is_missing_does_not_cou
 
 def test_a_model_that_missed_its_bound_counts_nowhere(reference_root, tmp_path):
     root = shutil.copytree(reference_root, tmp_path / "runs")
-    found = build_grid(load_study(FILE))
+    found = load_study(FILE)
     missed = next(run for run in found.runs if not run.dataset and run.recipe == "fast" and run.seed == 1)
     metrics = Store(root).cell_folder(missed.cell.key) / "metrics.json"
     metrics.write_text('{"feasible": 0.0}'.ljust(metrics.stat().st_size))
@@ -229,7 +228,7 @@ def test_the_leaderboard_tells_models_of_one_name_apart(reference_root, tmp_path
         (folder / "cell.json").write_text(json.dumps(record))
         return record["key"]
 
-    for run in build_grid(load_study(FILE)).runs:
+    for run in load_study(FILE).runs:
         if run.recipe == "fast" and run.dataset:
             trained = copy_run(run.cell.needs[0], lambda config: {"arguments": {**config["arguments"], "max_steps": 9}})
             copy_run(run.cell.key, lambda config, trained=trained: {"model": {"trained": trained}})
@@ -248,7 +247,7 @@ def test_tables_status_and_dry_run_from_the_command_line(reference_root, capsys)
     assert main(["study", "table", str(FILE), *where, "--table", "f1", "--format", "tex"]) == 0
     assert r"\begin{tabular}{lrr}" in capsys.readouterr().out
     assert main(["study", "report", str(FILE), *where]) == 0
-    page = (reference_root / "studies" / "study_for_tests-small" / "report.html").read_text()
+    page = (reference_root / "studies" / "study-for-tests-small" / "report.html").read_text()
     assert page.count("<img") == 6
     capsys.readouterr()
     assert main(["study", "run", str(FILE), *where, "--dry-run", "--only", "fast*dev"]) == 0

@@ -15,49 +15,45 @@ import pytest
 from expound.cli import main
 from expound.data.provenance import write_json
 from expound.errors import ExpoundError
-from expound_papers.runs.figures_file import export_figures, import_figures, merge_stores
-from expound_papers.runs.grid import build_grid
+from expound_papers.runs import sources
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store, write_record
-from expound_papers.spec import sources
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
+from expound_papers.tables.figures_file import export_figures, import_figures, merge_stores
 from expound_papers.tables.page import fill_page, read_page_part
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
 
 STUDY = """\
-datasets: {films: {spec: "jsonl:FOLDER/films.jsonl", split: all}}
-training: {films: {train: films, dev: films}}
-models: {tiny: {source: tiny}}
-recipes:
-  slow: {recipe: baseline}
-  fast: {recipe: baseline, arguments: {learning_rate: 1}}
-  later: {recipe: fresh, parameters: {support: {run: slow}}}
-seeds: 3
-explainers: {ATT: attention_last, IxG: input_x_gradient}
-metrics: {A-C: aopc_comprehensiveness, A-S: aopc_sufficiency}
-judgements:
-  all: {datasets: films, explainers: [ATT, IxG], metrics: [A-C, A-S], limits: {IxG: 5}, keep_attributions: true}
-comparisons: {DIT: {judgement: all}}
-tables:
-  first:
-    rows: recipe
-    columns: metric
-    metrics: accuracy
-    where: {dataset: films}
-    scale: 100
-    decimals: 1
-    significance: {against: slow}
-  second: {rows: [recipe, explainer], columns: metric, metrics: [A-C, A-S], caption: Explained, decimals: 3}
-  alike: {rows: recipe, columns: explainer, metrics: DIT}
-  sorted:
-    {rows: explainer, columns: metric, metrics: [A-C], where: {recipe: slow}, show: "mean [95 %]", decimals: 3}
+from expound_papers.study import Data, Model, Significance, Study, Training, register
+
+@register
+def study(study: Study) -> None:
+    study.seeds = 3
+    films, tiny = Data("films", "jsonl:FOLDER/films.jsonl", split="all"), Model("tiny", "tiny")
+    data = Training("films", films, films)
+    slow = study.train("slow", "baseline", data, tiny)
+    runs = [slow, study.train("fast", "baseline", data, tiny, arguments={"learning_rate": 1})]
+    runs.append(study.train("later", "fresh", data, tiny, support=slow))
+    explainers = {"ATT": "attention_last", "IxG": "input_x_gradient"}
+    metrics = {"A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency"}
+    study.judge("all", runs, films, explainers, metrics, limits={"IxG": 5}, keep_attributions=True)
+    study.compare("DIT", "all")
+    study.table(
+        "first", "", rows="recipe", columns="metric", metrics="accuracy", where={"dataset": "films"}, scale=100,
+        decimals=1, significance=Significance("slow"),
+    )
+    how = {"columns": "metric", "decimals": 3}
+    study.table("second", "Explained", rows=["recipe", "explainer"], metrics=["A-C", "A-S"], **how)
+    study.table("alike", "", rows="recipe", columns="explainer", metrics="DIT")
+    where = {"recipe": "slow"}
+    study.table("sorted", "", rows="explainer", metrics="A-C", where=where, show="mean [95 %]", **how)
 """
 WINS, GAIN = "{{one | fast minus slow | accuracy | wins}}", "{{one | fast minus slow | accuracy}}"
 PART = """\
 ---
 title: What came out
-studies: {one: study.yaml}
+studies: {one: study.py}
 ---
 {{facts}}
 
@@ -77,9 +73,9 @@ def study_folder(tmp_path):
     """The folder of a study in which two of three recipes have runs, with made-up figures in the files of real runs."""
     rows = [{"text": f"film number {i}", "label": "ab"[i % 2]} for i in range(8)]
     (tmp_path / "films.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "study.yaml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "study.py").write_text(STUDY.replace("FOLDER", str(tmp_path)))
     (tmp_path / "part.md").write_text(PART)
-    found, store = build_grid(load_study(tmp_path / "study.yaml")), Store(tmp_path / "runs")
+    found, store = load_study(tmp_path / "study.py"), Store(tmp_path / "runs")
     draw = np.random.default_rng(0)
     for run in found.runs:
         if run.recipe != "later":
@@ -120,8 +116,8 @@ def write_figures(folder, run, draw):
 
 
 def results_of(folder, runs="runs"):
-    study, store = load_study(folder / "study.yaml"), Store(folder / runs)
-    return {"one": collect_results(build_grid(study, store.read_sources(study.name)), store)}
+    study, store = load_study(folder / "study.py"), Store(folder / runs)
+    return {"one": collect_results(load_study(folder / "study.py", recorded=store.read_sources(study.name)), store)}
 
 
 def make_page(folder, text=PART, runs="runs"):
@@ -181,7 +177,7 @@ def test_differences_have_a_spread(study_folder):
 
 def test_differences_in_a_sorted_table_are_of_the_named_rows(study_folder):
     centers = "{{one:sorted | ATT | A-C | center}} {{one:sorted | IxG | A-C | center}}"
-    part = f"---\ntitle: T\nstudies: {{one: study.yaml}}\n---\n{centers} {{{{one:sorted | ATT minus IxG | A-C}}}}"
+    part = f"---\ntitle: T\nstudies: {{one: study.py}}\n---\n{centers} {{{{one:sorted | ATT minus IxG | A-C}}}}"
     att, other, difference = make_page(study_folder, part).split("\n")[-1].replace("−", "-").split()
     assert float(difference) == pytest.approx(float(att) - float(other), abs=0.002)
     assert float(difference)
@@ -190,7 +186,7 @@ def test_differences_in_a_sorted_table_are_of_the_named_rows(study_folder):
 CLAIMS = """\
 ---
 title: Claims
-studies: {one: study.yaml}
+studies: {one: study.py}
 ---
 | # | claim | here | n × seeds | verdict |
 | --- | --- | --- | --- | --- |
@@ -213,7 +209,7 @@ def test_verdicts_on_claims_are_computed_from_their_intervals(study_folder):
     by_seed = results.figures.query("metric == 'accuracy' and judgement == 'all'")
     pairs = 100 * by_seed.pivot(index="seed", columns="recipe", values="value").eval("fast - slow").to_numpy()
     rights = []
-    for run in results.grid.runs:
+    for run in results.study.runs:
         if run.judgement == "all" and run.recipe != "later" and not run.partly:
             frame = results.read_predictions(run)
             right = np.stack(frame["predicted"]).argmax(1) == frame["label"]
@@ -251,9 +247,9 @@ def test_verdicts_that_were_typed_are_refused(study_folder, old, new, message):
 
 def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(study_folder):
     text, figures = make_page(study_folder, PART + "\n{{one}}\n"), study_folder / "figures.parquet"
-    assert export_figures([results_of(study_folder)["one"].grid], Store(study_folder / "runs"), figures) == 18
+    assert export_figures([results_of(study_folder)["one"].study], Store(study_folder / "runs"), figures) == 18
     again = figures.read_bytes()
-    export_figures([results_of(study_folder)["one"].grid], Store(study_folder / "runs"), figures)
+    export_figures([results_of(study_folder)["one"].study], Store(study_folder / "runs"), figures)
     assert figures.read_bytes() == again
     assert len(again) < 60_000
     assert "attributions" not in set(pd.read_parquet(figures)["part"])
@@ -263,7 +259,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(stu
     assert import_figures(figures, Store(study_folder / "elsewhere")) == 0
     assert make_page(study_folder, PART + "\n{{one}}\n", "elsewhere") == text
     export_figures(
-        [results_of(study_folder, "elsewhere")["one"].grid],
+        [results_of(study_folder, "elsewhere")["one"].study],
         Store(study_folder / "elsewhere"),
         study_folder / "third.parquet",
     )
@@ -274,7 +270,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(stu
 
 def test_figures_belong_to_their_examples_in_whatever_order_the_rows_are(study_folder):
     figures, shuffled = study_folder / "figures.parquet", study_folder / "shuffled.parquet"
-    export_figures([results_of(study_folder)["one"].grid], Store(study_folder / "runs"), figures)
+    export_figures([results_of(study_folder)["one"].study], Store(study_folder / "runs"), figures)
     pd.read_parquet(figures).sample(frac=1, random_state=0).to_parquet(shuffled)
     for path in (figures, shuffled):
         import_figures(path, Store(study_folder / path.stem))
@@ -292,7 +288,7 @@ def test_figures_belong_to_their_examples_in_whatever_order_the_rows_are(study_f
 
 def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_folder):
     store, other_store = Store(study_folder / "runs"), Store(study_folder / "elsewhere")
-    found = results_of(study_folder)["one"].grid
+    found = results_of(study_folder)["one"].study
     export_figures([found], store, study_folder / "figures.parquet")
     import_figures(study_folder / "figures.parquet", other_store)
     of = {run.cell.key: (run.recipe, bool(run.dataset)) for run in found.runs}
@@ -311,7 +307,7 @@ def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_
 
 def test_a_run_done_again_takes_the_place_of_its_figures(study_folder):
     other_store = Store(study_folder / "elsewhere")
-    found = results_of(study_folder)["one"].grid
+    found = results_of(study_folder)["one"].study
     export_figures([found], Store(study_folder / "runs"), study_folder / "figures.parquet")
     import_figures(study_folder / "figures.parquet", other_store)
     cell = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
@@ -334,7 +330,7 @@ def test_imported_runs_are_not_compared_with_later_ones_until_they_are_there_the
         Store(study_folder / "elsewhere"),
         PART + "\n{{one:alike}}\n",
     )
-    found = results_of(study_folder)["one"].grid
+    found = results_of(study_folder)["one"].study
     late = next(run.cell.key for run in found.runs if run.recipe == "slow" and run.dataset)
     store.cell_folder(late).rename(study_folder / "late")
     export_figures([found], store, study_folder / "figures.parquet")
@@ -365,7 +361,7 @@ def test_pages_from_the_command_line(study_folder, capsys):
     capsys.readouterr()
     assert main(["study", "page", part, *runs]) == 0
     assert capsys.readouterr().out == text
-    assert main(["study", "page", str(study_folder / "study.yaml"), *runs]) == 0
+    assert main(["study", "page", str(study_folder / "study.py"), *runs]) == 0
     assert "**Explained**" in capsys.readouterr().out
     assert main(["study", "export", part, "--output-dir", str(study_folder / "empty")]) == 2
     assert "no run of these studies is finished" in capsys.readouterr().err

@@ -1,18 +1,14 @@
-"""Study files at paper scale hold the papers' tables and figures: rows, columns, data, seeds and settings."""
+"""Studies at paper scale hold the papers' tables and figures: rows, columns, data, seeds and settings."""
 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
-import yaml
 
-from expound_papers.runs.grid import build_grid
-from expound_papers.spec.study_file import load_study
+from contents_of_papers import PAPERS
+from expound_papers.study.loading import list_studies, load_study
 
-STUDIES = Path(__file__).parents[1] / "studies"
-PAPERS = yaml.safe_load((STUDIES / "papers.yaml").read_text(encoding="utf-8"))
 KEYS = {"paper", "table", "rows", "columns", "seeds", "models", "sizes", "settings"}
 OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
 OURS = {
@@ -48,14 +44,14 @@ OURS = {
 
 
 @cache
-def build_paper_grid(name):
-    return build_grid(load_study(STUDIES / f"{name}.yaml", "paper"))
+def build_paper_study(name):
+    return load_study(name, "paper")
 
 
-def list_titles(grid, part, side):
+def list_titles(study, part, side):
     """The titles of a table's rows or columns once all its runs are done."""
     titles = set()
-    for run in grid.runs:
+    for run in study.runs:
         for explainer in (run.explainers or {"": ""}) if run.dataset else ():
             fields = {name: getattr(run, name) for name in ("training", "model", "recipe", "dataset", "judgement")}
             fields["explainer"] = explainer
@@ -69,31 +65,31 @@ def list_titles(grid, part, side):
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_table_is_the_papers(name):
-    wanted, grid = PAPERS[name], build_paper_grid(name)
+    wanted, study = PAPERS[name], build_paper_study(name)
     assert set(wanted) <= KEYS | OF_FIGURES
     if "rows" in wanted or "columns" in wanted:
-        tables = grid.study.file.tables
+        tables = study.tables
         part = tables[wanted.get("table", next(iter(tables)))]
-        assert set(wanted.get("rows", ())) <= list_titles(grid, part, "rows"), "there may be rows of ours"
+        assert set(wanted.get("rows", ())) <= list_titles(study, part, "rows"), "there may be rows of ours"
     if "columns" in wanted:
-        assert list_titles(grid, part, "columns") == set(wanted["columns"])
+        assert list_titles(study, part, "columns") == set(wanted["columns"])
     if "models" in wanted:
-        assert [model.source for model in grid.study.file.models.values()] == wanted["models"]
+        assert [model.source_for_seed(0) for model in study.models.values()] == wanted["models"]
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_data_seeds_and_settings_are_the_papers(name):
-    wanted, grid = PAPERS[name], build_paper_grid(name)
+    wanted, study = PAPERS[name], build_paper_study(name)
     for recipe, count in wanted.get("seeds", {}).items():
-        assert len({run.seed for run in grid.runs if run.recipe == recipe}) == count, recipe
+        assert len({run.seed for run in study.runs if run.recipe == recipe}) == count, recipe
     for dataset, count in wanted.get("sizes", {}).items():
-        part = grid.study.dataset(dataset)
-        known = {**grid.addresses["datasets"], **grid.addresses["judged"]}[dataset]
+        part = study.datasets[dataset].resolve()
+        known = {**study.addresses["datasets"], **study.addresses["judged"]}[dataset]
         if "missing" not in known or part["limit"]:
             start, end = part.get("rows") or (0, part["limit"])
             assert known.get("rows", end and end - start) == count, dataset
     for recipe, settings in wanted.get("settings", {}).items():
-        runs = [run for run in grid.runs if run.recipe == recipe and not run.dataset]
+        runs = [run for run in study.runs if run.recipe == recipe and not run.dataset]
         assert runs, recipe
         for config in (run.cell.config for run in runs):
             known = {**config, **config["arguments"], **config["parameters"]}
@@ -102,11 +98,11 @@ def test_data_seeds_and_settings_are_the_papers(name):
 
 @pytest.mark.parametrize("name", [name for name in PAPERS if "figure" in PAPERS[name]])
 def test_the_figure_is_the_papers(name):
-    wanted, grid = PAPERS[name], build_paper_grid(name)
-    figure = grid.study.file.figures[wanted["figure"]]
+    wanted, study = PAPERS[name], build_paper_study(name)
+    figure = study.figures[wanted["figure"]]
     assert figure.kind == wanted["kind"]
     where = getattr(figure, "where", {})
-    judged = [run for run in grid.runs if run.recipe in where.get("recipe", [run.recipe])]
+    judged = [run for run in study.runs if run.recipe in where.get("recipe", [run.recipe])]
     found = {
         "recipes": {run.recipe for run in judged},
         "datasets": {run.dataset for run in judged} & set(where.get("dataset", [run.dataset for run in judged])),
@@ -116,6 +112,5 @@ def test_the_figure_is_the_papers(name):
         assert set(wanted.get(part, ())) <= names, part
 
 
-def test_every_table_and_figure_of_a_paper_has_a_file_and_every_file_its_place_in_a_paper():
-    files = {path.stem for path in STUDIES.glob("*.yaml")} - {"papers"}
-    assert set(PAPERS) == files - OURS
+def test_every_table_and_figure_of_a_paper_has_a_study_and_every_study_its_place_in_a_paper():
+    assert set(PAPERS) == set(list_studies()) - OURS

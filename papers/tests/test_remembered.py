@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from expound_papers.spec.digest_cache import load_or_compute
+from expound_papers.runs.digest_cache import load_or_compute
 
 
 def test_a_file_is_digested_again_only_when_it_has_changed(tmp_path, monkeypatch):

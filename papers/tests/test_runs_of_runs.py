@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -20,18 +21,17 @@ from expound.recipes import RECIPES, Recipe, extract_rationales
 from expound.reports.explanations import Explanations
 from expound.reports.tables.paper_table import render_markdown
 from expound_papers.protocols.performance import evaluate_performance
-from expound_papers.runs.grid import build_grid
+from expound_papers.runs import sources
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store
-from expound_papers.spec import sources
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
 from expound_papers.tables.coefficients import make_coefficient_matrices
 from expound_papers.tables.figures import make_agreement_matrices, make_table_matrix
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.sweeps import make_history_curves, make_sweep_curves
 from expound_papers.tables.tables import make_study_table
 
-FILE = Path(__file__).with_name("study_of_runs.yaml")
+FILE = Path(__file__).with_name("study_of_runs.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("store")
     RECIPES.native["attentive"] = EntryPoint("attentive", f"{__name__}:attentive", RECIPES.group)
     try:
-        study = build_grid(load_study(FILE))
+        study = load_study(FILE)
         for cell in study.cells:
             assert run_cell(cell, root)
         yield collect_results(study, Store(root))
@@ -66,29 +66,29 @@ def results(tmp_path_factory):
 
 
 def find_run_folder(results, recipe, judgement=""):
-    (run, *_) = [run for run in results.grid.runs if (run.recipe, run.judgement) == (recipe, judgement)]
+    (run, *_) = [run for run in results.study.runs if (run.recipe, run.judgement) == (recipe, judgement)]
     return results.store.cell_folder(run.cell.key)
 
 
 def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
-    (judged,) = [run for run in results.grid.runs if run.judgement == "own"]
-    (copy,) = {run.cell.key for run in results.grid.runs if run.recipe == "Continued" and not run.dataset}
+    (judged,) = [run for run in results.study.runs if run.judgement == "own"]
+    (copy,) = {run.cell.key for run in results.study.runs if run.recipe == "Continued" and not run.dataset}
     assert copy in judged.cell.needs
     stored = results.read_examples(judged)
     model = expound.load(results.store.cell_folder(judged.cell.needs[0]), device="cpu")
-    data = sources.load_dataset(results.grid.study.dataset("test"))
+    data = sources.load_dataset(results.study.datasets["test"].resolve())
     spec = f"f_fidelity?copy={results.store.cell_folder(copy)}&draws=1"
     found = expound.compare(model, data, ["attention_last"], [spec], output_dir=tmp_path).results
     expected = stored[stored["explainer"] == "ATT"]["F"].to_numpy()
     np.testing.assert_allclose(found["f_fidelity"].to_numpy(), expected, rtol=1e-5, atol=1e-7)
-    study = FILE.read_text().replace("{run:Continued}", "{run:Continues}")
-    (tmp_path / "wrong.yaml").write_text(study)
-    with pytest.raises(ExpoundError, match=r"wrong.yaml:\d+: metrics.F.0: unknown recipe 'Continues'"):
-        load_study(tmp_path / "wrong.yaml")
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(FILE.read_text().replace("{continued}", "{{run:Continues}}"))
+    with pytest.raises(ExpoundError, match=r"wrong.py:\d+: unknown recipe 'Continues'. Did you mean 'Continued'"):
+        load_study(wrong)
 
 
 def test_a_table_over_examples_has_intervals_and_ties(results):
-    (judged,) = [run for run in results.grid.runs if run.judgement == "own"]
+    (judged,) = [run for run in results.study.runs if run.judgement == "own"]
     rows = results.read_examples(judged)
     table = make_study_table(results, "tied")
     means = rows.groupby("explainer")["A-C"].mean().sort_values(ascending=False)
@@ -106,13 +106,13 @@ def test_a_table_over_examples_has_intervals_and_ties(results):
 
 
 def test_needs_come_first_and_are_part_of_the_address(results):
-    position = {run.cell.key: place for place, run in enumerate(results.grid.runs)}
-    for run in results.grid.runs:
+    position = {run.cell.key: place for place, run in enumerate(results.study.runs)}
+    for run in results.study.runs:
         assert all(position[need] < position[run.cell.key] for need in run.cell.needs)
-    (teacher,) = [run.cell.key for run in results.grid.runs if run.recipe == "Teacher" and not run.dataset]
-    depending = {run.recipe for run in results.grid.runs if teacher in run.cell.needs and not run.dataset}
+    (teacher,) = [run.cell.key for run in results.study.runs if run.recipe == "Teacher" and not run.dataset]
+    depending = {run.recipe for run in results.study.runs if teacher in run.cell.needs and not run.dataset}
     assert depending == {"Continued", "FRESH"}
-    assert {run.seed for run in results.grid.runs if run.recipe == "Student"} == {0, 1, 2}
+    assert {run.seed for run in results.study.runs if run.recipe == "Student"} == {0, 1, 2}
 
 
 def test_training_goes_on_from_another_runs_model(results):
@@ -172,7 +172,7 @@ def test_a_protocols_figures_are_those_of_its_function(results):
 def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
     """The teacher's own model foretells it always."""
     teacher = expound.load(find_run_folder(results, "Teacher"))
-    exam = sources.load_dataset(results.grid.study.dataset("exam"))
+    exam = sources.load_dataset(results.study.datasets["exam"].resolve())
     said = evaluate_performance(teacher, exam)[1]["predicted"].map(np.argmax)
     for run in results.find_runs(judgement="foretold"):
         share = (results.read_predictions(run)["predicted"].map(np.argmax) == said).mean()
@@ -191,7 +191,7 @@ def test_rows_are_marked_whose_quartiles_are_above_the_references(results):
 
 
 def test_coefficients_of_an_explainer_are_those_it_was_left_with(results):
-    (matrix,) = make_coefficient_matrices(results, results.grid.study.file.figures["weights"])
+    (matrix,) = make_coefficient_matrices(results, results.study.figures["weights"])
     assert matrix.title == "teaching / tiny / Teacher / learned / heads"
     assert matrix.values.shape == (2, 4)
     assert (matrix.values[1, 0], matrix.values.sum(), matrix.limit) == (3, 3, 3)
@@ -225,7 +225,7 @@ def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):
     assert table.columns == ["dev", "test"]
     assert table.center[0, 1] == pytest.approx(np.mean(by_run))
     assert table.high[0, 1] - table.center[0, 1] == pytest.approx(np.std(by_run, ddof=1))
-    (matrix,) = make_agreement_matrices(results, results.grid.study.file.figures["seeds"])
+    (matrix,) = make_agreement_matrices(results, results.study.figures["seeds"])
     assert matrix.columns == ["seed 0", "seed 1", "seed 2"]
     assert np.diag(matrix.values) == pytest.approx([1, 1, 1])
     assert (matrix.values == matrix.values.T).all()
@@ -241,12 +241,12 @@ def test_gains_are_relative_to_the_named_row_and_means_over_fields_come_after(re
     assert table.high[1, 1] - table.center[1, 1] == pytest.approx(gain.groupby("seed").mean().std())
     assert table.center[0] == pytest.approx([0, 0], abs=1e-9)
     assert table.columns == ["A-C ↑", "A-S ↑"]
-    matrix = make_table_matrix(results, results.grid.study.file.figures["gains"])
+    matrix = make_table_matrix(results, results.study.figures["gains"])
     assert matrix.limit == pytest.approx(np.abs(table.center).max())
 
 
 def test_lines_over_numbers_in_names_and_over_steps(results):
-    figures = results.grid.study.file.figures
+    figures = results.study.figures
     att, moved = make_sweep_curves(results, figures["rate"])
     assert (att.method, moved.method) == ("ATT", "moved")
     assert list(att.x) == [20]
@@ -259,67 +259,32 @@ def test_lines_over_numbers_in_names_and_over_steps(results):
 
 
 BAD = [
-    ("model: {run: Teacher}\n", "model: {run: Taecher}\n", "recipes.Continued.model.run", "Did you mean 'Teacher'"),
-    ("{support: {run: Teacher}, explainer_id", "{support: {run: No}, explainer_id", "recipes.FRESH", "unknown recipe"),
-    ("{support: {run: Teacher}, ex", "{support: {run: Teacher, sed: 1}, ex", "recipes.FRESH", "support: expected {run"),
-    ("run: Teacher}\nmetrics", "run: Teacher, seed: 1}\nmetrics", "explainers.moved", "unknown seed of Teacher '1'"),
-    (
-        "run: Teacher}\nmetrics",
-        "run: Student}\nmetrics",
-        "explainers.moved",
-        "not run with the seed 7",
-    ),
-    (
-        "run: Teacher}\nmetrics",
-        "run: FRESH, training: teaching}\nmetrics",
-        "explainers.moved",
-        "unknown training",
-    ),
-    (
-        "ATT: attention_last",
-        "ATT: {spec: attention_last, run: Student}",
-        "explainers.ATT",
-        "takes nothing",
-    ),
-    ('learned: "parameterised', 'learned: "parametrised', "explainers.learned", "unknown learned method"),
-    (
-        "again: {datasets: test,",
-        "again: {datasets: test, protocol: x,",
-        "judgements.again.protocol",
-        "unknown proto",
-    ),
-    (
-        "ratio: 0.4}\ncomp",
-        "rato: 0.4}\ncomp",
-        "judgements.rationales.protocol",
-        "unknown option",
-    ),
-    ("options: {support: {run: Teacher}, ex", "options: {ex", "judgements.rationales.protocol", "needs the option 'su"),
-    ('jaccard?share=0.25"}\nt', 'jacard"}\nt', "comparisons.DIT.measure", "unknown measure 'jacard'"),
-    ('jaccard?share=0.25"}\nt', 'jaccard?part=1"}\nt', "comparisons.DIT.measure", "unknown parameter of jaccard"),
-    ("over: dataset", "over: dataset\n    significance: {against: ATT}", "tables.gains.significance", "have no test"),
-    ("{A-C: ATT,", "{A-C: AT,", "tables.gains.gain.A-C", "unknown recipe, explainer, training or model 'AT'"),
-    ("trainings: [teaching]", "trainings: [teach]", "recipes.Teacher.trainings", "unknown training 'teach'"),
-    (
-        "recipe: attentive,",
-        "recipe: attentive, model: {run: FRESH, seed: 0},",
-        "recipes.Teacher",
-        "needs itself",
-    ),
-    ("kind: heat, table: gains", "kind: heat, table: gain", "figures.gains.table", "unknown table 'gain'"),
+    ('{run}/explainer", teacher', '{run}/explainer", student', "not run with the seed 7"),
+    ('/explainer", teacher', '/explainer", fresh.at(training="teaching")', "unknown training of FRESH 'teaching'"),
+    ('"ATT": "attention_last"', '"ATT": Explainer("attention_last", student)', "takes nothing"),
+    ('"learned": "parameterised', '"learned": "parametrised', "unknown learned method"),
+    ('"again", [continued, taken], test', '"again", [continued, taken], test, protocol="x"', "unknown proto"),
+    ("**how)\n    study.compare", "rato=0.4)\n    study.compare", "unknown option"),
+    ('"ratio": 0.4}', '"ratio": 0.4, "suport": 1}', "unknown parameter of fresh 'suport'"),
+    ('"students", TOP)', '"students", "jacard")', "unknown measure 'jacard'"),
+    ('"students", TOP)', '"students", "jaccard?part=1")', "unknown parameter of jaccard"),
+    ('over="dataset"', 'over="dataset", significance=Significance("ATT")', "have no test"),
+    ('"A-C": "ATT"', '"A-C": "AT"', "unknown recipe, explainer, training or model 'AT'"),
+    ('table="gains"', 'table="gain"', "unknown table 'gain'"),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "place", "message"), BAD, ids=[message for *_, message in BAD])
-def test_a_run_that_cannot_be_meant_is_named_with_its_line(results, tmp_path, old, new, place, message):
+@pytest.mark.parametrize(("old", "new", "message"), BAD, ids=[message for *_, message in BAD])
+def test_a_run_that_cannot_be_meant_is_named_with_its_line(results, tmp_path, old, new, message):
     text = FILE.read_text()
     assert text.count(old) >= 1
-    path = tmp_path / "bad.yaml"
+    path = tmp_path / "bad.py"
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(ExpoundError) as raised:
-        build_grid(load_study(path))
-    said = str(raised.value)
-    assert message in said
-    assert f": {place}" in said
-    line = int(said.removeprefix(f"{path}:").partition(":")[0])
-    assert new.splitlines()[0].strip() in path.read_text().splitlines()[line - 1] or place.split(".")[1] in said
+    RECIPES.native["attentive"] = EntryPoint("attentive", f"{__name__}:attentive", RECIPES.group)
+    try:
+        with pytest.raises(ExpoundError) as raised:
+            load_study(path)
+    finally:
+        del RECIPES.native["attentive"]
+    assert message in str(raised.value)
+    assert re.match(rf"{re.escape(str(path))}:\d+: ", str(raised.value))

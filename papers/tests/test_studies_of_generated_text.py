@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 import expound
 from expound.explainers.learned.trained_citation import TrainedCitation
@@ -16,11 +15,11 @@ from expound.metrics.faithfulness.ablation import Lds
 from expound.training.citations import calibrate_bounds, measure_citations, summarize_bounds
 from expound_papers.answering_model import train_answering_model
 from expound_papers.protocols.registry import check_protocol, run_protocol
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.run_files import FIGURES, RESULTS
 from expound_papers.runs.store import Store
-from expound_papers.spec.study_file import load_study
+from expound_papers.study import Data, Explainer, Model, Training
+from expound_papers.study.loading import record_study
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
 
@@ -33,59 +32,30 @@ def study_runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("study")
     for seed in range(2):
         train_answering_model(root / f"base-{seed}", seed=seed, device="cpu", scale=0.001)
-    content = {
-        "datasets": {
-            "lessons": {"spec": NOTES, "split": "train", "limit": 4},
-            "dev": {"spec": NOTES, "split": "dev", "limit": 2},
-            "redundant": {"spec": f"{NOTES}&kind=redundant", "split": "test", "limit": 2},
-        },
-        "training": {"notes": {"train": "lessons", "dev": "dev"}},
-        "models": {"base": {"source": str(root / "base-{seed}" / "model")}},
-        "seeds": 2,
-        "arguments": {"warmup_steps": 7},
-        "recipes": {
-            "frozen": {"recipe": "none"},
-            "plain": {
-                "recipe": "baseline", "seeds": [0],
-                "arguments": {"max_steps": 1, "learning_rate": 1e-2, "warmup_steps": None},
-            },
-            "fitted": {
-                "recipe": "at2", "arguments": {"max_steps": 2, "warmup_steps": None},
-                "parameters": {"task": "generation", "granularity": "source", "ablations": 3},
-            },
-        },
-        "explainers": {
-            "IxG": "input_x_gradient", "gone": "occlusion?output=log_prob",
-            "AT2": {"spec": "attention_to_source:{run}", "run": "fitted", "training": "notes"},
-        },
-        "metrics": {"LDS": "lds?n_masks=6", "ρ": "lds?sets=leave_one_out", "AUC": "auc"},
-        "judgements": {
-            "citations": {
-                "datasets": ["redundant"], "recipes": ["frozen"], "explainers": ["IxG", "gone"],
-                "metrics": ["LDS", "ρ", "AUC"], "unit": "source",
-            },
-            "fit": {
-                "datasets": ["redundant"], "recipes": ["frozen"], "explainers": ["AT2"], "metrics": ["LDS"],
-                "unit": "source",
-            },
-            "drift": {
-                "datasets": ["redundant"], "recipes": ["frozen", "plain"], "protocol": "drift",
-                "options": {"original": {"run": "frozen"}, "n_masks": 5},
-            },
-            "short drift": {
-                "datasets": ["redundant"], "recipes": ["plain"], "protocol": "drift",
-                "options": {"original": {"run": "frozen"}, "n_masks": 3},
-            },
-        },
-        "tables": {
-            "drift": {
-                "rows": "judgement", "columns": "model", "where": {"recipe": "plain"},
-                "metrics": ["ablation_agreement"],
-            },
-        },
-    }  # fmt: skip
-    (root / "study.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
-    study, store = build_grid(load_study(root / "study.yaml")), Store(root / "store")
+
+    def record(study):
+        study.seeds, study.arguments = 2, {"warmup_steps": 7}
+        lessons = Data("lessons", NOTES, split="train", limit=4)
+        redundant = Data("redundant", f"{NOTES}&kind=redundant", limit=2)
+        notes = Training("notes", lessons, lessons.but("dev", split="dev", limit=2))
+        base = Model("base", str(root / "base-{seed}" / "model"))
+        frozen = study.train("frozen", None, notes, base)
+        arguments = {"max_steps": 1, "learning_rate": 1e-2, "warmup_steps": None}
+        plain = study.train("plain", "baseline", notes, base, seeds=[0], arguments=arguments)
+        how = {"task": "generation", "granularity": "source", "ablations": 3}
+        fitted = study.train("fitted", "at2", notes, base, arguments={"max_steps": 2, "warmup_steps": None}, **how)
+        explainers = {"IxG": "input_x_gradient", "gone": "occlusion?output=log_prob"}
+        metrics = {"LDS": "lds?n_masks=6", "ρ": "lds?sets=leave_one_out", "AUC": "auc"}
+        study.judge("citations", frozen, redundant, explainers, metrics, unit="source")
+        at2 = {"AT2": Explainer("attention_to_source:{run}", fitted)}
+        study.judge("fit", frozen, redundant, at2, {"LDS": metrics["LDS"]}, unit="source")
+        study.judge("drift", [frozen, plain], redundant, protocol="drift", original=frozen, n_masks=5)
+        study.judge("short drift", plain, redundant, protocol="drift", original=frozen, n_masks=3)
+        study.table(
+            "drift", "", rows="judgement", columns="model", where={"recipe": "plain"}, metrics="ablation_agreement"
+        )
+
+    study, store = record_study(record, "study"), Store(root / "store")
     for cell in study.cells:
         assert run_cell(cell, store.root)
     return study, store, root

@@ -1,4 +1,4 @@
-"""`expound study` from the command line's point of view; the study files of the project are valid."""
+"""`expound study` from the command line's point of view; the studies of the papers are valid."""
 
 from __future__ import annotations
 
@@ -8,53 +8,54 @@ from pathlib import Path
 import pytest
 
 from expound.cli import main
-from expound_papers.runs.grid import build_grid
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import list_studies, load_study
 
-FOLDER = Path(__file__).parents[1] / "studies"
-STUDIES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "papers")
+FOLDER = Path(__file__).parents[1]
+STUDIES = sorted(list_studies())
 GOOD = """\
-datasets: {train: {spec: "generated?size=24", split: train}, dev: {spec: "generated?size=24", split: dev}}
-training: {films: {train: train, dev: dev}}
-models: {tiny: {source: tiny}}
-recipes: {plain: {recipe: baseline}}
+from expound_papers.study import Data, Model, Study, Training, register
+@register
+def study(study: Study) -> None:
+    train, dev = (Data(name, "generated?size=24", split=name) for name in ("train", "dev"))
+    study.train("plain", "baseline", Training("films", train, dev), Model("tiny", "tiny"))
 """
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "message"),
+    ("old", "new", "place", "message"),
     [
-        ("tiny}}", "tiny}", 4, "no YAML"),
-        ("recipe: baseline", "recipe: smat2", 4, "unknown recipe 'smat2'"),
-        ("generated?size=24", "csv:nowhere.csv", 1, "nowhere.csv"),
-        ("source: tiny", "source: ./nowhere", 3, "no model at ./nowhere"),
+        ('"tiny"))', '"tiny")', ":5: ", "'(' was never closed"),
+        ('"baseline"', '"smat2"', ":5: ", "unknown recipe 'smat2'"),
+        ("generated?size=24", "csv:nowhere.csv", "", "nowhere.csv"),
+        ('"tiny", "tiny"', '"tiny", "./nowhere"', "", "no model at ./nowhere"),
     ],
 )
-def test_bad_input_is_one_line_and_code_2_before_anything_is_run(tmp_path, capsys, old, new, line, message):
-    path = tmp_path / "study.yaml"
+def test_bad_input_is_one_line_and_code_2_before_anything_is_run(tmp_path, capsys, old, new, place, message):
+    path = tmp_path / "study.py"
     path.write_text(GOOD.replace(old, new))
     assert main(["study", "run", str(path), "--output-dir", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith(f"expound: {path}:{line}: ")
+    assert said.startswith(f"expound: {path}{place}" if place else "expound: ")
     assert message in said
     assert not (tmp_path / "runs").exists()
 
 
 def test_what_there_is_nothing_of_is_said(tmp_path, capsys):
-    path = tmp_path / "study.yaml"
+    path = tmp_path / "study.py"
     path.write_text(GOOD)
     for words, message in (
         (["run", str(path), "--only", "nothing", "--dry-run"], "no run of"),
         (["table", str(path), "--table", "t"], "unknown table 't'"),
         (["leaderboard"], "contains no judged explanations"),
-        (["run", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+        (["run", "nowhere.py"], "there is no file nowhere.py"),
+        (["run", "er-table-22"], "unknown study 'er-table-22'. Did you mean 'er-table-2'"),
     ):
         assert main(["study", *words, "--output-dir", str(tmp_path / "runs")]) == 2
         assert message in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_written_nothing_is_run(tmp_path, capsys):
-    path = tmp_path / "study.yaml"
+    path = tmp_path / "study.py"
     path.write_text(GOOD)
     for folder in ("/proc/nowhere", str(path)):
         assert main(["study", "run", str(path), "--output-dir", folder]) == 2
@@ -69,35 +70,31 @@ def test_help_has_an_example(command, capsys):
 
 def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
-    path = next(path for path in STUDIES if path.name == "er-table-2.yaml")
-    assert main(["study", "run", str(path), "--dry-run", "--output-dir", str(tmp_path / "runs")]) == 0
+    assert main(["study", "run", "er-table-2", "--dry-run", "--output-dir", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr()
     assert "er-table-2-small: 89 runs: 26 training runs (0 done), 63 judgements (0 done)" in shown.out
-    lines = (path.parent / "shared" / "er.yaml").read_text(encoding="utf-8").splitlines()
-    (number,) = (number for number, line in enumerate(lines, 1) if line.startswith("  sst-train:"))
-    assert re.search(rf"er\.yaml:{number}: datasets\.sst-train\.spec: .*sst", shown.err)
+    assert re.search(r"not on this machine: sst-train: .*sst", shown.err)
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_file_has_a_trial(path, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_has_a_trial(name, monkeypatch, tmp_path):
     monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
-    study = load_study(path, "trial")
-    assert study.file.seeds == [7]
-    assert build_grid(study).runs
+    study = load_study(name, "trial")
+    assert study.seeds == [7]
+    assert study.runs
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_every_study_file_is_valid_and_asks_for_what_it_shows(path, scale, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_valid_and_asks_for_what_it_shows(name, scale, monkeypatch, tmp_path):
     monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
-    study = load_study(path, scale)
-    found = build_grid(study)
-    assert found.runs
-    assert study.file.title
-    assert study.file.tables or study.file.figures
-    judged = {run.dataset for run in found.runs if run.dataset}
-    trained = {run.recipe for run in found.runs}
-    parts = [*study.file.tables.values(), *study.file.figures.values()]
+    study = load_study(name, scale)
+    assert study.runs
+    assert study.title
+    assert study.tables or study.figures
+    judged = {run.dataset for run in study.runs if run.dataset}
+    trained = {run.recipe for run in study.runs}
+    parts = [*study.tables.values(), *study.figures.values()]
     for part in parts:
         assert set(part.where.get("dataset", ())) <= judged | {"SST Dev"}
         assert set(part.where.get("recipe", ())) <= trained
@@ -105,16 +102,16 @@ def test_every_study_file_is_valid_and_asks_for_what_it_shows(path, scale, monke
             assert axis.dataset is None or axis.dataset in judged
 
 
-def test_every_table_and_figure_of_the_paper_has_its_file():
+def test_every_table_and_figure_of_the_paper_has_its_study():
     tables, figures = (2, 3, 4, 5, 7, 9), (2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14)
     names = {f"er-table-{number}" for number in tables} | {f"er-fig-{number}" for number in figures}
     names |= {"er-fresh", "er-constrained", "er-rrr"}
-    assert {path.stem for path in STUDIES if path.stem.startswith("er-")} == names
-    listed = (STUDIES[0].parent / "README.md").read_text()
-    assert all(f"`{path.name}`" in listed for path in STUDIES)
+    assert {name for name in STUDIES if name.startswith("er-")} == names
+    listed = (FOLDER / "README.md").read_text()
+    assert all(f"`{name}`" in listed for name in STUDIES)
 
 
-@pytest.mark.parametrize("part", sorted((STUDIES[0].parent / "pages").glob("*.md")), ids=lambda part: part.stem)
+@pytest.mark.parametrize("part", sorted((FOLDER / "pages").glob("*.md")), ids=lambda part: part.stem)
 def test_every_part_of_a_page_names_what_its_studies_have(part, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
     assert main(["study", "page", str(part), "--output-dir", str(tmp_path / "runs")]) == 0

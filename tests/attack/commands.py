@@ -6,7 +6,7 @@ from pathlib import Path
 
 import families
 
-STUDY = Path(__file__).with_name("attacked_study.yaml")
+STUDY = Path(__file__).with_name("attacked_study.py")
 TRAIN = ["--data", "generated?size=32", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--quiet"]
 COMPARE = ["--data", "generated?size=40", "--split", "dev", "--methods", "saliency,occlusion,random", "--quiet"]
 COMPARE += ["--metrics", "auc,aopc_comprehensiveness", "--batch-size", "4"]

@@ -16,9 +16,8 @@ import pytest
 import stored
 from attacked import LONG, record_outcomes, scale_count
 from commands import SEARCH, STUDY, build_arguments, save_model
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import run_cell
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
 from expound_people.storage import Storage
 from forks import command, forge, run_to_end
 from sites import admin, csrf
@@ -32,7 +31,6 @@ PRINTED = {
     "objectives": ["objectives"],
     "datasets": ["datasets"],
     "doctor": ["doctor"],
-    "study schema": ["study", "schema"],
     "study table": ["study", "table", STUDY, "--output-dir"],
 }
 LINE = "a moving film about a small town"
@@ -48,7 +46,7 @@ def model(tmp_path_factory):
 def runs(tmp_path_factory):
     """A finished study."""
     folder = tmp_path_factory.mktemp("finished") / "runs"
-    for cell in build_grid(load_study(STUDY)).cells:
+    for cell in load_study(STUDY).cells:
         assert run_cell(cell, folder)
     return folder
 

@@ -13,10 +13,9 @@ import stored
 from attacked import LONG, record_outcomes, scale_count
 from commands import OVER_VALUES, SEARCH, STUDY, build_arguments, save_model
 from expound.recipes import RECIPES
-from expound_papers.runs.grid import build_grid
 from expound_papers.runs.run_cell import remove_leftovers, run_cell
 from expound_papers.runs.store import Store
-from expound_papers.spec.study_file import load_study
+from expound_papers.study.loading import load_study
 from forks import command, forge, run_to_end, seconds_of
 
 KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)
@@ -76,10 +75,10 @@ def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
 
 
 def run_all_cells(root):
-    for cell in build_grid(load_study(STUDY)).cells:
+    for cell in load_study(STUDY).cells:
         while not run_cell(cell, root):
             time.sleep(0.1)
-    remove_leftovers(build_grid(load_study(STUDY)).cells, root)
+    remove_leftovers(load_study(STUDY).cells, root)
 
 
 def test_killed_workers_of_a_study_leave_the_runs_of_an_undisturbed_one(tmp_path):

@@ -14,7 +14,6 @@ import expound
 from expound.cli import main
 from expound.recipes import RECIPES
 
-STUDIES = Path(__file__).parents[2] / "papers" / "studies"
 COMMANDS = """
 import sys
 from expound.cli import main
@@ -69,7 +68,7 @@ def test_the_help_of_training_shows_every_recipe_and_its_departures_from_the_pap
         "train baseline --config tin --data generated --output-dir y",
         "train baseline --config tiny --data sst:nowhere --output-dir y",
         "train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
-        "study run nowhere.yaml", "study status nowhere.yaml",
+        "study run nowhere.py", "study status nowhere",
         "compare --model m --data generated --methods occlusoin", "compare --model m --data generated --metrics acu",
         "compare --model m --data generated --metrics auc?k=1", "compare --model m --data generated --preset no",
         "explain hi --model m --methods integrated_gradients?n_stps=3", "demo --methods occlusoin",
@@ -86,10 +85,11 @@ def test_wrong_names_and_values_are_refused(command, tmp_path, monkeypatch):
 
 
 def test_a_wrong_study_is_refused(tmp_path, monkeypatch, capsys):
-    text = (STUDIES / "er-table-2.yaml").read_text()
-    (tmp_path / "shared").symlink_to(STUDIES / "shared")
-    (tmp_path / "wrong.yaml").write_text(text + "\nexplainers: [saliency?norn=l2]\n")
+    text = "from expound_papers.study import Data, Model, register\n\n\n@register\ndef wrong(study):\n    runs = "
+    text += "study.train('as it is', None, None, Model('tiny', 'tiny'))\n"
+    text += "    study.judge('all', runs, Data('films', 'generated'), {'S': 'saliency?norn=l2'})\n"
+    (tmp_path / "wrong.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    assert main(["study", "run", "wrong.yaml", "--dry-run"]) == 2
-    assert main(["study", "run", "wrong.yaml"]) == 2
-    assert "wrong.yaml" in capsys.readouterr().err
+    assert main(["study", "run", "wrong.py", "--dry-run"]) == 2
+    assert main(["study", "run", "wrong.py"]) == 2
+    assert "wrong.py:7: unknown parameter of saliency 'norn'" in " ".join(capsys.readouterr().err.split())

@@ -21,8 +21,8 @@ from expound_papers.cli.output import ProgressReporter, show_end, show_left, sho
 
 if TYPE_CHECKING:
     from expound.evaluation.workers.scheduler import Workers as WorkersProtocol
-    from expound_papers.runs.grid import RunGrid
     from expound_papers.runs.store import Store
+    from expound_papers.study.study import Study
 
 app = typer.Typer(
     help="Run grids of models, seeds, explainers and metrics, and make tables from them.", no_args_is_help=True
@@ -45,12 +45,13 @@ class Format(StrEnum):
     html = "html"
 
 
-File = Annotated[Path, typer.Argument(help="The study's YAML file.")]
-Files = Annotated[list[Path], typer.Argument(help="Study files, run one after the other.", metavar="FILES...")]
+Name = Annotated[str, typer.Argument(help="A study's name, or a Python file with studies: FILE.py or FILE.py:NAME.")]
+Names = Annotated[list[str], typer.Argument(help="Studies, run one after the other.", metavar="NAMES...")]
+Pages = Annotated[list[str], typer.Argument(help="Page texts (.md), or studies.", metavar="PAGES...")]
 Runs = Annotated[
     Path, typer.Option("--output-dir", "-o", help="Folder of finished runs; several studies can share it.")
 ]
-ScaleOption = Annotated[Scale, typer.Option(help="A scale defined in the file.")]
+ScaleOption = Annotated[Scale, typer.Option(help="The scale of the study.")]
 Only = Annotated[
     str | None,
     typer.Option(
@@ -75,21 +76,8 @@ def _group() -> None:
 
 
 @app.command(cls=GroupedCommand)
-def schema() -> None:
-    """Print the JSON Schema of study files, for editors.
-
-    Refer to it in the first line of a study file: `# yaml-language-server: $schema=FILE`. Example: expound study schema
-    """
-    import json
-
-    from expound_papers.spec.schema import make_json_schema
-
-    typer.echo(json.dumps(make_json_schema(), indent=2, ensure_ascii=False))
-
-
-@app.command(cls=GroupedCommand)
 def run(
-    files: Files,
+    names: Names,
     output_dir: Runs = STORE,
     scale: ScaleOption = Scale.small,
     engine: EngineOption = Engine.local,
@@ -106,28 +94,28 @@ def run(
 
     Studies that share an output folder share finished runs. A run with a changed configuration is a new run.
 
-    Examples: expound study run studies/er-table-2.yaml --dry-run
+    Examples: expound study run er-table-2 --dry-run
 
-    expound study run studies/er-table-2.yaml --workers 2 --output-dir runs
+    expound study run er-table-2 --workers 2 --output-dir runs
 
-    expound study run studies/er-table-2.yaml --scale paper --engine ray --address auto
+    expound study run er-table-2 --scale paper --engine ray --address auto
     """
-    # All files are read first, so that a mistake in the last one does not appear after hours.
-    grids = [open_study(file, scale, output_dir, only) for file in files]
-    store = grids[0][1]
+    # All studies are recorded first, so that a mistake in the last one does not appear after hours.
+    studies = [open_study(name, scale, output_dir, only) for name in names]
+    store = studies[0][1]
     if not dry_run:
         silence_libraries()
-        _require_startable([grid for grid, _ in grids], store, resume)
+        _require_startable([study for study, _ in studies], store, resume)
         options.require_writable(output_dir)
-    for grid, _ in grids:
-        show_status(grid, store)
+    for study, _ in studies:
+        show_status(study, store)
         if dry_run:
-            show_runs(grid, store, quiet)
-    if len(grids) > 1:
+            show_runs(study, store, quiet)
+    if len(studies) > 1:
         keys = set[str]()
-        for grid, _ in grids:
-            keys |= {cell.key for cell in grid.cells}
-        show_left([grid for grid, _ in grids], store, f"all {len(grids)}: {len(keys)} runs, shared ones once; ")
+        for study, _ in studies:
+            keys |= {cell.key for cell in study.cells}
+        show_left([study for study, _ in studies], store, f"all {len(studies)}: {len(keys)} runs, shared ones once; ")
     if dry_run:
         return
     from expound_papers.runs.run_cell import run_all
@@ -135,62 +123,62 @@ def run(
     set_stop_message(f"finished runs and checkpoints are saved in {output_dir}: resume with the same command")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     failed = False
-    for grid, _ in grids:
+    for study, _ in studies:
         hands = _workers(engine, output_dir, workers, threads, address)
         outcome = run_all(
-            grid.cells, output_dir, hands, ProgressReporter(grid, quiet), minutes=(end - time.monotonic()) / 60
+            study.cells, output_dir, hands, ProgressReporter(study, quiet), minutes=(end - time.monotonic()) / 60
         )
-        failed |= not write_study_report(grid, store)
-        failed |= show_end(grid, outcome, output_dir)
+        failed |= not write_study_report(study, store)
+        failed |= show_end(study, outcome, output_dir)
     if failed:
         raise typer.Exit(1)
 
 
 @app.command(cls=GroupedCommand)
-def status(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small, only: Only = None) -> None:
+def status(name: Name, output_dir: Runs = STORE, scale: ScaleOption = Scale.small, only: Only = None) -> None:
     """Print the progress of a study, its failures, and the estimated time left.
 
-    Example: expound study status studies/er-table-2.yaml --output-dir runs
+    Example: expound study status er-table-2 --output-dir runs
     """
-    grid, store = open_study(file, scale, output_dir, only)
-    for name, reason in show_status(grid, store).items():
-        console().print(f"failed: {name}: {reason}", markup=False)
+    study, store = open_study(name, scale, output_dir, only)
+    for title, reason in show_status(study, store).items():
+        console().print(f"failed: {title}: {reason}", markup=False)
 
 
 @app.command(cls=GroupedCommand)
 def table(
-    file: File,
+    name: Name,
     output_dir: Runs = STORE,
     scale: ScaleOption = Scale.small,
-    name: Annotated[str | None, typer.Option("--table", help="One table of the file. Default: all.")] = None,
+    only: Annotated[str | None, typer.Option("--table", help="One table of the study. Default: all.")] = None,
     form: Annotated[Format, typer.Option("--format", help="Markdown, CSV, LaTeX or HTML.")] = Format.md,
 ) -> None:
     """Print the tables of a study from its finished runs.
 
-    Example: expound study table studies/er-table-2.yaml --format tex
+    Example: expound study table er-table-2 --format tex
     """
     from expound_papers.tables.report import FORMATS
     from expound_papers.tables.tables import make_study_table
 
-    results = load_results(file, scale, output_dir)
-    for table_name in [name] if name else list(results.grid.study.file.tables):
+    results = load_results(name, scale, output_dir)
+    for table_name in [only] if only else list(results.study.tables):
         typer.echo(FORMATS[form.value](make_study_table(results, table_name)))
 
 
 @app.command(cls=GroupedCommand)
-def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small) -> None:
+def report(name: Name, output_dir: Runs = STORE, scale: ScaleOption = Scale.small) -> None:
     """Write the tables, figures and page of a study from its finished runs.
 
-    Example: expound study report studies/er-table-2.yaml
+    Example: expound study report er-table-2
     """
-    results = load_results(file, scale, output_dir)
-    if not write_study_report(results.grid, results.store):
+    results = load_results(name, scale, output_dir)
+    if not write_study_report(results.study, results.store):
         raise typer.Exit(1)
 
 
 @app.command(cls=GroupedCommand)
 def page(
-    files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")],
+    pages: Pages,
     output_dir: Runs = STORE,
     output: Annotated[
         Path | None, typer.Option(help="The output file, or a folder for several pages. Default: print.")
@@ -200,14 +188,14 @@ def page(
 
     Equal runs give equal bytes. Missing runs are marked as not run. A figure that contradicts the text is an error.
 
-    Examples: expound study page studies/pages/er.md --output docs/results
+    Examples: expound study page pages/er.md --output results
 
-    expound study page studies/er-table-2.yaml
+    expound study page er-table-2
     """
     from expound.data.atomic_files import atomic_file
     from expound_papers.tables.page import fill_page
 
-    for part, results in load_page_parts(files, output_dir):
+    for part, results in load_page_parts(pages, output_dir):
         text = fill_page(part, results)
         if output is None:
             typer.echo(text, nl=False)
@@ -218,19 +206,17 @@ def page(
 
 
 @app.command("export", cls=GroupedCommand)
-def export_(
-    files: Annotated[list[Path], typer.Argument(help="Page texts (.md), or study files.")], output_dir: Runs = STORE
-) -> None:
+def export_(pages: Pages, output_dir: Runs = STORE) -> None:
     """Write the figures of a page's finished runs, without weights, into one Parquet file beside its text.
 
-    Example: expound study export studies/pages/er.md
+    Example: expound study export pages/er.md
     """
-    from expound_papers.runs.figures_file import export_figures
     from expound_papers.runs.store import Store
+    from expound_papers.tables.figures_file import export_figures
 
-    for part, results in load_page_parts(files, output_dir):
+    for part, results in load_page_parts(pages, output_dir):
         path = part.path.with_suffix(".parquet")
-        count = export_figures([each.grid for each in results.values()], Store(output_dir), path)
+        count = export_figures([each.study for each in results.values()], Store(output_dir), path)
         say(f"{path}: figures of {count} runs, {path.stat().st_size / 1e6:.2f} MB")
 
 
@@ -243,10 +229,10 @@ def import_(
 ) -> None:
     """Import figures or whole runs into a folder of runs. Pages use them, and only missing runs are executed.
 
-    Example: expound study import studies/pages/er.parquet --output-dir runs
+    Example: expound study import pages/er.parquet --output-dir runs
     """
-    from expound_papers.runs.figures_file import import_figures, merge_stores
     from expound_papers.runs.store import Store
+    from expound_papers.tables.figures_file import import_figures, merge_stores
 
     options.require_writable(output_dir)
     for path in files:
@@ -295,11 +281,11 @@ def _workers(
     return LocalWorkers(count or 1, threads)
 
 
-def _require_startable(grids: Sequence[RunGrid], store: Store, resume: bool) -> None:
-    for grid in grids:
-        if grid.missing:
-            raise ExpoundError(grid.missing[0])
-        if not resume and any(store.is_done(cell.key) for cell in grid.cells):
+def _require_startable(studies: Sequence[Study], store: Store, resume: bool) -> None:
+    for study in studies:
+        if study.missing:
+            raise ExpoundError(study.missing[0])
+        if not resume and any(store.is_done(cell.key) for cell in study.cells):
             raise ExpoundError(
                 f"{store.root} contains finished runs of this study: choose another folder, or omit --no-resume"
             )

@@ -31,13 +31,22 @@ from expound.training.loop.data import is_generation_data
 from expound.training.loop.run import HISTORY, METRICS
 from expound_papers.protocols import registry as protocols
 from expound_papers.protocols.performance import evaluate_performance
+from expound_papers.runs import recipe_configs, sources
 from expound_papers.runs.layer_plausibility import plausibility_by_layer
 from expound_papers.runs.noisy_control import BestOfNoisy
-from expound_papers.runs.run_files import ATTRIBUTIONS, CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
+from expound_papers.runs.run_files import (
+    ATTRIBUTIONS,
+    CURVES,
+    FIGURES,
+    LAYERS,
+    NOISY,
+    OWN_RUN,
+    PREDICTIONS,
+    RESULTS,
+    RUN_IN_SPEC,
+    TRAINED,
+)
 from expound_papers.runs.store import Cell, Store, Workspace
-from expound_papers.spec import recipe_configs, sources
-from expound_papers.spec.explainer_configs import NOISY
-from expound_papers.spec.run_ref import OWN_RUN, RUN_IN_SPEC, TRAINED
 
 TEMPORARY_FILES = (".*", "checkpoint-*", "events.out.*")
 

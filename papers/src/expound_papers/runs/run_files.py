@@ -1,9 +1,10 @@
-"""The files in the folder of a finished run."""
+"""The files in the folder of a finished run, and the words of its configuration that name other runs."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ FIGURES = "figures.json"
 PREDICTIONS = "predictions.parquet"
 RESULTS, CURVES = "results.parquet", "curves.parquet"
 ATTRIBUTIONS, LAYERS = "attributions", "layers.parquet"
+TRAINED, NOISY, OWN_RUN = "trained", "noisy", "{run}"
+RUN_IN_SPEC = re.compile(r"\{run:([^{}]+)\}")
+"""A reference in a metric's spec to the folder of a run, by its recipe."""
 
 
 def read_numbers(path: Path) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from expound.reports.text import format_duration
-from expound_papers.runs.study_run import StudyRun
+from expound_papers.study.parts import StudyRun
 from expound_papers.tables.results import Results
 
 SHOWN = ("expound", "python", "torch", "transformers", "datasets")
@@ -18,7 +18,7 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
     # Dictionaries serve as sets that keep the order.
     judged, trained, seeds = dict[str, None](), dict[str, None](), set[int]()
     for found in results.values():
-        for run in found.grid.runs:
+        for run in found.study.runs:
             keys.add(run.cell.key)
             record = found.store.read_record(run.cell.key)
             if record is None:
@@ -28,9 +28,9 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
             if run.dataset:
                 judged[_format_judged_data(run)] = None
             else:
-                training = found.grid.study.file.training[run.training]
-                trained[_name_with_size(training.train, run.cell.config["train"])] = None
-                trained[_name_with_size(training.dev, run.cell.config["dev"])] = None
+                training = found.study.trainings[run.training]
+                trained[_name_with_size(training.train.name, run.cell.config["train"])] = None
+                trained[_name_with_size(training.dev.name, run.cell.config["dev"])] = None
     dates, machines, versions, cost = set[str](), set[str](), dict[str, set[str]](), 0.0
     for record in done.values():
         dates.add(str(record.get("date", "unknown")))

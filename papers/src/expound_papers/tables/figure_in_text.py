@@ -113,7 +113,7 @@ class TableFigures:
         part, figures, entry = self.layout.part, self.layout.figures, self.layout.columns[column]
         entries = [self.layout.rows[row] for row in rows]
         metric = get_metric(part, entries[0], entry)
-        is_stored = metric in self.results.grid.study.file.metrics or metric in PREDICTION_FIGURES
+        is_stored = metric in self.results.study.metrics or metric in PREDICTION_FIGURES
         pairs = []
         if is_stored and metric not in part.gain:
             pairs = pair_summands(self.results, part, figures, entries, entry, repeat_single=True)
@@ -199,10 +199,10 @@ def _figures_by_seed(cell: BySeed) -> dict[int, float]:
 
 def _possible_names(results: Results, layout: TableLayout) -> set[str]:
     """Return every name that a row or column of the table can have once all runs are finished."""
-    file, part = results.grid.study.file, layout.part
+    study, part = results.study, layout.part
     fields: dict[str, Iterable[str]] = {
-        "training": file.training, "model": file.models, "recipe": file.recipes, "dataset": file.datasets,
-        "judgement": file.judgements, "explainer": file.explainers, "metric": part.metrics,
+        "training": study.trainings, "model": study.models, "recipe": study.recipes, "dataset": study.datasets,
+        "judgement": study.judgements, "explainer": study.explainers, "metric": part.metrics,
     }  # fmt: skip
     known = set[str]()
     for field in (*part.rows, *part.columns):

@@ -13,17 +13,16 @@ from expound.errors import ExpoundError, check_choice
 from expound.reports.figures.curves import Curve
 from expound.reports.figures.figure import Dots, Matrix, Panel, plot_curves, plot_heat_maps, plot_scatter, plot_strips
 from expound.reports.tables.leaderboard import Floats
-from expound_papers.runs.agreement import (
+from expound_papers.runs.run_files import CURVES, LAYERS
+from expound_papers.similarity import get_measure
+from expound_papers.study.parts import Axis, FigurePart, StudyRun, as_list
+from expound_papers.tables.agreement import (
     Scores,
     agreement_between_explainers,
     agreement_between_models,
     agreement_between_seeds,
     read_scores,
 )
-from expound_papers.runs.run_files import CURVES, LAYERS
-from expound_papers.runs.study_run import StudyRun
-from expound_papers.similarity import get_measure
-from expound_papers.spec.schema import Axis, FigurePart
 from expound_papers.tables.coefficients import make_coefficient_matrices
 from expound_papers.tables.layout import RUN, select_figures
 from expound_papers.tables.metric_agreement import make_metric_matrices
@@ -38,7 +37,7 @@ def make_study_figure(results: Results, name: str) -> Figure:
     Raises:
         ExpoundError: an unknown figure, or one without finished runs.
     """
-    declared = results.grid.study.file.figures
+    declared = results.study.figures
     check_choice("figure", name, declared)
     return KINDS[declared[name].kind](results, declared[name])
 
@@ -49,7 +48,7 @@ def make_strips(results: Results, part: FigurePart) -> list[Panel]:
     panels = []
     for (metric, dataset, explainer), group in frame.groupby(["metric", "dataset", "explainer"], sort=False):
         by_recipe = {}
-        for recipe in results.grid.study.file.recipes:
+        for recipe in part.where.get("recipe", list(results.study.recipes)):
             runs = group[group["recipe"] == recipe].drop_duplicates(list(RUN))
             if len(runs):
                 by_recipe[recipe] = runs["value"].to_numpy(dtype=np.float64)
@@ -65,8 +64,8 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
     """
     group_by = "explainer" if part.between == "explainers" else "recipe"
     panels = []
-    for y in part.y:
-        for x in part.x:
+    for y in as_list(part.y):
+        for x in as_list(part.x):
             frame = _join_measurements(results, part, x, y)
             title = ""
             if not part.average and frame["x"].nunique() > 1 and frame["y"].nunique() > 1:
@@ -179,12 +178,12 @@ def _make_curves(
 ) -> list[Curve]:
     if not frames:
         return []
-    frame, file = pd.concat(frames, ignore_index=True), results.grid.study.file
+    frame, study = pd.concat(frames, ignore_index=True), results.study
     by_recipe, by_dataset = frame["recipe"].nunique() > 1, frame["dataset"].nunique() > 1
     curves = []
     for metric in part.metrics:
-        for explainer in part.where.get("explainer", list(file.explainers)):
-            mine = frame[(frame["metric"] == file.metrics[metric]) & (frame["explainer"] == explainer)]
+        for explainer in part.where.get("explainer", list(study.explainers)):
+            mine = frame[(frame["metric"] == study.metrics[metric]) & (frame["explainer"] == explainer)]
             for (dataset, recipe), group in mine.groupby(["dataset", "recipe"], sort=False):
                 grid = group.groupby(over)["value"].agg(["mean", "std"]).fillna(0.0)
                 series, title = explainer, metric

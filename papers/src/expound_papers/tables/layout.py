@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from expound.data.cards import MetricCard
-from expound.errors import check_choice
+from expound.errors import ExpoundError, check_choice
 from expound.reports.tables.leaderboard import Floats
 from expound.reports.tables.paper_table import Form
-from expound_papers.spec.schema import TablePart
+from expound_papers.study.parts import TablePart, as_list
 from expound_papers.tables.results import Results
 
 Entry = tuple[str, ...]
@@ -39,12 +39,15 @@ class TableLayout(NamedTuple):
 
 def lay_out_table(results: Results, name: str) -> TableLayout:
     """The figures of a table in their cells; see `make_study_table`."""
-    declared = results.grid.study.file.tables
+    declared = results.study.tables
     check_choice("table", name, declared)
     part = declared[name]
     figures = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
     _check_single_source(results, name, part, figures)
-    rows, columns = _sort_entries(results, figures, part.rows), _sort_entries(results, figures, part.columns)
+    rows, columns = (
+        _sort_entries(results, part, figures, part.rows),
+        _sort_entries(results, part, figures, part.columns),
+    )
     return TableLayout(part, figures, rows, columns, cell_values(figures, part, rows, columns))
 
 
@@ -75,19 +78,22 @@ def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
     return center, center - spread, center + spread
 
 
-def _sort_entries(results: Results, figures: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
-    """Return the combinations of the fields' values that occur, in the order of the study file."""
-    file = results.grid.study.file
+def _sort_entries(results: Results, part: TablePart, figures: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
+    """Return the combinations of the fields' values that occur, in the order of `where`, or else of the study."""
+    study = results.study
     order: dict[str, list[str]] = {
-        "training": list(file.training), "model": list(file.models), "recipe": list(file.recipes),
-        "dataset": list(file.datasets), "judgement": list(file.judgements), "explainer": ["", *file.explainers],
+        "training": list(study.trainings), "model": list(study.models), "recipe": list(study.recipes),
+        "dataset": list(study.datasets), "judgement": list(study.judgements), "explainer": list(study.explainers),
     }  # fmt: skip
+    order["metric"] = as_list(part.metrics)
+    order |= {name: as_list(values) for name, values in part.where.items()}
+    # The figures of the model itself, which have no explainer, come first.
+    order["explainer"] = ["", *order["explainer"]]
 
     def place(entry: Entry) -> list[tuple[int, str]]:
         places = []
         for field, value in zip(fields, entry, strict=True):
-            names = order.get(field, list(file.metrics))
-            # Figures that the file does not name come last, by name.
+            names = order[field]
             number = names.index(value) if value in names else len(names)
             places.append((number, value))
         return places
@@ -118,13 +124,13 @@ def _check_single_source(results: Results, name: str, part: TablePart, figures: 
     for field in free:
         if (counts[field] > 1).any():
             values = ", ".join(map(repr, figures[field].unique()[:4]))
-            raise results.grid.study.error(
-                ("tables", name), f"a cell has figures of several {field}s ({values}): name one under 'where'"
+            raise ExpoundError(
+                f"{results.study.name}: table {name}: a cell has figures of several {field}s ({values}): name one"
             )
     shown = [*RUN, "dataset", "explainer", "metric", *part.rows, *part.columns]
     if (figures.groupby(list(dict.fromkeys(shown)))["value"].nunique() > 1).any():
-        message = "several judgements give different figures: name one as judgement under 'where'"
-        raise results.grid.study.error(("tables", name), message)
+        message = "several judgements give different figures: name one as judgement in 'where'"
+        raise ExpoundError(f"{results.study.name}: table {name}: {message}")
 
 
 def format_entry(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
@@ -149,7 +155,8 @@ def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> Me
 
 def get_metric(part: TablePart, row: Entry, column: Entry) -> str:
     """Return the name of the metric that a cell shows."""
-    return dict(zip((*part.rows, *part.columns), (*row, *column), strict=True)).get("metric", part.metrics[0])
+    names: dict[str, str] = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
+    return names.get("metric", part.metrics[0])
 
 
 def repeat_single_run(one: dict[int, T], other: dict[int, T]) -> tuple[dict[int, T], dict[int, T]]:
@@ -167,9 +174,9 @@ def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.
     The reference is the mean over seeds of the row that differs only by the named recipe, explainer, training or model.
     A gain is NaN if the reference is missing or 0.
     """
-    file = results.grid.study.file
+    study = results.study
     declared: dict[str, Collection[str]] = {
-        "recipe": file.recipes, "explainer": file.explainers, "training": file.training, "model": file.models
+        "recipe": study.recipes, "explainer": study.explainers, "training": study.trainings, "model": study.models
     }  # fmt: skip
     parts = [frame[~frame["metric"].isin(part.gain)]]
     for metric, reference in part.gain.items():

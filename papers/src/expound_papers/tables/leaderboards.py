@@ -12,9 +12,8 @@ import pandas as pd
 from expound.data.provenance import digest
 from expound.metrics import metric
 from expound.reports.tables.leaderboard import Leaderboard, make_leaderboard
-from expound_papers.runs.run_files import RESULTS
+from expound_papers.runs.run_files import RESULTS, TRAINED
 from expound_papers.runs.store import Store
-from expound_papers.spec.run_ref import TRAINED
 from expound_papers.tables.results import is_infeasible
 
 RUNS, SEED = "runs", "seed"

@@ -7,7 +7,7 @@ import pandas as pd
 
 from expound.metrics.agreement import kendall_tau
 from expound.reports.figures.figure import Matrix
-from expound_papers.spec.schema import FigurePart
+from expound_papers.study.parts import FigurePart
 from expound_papers.tables.layout import select_figures
 from expound_papers.tables.results import Results
 
@@ -19,7 +19,7 @@ def make_metric_matrices(results: Results, part: FigurePart) -> list[Matrix]:
 
     Explainers are ranked by their mean over seeds, best first, so that 1 means the same ranking.
     """
-    names = list(part.metrics) or list(results.grid.study.file.metrics)
+    names = list(part.metrics) or list(results.study.metrics)
     frame = select_figures(results, names, part.where)
     frame = frame[frame["explainer"] != ""]
     by_place = []

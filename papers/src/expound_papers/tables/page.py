@@ -1,7 +1,7 @@
 """A page of results: hand-written text with placeholders for tables and figures of finished runs.
 
-A part is Markdown after a head between two lines of `---`, with the keys `title`, `scale` and `studies` (study files by
-name). Placeholders in the text:
+A part is Markdown after a head between two lines of `---`, with the keys `title`, `scale` and `studies` (their names on
+the page). Placeholders in the text:
 
 - `{{facts}}`: a table of dates, versions, machines, data and cost of all runs;
 - `{{legend}}`: how verdicts on claims are computed;
@@ -28,8 +28,8 @@ from expound.errors import ExpoundError, check_choice, unknown
 from expound.reports.table import Table
 from expound.reports.tables.effect import Effect
 from expound.reports.tables.paper_table import render_markdown
-from expound_papers.spec.schema import FigurePart
-from expound_papers.spec.study_file import SCALES
+from expound_papers.study.loading import SCALES
+from expound_papers.study.parts import FigurePart
 from expound_papers.tables.claims import LEGEND, NOT_TESTED, Condition, format_size, format_verdict
 from expound_papers.tables.facts import format_run_facts
 from expound_papers.tables.figure_in_text import TableFigures
@@ -44,24 +44,25 @@ KEYS = ("title", "scale", "studies")
 
 @dataclass(frozen=True)
 class PagePart:
-    """The hand-written part of a page: `studies` are files by name; `first` is the number of the text's first line."""
+    """The hand-written part of a page: `studies` by their names on the page; `first` is the text's first line."""
 
     path: Path
     title: str
     scale: str
-    studies: Mapping[str, Path]
+    studies: Mapping[str, str]
     text: str
     first: int = 1
 
 
 def read_page_part(path: Path) -> PagePart:
-    """Return the part in a Markdown file, or for a study file a part that shows all its tables.
+    """Return the part in a Markdown file, or for a study a part that shows all its tables.
 
     Raises:
         ExpoundError: a file that cannot be read, or a head with unknown keys.
     """
-    if path.suffix in (".yaml", ".yml"):
-        return PagePart(path, "", "small", {path.stem: path}, f"{{{{facts}}}}\n\n{{{{{path.stem}}}}}\n")
+    if path.suffix != ".md":
+        name = path.name.rpartition(":")[2].removesuffix(".py")
+        return PagePart(path, "", "small", {name: str(path)}, f"{{{{facts}}}}\n\n{{{{{name}}}}}\n")
     try:
         before, head, text = path.read_text(encoding="utf-8").split("---\n", 2)
         given = yaml.safe_load(head)
@@ -72,7 +73,10 @@ def read_page_part(path: Path) -> PagePart:
     for key in given:
         check_choice(f"key in the head of {path}", key, KEYS)
     check_choice("scale", str(given.get("scale", "small")), SCALES)
-    studies = {name: path.parent / file for name, file in given.get("studies", {}).items()}
+    studies = {}
+    for name, study in given.get("studies", {}).items():
+        is_file = study.partition(":")[0].endswith(".py")
+        studies[name] = str(path.parent / study) if is_file else study
     first = head.count("\n") + 3
     return PagePart(path, str(given.get("title", "")), str(given.get("scale", "small")), studies, text, first)
 
@@ -186,8 +190,8 @@ class _PlaceholderFiller:
         if fields == ["legend"]:
             return LEGEND
         name, table = self._split_name(fields[0])
-        declared = self.results[name].grid.study.file.tables
-        if len(fields) == 1 and table in (figures := self.results[name].grid.study.file.figures):
+        declared = self.results[name].study.tables
+        if len(fields) == 1 and table in (figures := self.results[name].study.figures):
             return "\n\n".join(_format_matrices(self.results[name], figures[table])) or None
         if len(fields) == 1:
             texts = []
@@ -210,7 +214,7 @@ class _PlaceholderFiller:
     def _find_table(self, field: str) -> TableFigures:
         """Return the table NAME:TABLE, or the first of the study NAME."""
         name, table = self._split_name(field)
-        return self._table(name, table or next(iter(self.results[name].grid.study.file.tables)))
+        return self._table(name, table or next(iter(self.results[name].study.tables)))
 
     def _table(self, name: str, table: str) -> TableFigures:
         if (name, table) not in self.made:

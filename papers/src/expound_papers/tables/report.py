@@ -36,16 +36,16 @@ def write_report(results: Results, folder: Path) -> Path:
 
     Returns the path of `report.html`.
     """
-    file = results.grid.study.file
+    study = results.study
     with atomic_file(folder / "figures.parquet") as fresh:
         results.figures.to_parquet(fresh, index=False)
-    tables = {name: make_study_table(results, name) for name in file.tables}
+    tables = {name: make_study_table(results, name) for name in study.tables}
     for name, table in tables.items():
         for ending, write in FORMATS.items():
             with atomic_file(folder / f"{name}.{ending}") as fresh:
                 fresh.write_text(write(table), encoding="utf-8")
     pictures = []
-    for name, part in file.figures.items():
+    for name, part in study.figures.items():
         figure = _make_figure(results, name)
         if figure is not None:
             # Without its date, a PDF of the same figures has the same bytes.
@@ -55,10 +55,8 @@ def write_report(results: Results, folder: Path) -> Path:
             picture = BytesIO()
             figure.savefig(picture, format="png", dpi=110)
             pictures.append((part.caption or name, base64.b64encode(picture.getvalue()).decode()))
-    facts = {"study": file.model_dump(exclude={"tables", "figures"}), "scale": results.grid.study.scale}
-    page = render_study_page(
-        file.title or file.name, file.notes, list(tables.values()), pictures, facts | {"versions": get_versions()}
-    )
+    facts = {"study": study.describe(), "scale": study.scale, "versions": get_versions()}
+    page = render_study_page(study.title, study.notes, list(tables.values()), pictures, facts)
     with atomic_file(folder / "report.html") as fresh:
         fresh.write_text(page, encoding="utf-8")
     return folder / "report.html"

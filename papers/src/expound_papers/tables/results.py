@@ -1,4 +1,4 @@
-"""The results of a study's finished runs, under the names of its file."""
+"""The results of a study's finished runs, under the study's names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from expound.metrics import cards, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.training.loop.run import METRICS
 from expound_papers.protocols.registry import PROTOCOLS
-from expound_papers.runs.agreement import compute_comparisons
-from expound_papers.runs.grid import RunGrid
 from expound_papers.runs.run_files import FIGURES, PREDICTIONS, RESULTS, read_numbers
 from expound_papers.runs.store import Store
-from expound_papers.runs.study_run import StudyRun
+from expound_papers.study.parts import StudyRun
+from expound_papers.study.study import Study
+from expound_papers.tables.agreement import compute_comparisons
 
 DEV, TRAINING_SECONDS = "dev_", "training_seconds"
 HIGHER_IS_BETTER = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
@@ -32,14 +32,14 @@ class Results:
     """The figures of finished runs, and access to the runs' stored results.
 
     Attributes:
-        grid: all runs of the study.
+        study: the study with its runs.
         store: the folder of finished runs.
         figures: one row per run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of
             the model itself. Figures of training (of the best model on the dev split) begin with `dev_`.
         left_out: addresses of models that are excluded because they missed the constraint of their training.
     """
 
-    grid: RunGrid
+    study: Study
     store: Store
     figures: pd.DataFrame
     left_out: frozenset[str] = frozenset()
@@ -47,12 +47,12 @@ class Results:
 
     def get_card(self, name: str) -> MetricCard:
         """Return the card of a metric of the study or of a figure of the model; lower is better for unknown figures."""
-        declared = self.grid.study.file.metrics
+        declared = self.study.metrics
         if name in declared:
             return metric(declared[name]).card
         if name in cards():
             return cards()[name]
-        if name in self.grid.study.file.comparisons:
+        if name in self.study.comparisons:
             return MetricCard(name=name, family="agreement", higher_is_better=True, label=name)
         for protocol in PROTOCOLS.values():
             if name in protocol.figures:
@@ -63,7 +63,7 @@ class Results:
 
     def find_runs(self, **where: Any) -> list[StudyRun]:
         """Return the finished judgements with these fields, without those of excluded models."""
-        found = [run for run in self.grid.runs if run.dataset and self.left_out.isdisjoint(run.cell.needs)]
+        found = [run for run in self.study.runs if run.dataset and self.left_out.isdisjoint(run.cell.needs)]
         for name, value in where.items():
             found = [run for run in found if getattr(run, name) == value]
         return [run for run in found if self.store.is_done(run.cell.key)]
@@ -83,7 +83,7 @@ class Results:
         protocol = chain.from_iterable(each.figures for each in PROTOCOLS.values())
         usual = ["example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol]
         kept = frame[frame.columns[frame.columns.isin(usual)]].copy()
-        for name, spec in self.grid.study.file.metrics.items():
+        for name, spec in self.study.metrics.items():
             if spec in frame.columns:
                 kept[name] = frame[spec]
         return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
@@ -100,10 +100,10 @@ class Results:
         return pd.read_parquet(self.store.cell_folder(run.cell.key) / PREDICTIONS)
 
 
-def collect_results(grid: RunGrid, store: Store) -> Results:
-    """Return the figures of a grid's finished runs, without models that missed the constraint of their training."""
-    empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
-    done = [run for run in grid.runs if store.is_done(run.cell.key)]
+def collect_results(study: Study, store: Store) -> Results:
+    """Return the figures of a study's finished runs, without models that missed the constraint of their training."""
+    empty = Results(study, store, pd.DataFrame(columns=list(COLUMNS)))
+    done = [run for run in study.runs if store.is_done(run.cell.key)]
     missed = set[str]()
     for run in done:
         if not run.dataset and is_infeasible(store.cell_folder(run.cell.key)):
@@ -113,7 +113,7 @@ def collect_results(grid: RunGrid, store: Store) -> Results:
         if missed.isdisjoint({run.cell.key, *run.cell.needs}):
             rows += _figure_rows(empty, run)
             titles.add(run.title)
-    for run, *figure in compute_comparisons(grid, store):
+    for run, *figure in compute_comparisons(study, store):
         if run.title in titles:
             rows.append((run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, *figure))
     return replace(empty, figures=pd.DataFrame(rows, columns=list(COLUMNS)), left_out=frozenset(missed))
@@ -128,7 +128,7 @@ def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
     folder = results.store.cell_folder(run.cell.key)
     place = (run.training, run.model, run.recipe, run.seed)
     if not run.dataset:
-        dev = results.grid.study.file.training[run.training].dev
+        dev = results.study.trainings[run.training].dev.name
         # The training metrics are of the checkpoint that was best on dev.
         for name, value in read_numbers(folder / METRICS):
             yield (*place, dev, "", "", f"{DEV}{name}", value)

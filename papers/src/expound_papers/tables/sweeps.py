@@ -13,7 +13,7 @@ import pandas as pd
 from expound.errors import ExpoundError
 from expound.reports.figures.curves import Curve
 from expound.training.loop.run import HISTORY
-from expound_papers.spec.schema import FigurePart
+from expound_papers.study.parts import FigurePart
 from expound_papers.tables.layout import RUN, select_figures
 from expound_papers.tables.results import Results
 
@@ -44,7 +44,7 @@ def make_sweep_curves(results: Results, part: FigurePart) -> list[Curve]:
 def make_history_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Return metrics that were logged in training over its steps: mean and standard deviation over seeds."""
     rows = []
-    for run in results.grid.runs:
+    for run in results.study.runs:
         is_selected = all(getattr(run, name) in values for name, values in part.where.items() if name in RUN)
         if run.dataset or not is_selected or not results.store.is_done(run.cell.key):
             continue
@@ -77,5 +77,5 @@ def _axis_value(results: Results, over: str, row: Any) -> float:
     if field in RUN_IN_SPEC:
         number = NUMBER.search(row[field])
         return float(number[0]) if number else float("nan")
-    value = getattr(results.grid.study.file.recipes[row["recipe"]], field).get(name)
+    value = getattr(results.study.recipes[row["recipe"]], field).get(name)
     return float(value) if isinstance(value, int | float) else float("nan")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from expound.errors import ExpoundError
 from expound.reports.tables.leaderboard import Counts, Floats, make_leaderboard
 from expound.reports.tables.paper_table import EXAMPLES, PaperTable
 from expound.reports.tables.significance import (
@@ -19,9 +20,8 @@ from expound.reports.tables.significance import (
     paired_test,
     prediction_summands,
 )
-from expound_papers.runs.study_run import StudyRun
-from expound_papers.spec.recipe_configs import NONE as NO_TRAINING
-from expound_papers.spec.schema import Significance, TablePart
+from expound_papers.runs.run_files import OWN_RUN
+from expound_papers.study.parts import Significance, StudyRun, TablePart
 from expound_papers.tables.layout import (
     RUN,
     Entry,
@@ -195,13 +195,12 @@ def count_judged(results: Results, part: TablePart, figures: pd.DataFrame, row: 
 
 def has_training(results: Results, part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> bool:
     """Return whether a run of the study trained the model or the explainer of a cell."""
-    file = results.grid.study.file
+    study = results.study
     for line in _select_lines(part, figures, row, column).values():
-        recipe, judgement = file.recipes[line["recipe"]], file.judgements.get(line["judgement"])
-        explainer = file.explainers.get(line["explainer"])
-        if recipe.recipe != NO_TRAINING or recipe.model or (judgement and judgement.model):
+        explainer = study.explainers.get(line["explainer"])
+        if study.recipes[line["recipe"]].is_trained or study.judgements.get(line["judgement"]):
             return True
-        if explainer and "{run}" in explainer.spec:
+        if explainer and OWN_RUN in explainer.spec:
             return True
     return False
 
@@ -245,7 +244,7 @@ def make_example_table(results: Results, name: str, layout: TableLayout) -> Pape
     groups = figures[fields].drop_duplicates()
     if part.rows != ["explainer"] or part.columns != ["metric"] or len(groups) > 1:
         message = f"'{EXAMPLES}' is of explainers by metrics, for one training, model, recipe, dataset and judgement"
-        raise results.grid.study.error(("tables", name), message)
+        raise ExpoundError(f"{results.study.name}: table {name}: {message}")
     columns = [column for (column,) in layout.columns]
     rows = [explainer for (explainer,) in layout.rows]
     frame = pd.DataFrame(columns=["explainer", "example", *columns])

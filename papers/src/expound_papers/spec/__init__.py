@@ -1,1 +1,0 @@
-"""Study files: schema, reading, checks with line numbers, and addresses of data and models."""

@@ -1,0 +1,1 @@
+"""The studies of the five papers, one module for each family of tables."""

@@ -1,0 +1,10 @@
+"""Studies as Python functions: calls of `train` and `judge` are recorded as runs, which a scheduler executes."""
+
+from expound_papers.study.loading import register
+from expound_papers.study.parts import Axis, Data, Explainer, Model, Noisy, Prompt, Runs, Significance, Training
+from expound_papers.study.study import Study, choose
+
+__all__ = [
+    "Axis", "Data", "Explainer", "Model", "Noisy", "Prompt", "Runs", "Significance", "Study", "Training", "choose",
+    "register",
+]  # fmt: skip
