@@ -135,7 +135,7 @@ class Setup:
         self, name: str, caption: str, metrics: Any, rows: Any = ("recipe", "explainer"), **fields: Any
     ) -> None:
         """Add a table, explainers in the order of the paper."""
-        fields = {"columns": "dataset", "show": "mean ± se", "decimals": 3, "where": {}} | fields
+        fields = {"columns": "dataset", "show": "mean ± se", "decimals": 3, "where": {}, **fields}
         if "explainer" in rows:
             order = [each for each in ORDER if each in self.study.explainers]
             fields["where"] = {"explainer": order, **fields["where"]}

@@ -85,8 +85,9 @@ def _sort_entries(results: Results, part: TablePart, figures: pd.DataFrame, fiel
         "training": list(study.trainings), "model": list(study.models), "recipe": list(study.recipes),
         "dataset": list(study.datasets), "judgement": list(study.judgements), "explainer": list(study.explainers),
     }  # fmt: skip
-    order["metric"] = as_list(part.metrics)
-    order |= {name: as_list(values) for name, values in part.where.items()}
+    for name, values in {"metric": part.metrics, **part.where}.items():
+        chosen: list[str] = as_list(values)
+        order[name] = chosen
     # The figures of the model itself, which have no explainer, come first.
     order["explainer"] = ["", *order["explainer"]]
 
