@@ -88,6 +88,8 @@ async def read_form(request: Request) -> Form:
     files: dict[str, UploadFile] = {}
     for name, value in form.multi_items():
         if isinstance(value, str):
+            if "\0" in name or "\0" in value:
+                raise HTTPException(400, "A form cannot contain NUL.")
             fields.setdefault(name, []).append(value)
         else:
             files[name] = value
