@@ -176,7 +176,9 @@ def _fit_prompt(
     special: SpecialTokens | None = None
     if prompt.special:
         special = "all" if model.is_encoder_decoder else "before"
-    tokens, texts = fit_template(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
+    tokens, texts = fit_template(
+        model.tokenizer, prompt.template, prompt.texts, longest, special=special, literal=prompt.literal
+    )
     cut = []
     for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True):
         if text != short:
@@ -198,8 +200,9 @@ def _encode_response(
     if isinstance(response, str) and response.strip():
         if model.is_encoder_decoder:
             return tokenize_decoder_response(model.tokenizer, response, model.decoder_start_ids)
-        whole = prompt.template.fill(texts)[0]
-        return tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special)
+        whole, places = prompt.template.fill(texts)
+        literal = [places[number] for number in prompt.literal]
+        return tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special, literal=literal)
     ids: list[int] = []
     if isinstance(response, Sequence | Tensor) and not isinstance(response, str):
         ids = [int(token) for token in response]
@@ -253,14 +256,22 @@ class Response:
     spans: tuple[tuple[int, int], ...]
 
 
-def tokenize_response(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *, special: bool) -> Response:
-    """Return the tokens that the tokenizer appends to a prompt when a text follows it.
+def tokenize_response(
+    tokenizer: Any,
+    prompt: str,
+    prompt_ids: Sequence[int],
+    text: str,
+    *,
+    special: bool,
+    literal: Sequence[tuple[int, int]] = (),
+) -> Response:
+    """Return the tokens that the tokenizer appends to a prompt when a text follows it; `literal`: see `tokenize_text`.
 
     Raises:
         ExpoundError: it appends no token, or tokenizes the prompt differently when the text follows.
     """
     # The response is tokenized together with the prompt: alone it could begin with another token.
-    whole = tokenize_text(tokenizer, prompt + text, special=special)
+    whole = tokenize_text(tokenizer, prompt + text, special=special, literal=literal)
     # Special tokens that the tokenizer adds at the end are no part of the response.
     end = 0
     for place in range(len(whole.ids)):

@@ -35,6 +35,14 @@ class Prompt:
     is_source: tuple[bool, ...]
     special: bool
 
+    @property
+    def literal(self) -> list[int]:
+        """Return the numbers of the texts in which special tokens are plain characters.
+
+        Those are all texts in a chat; a prompt without a template may write special tokens itself, its sources not.
+        """
+        return [number for number, is_source in enumerate(self.is_source) if is_source or not self.special]
+
 
 @dataclass(frozen=True, slots=True)
 class _Block:
