@@ -104,7 +104,7 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
             that a text's tokens cover are then left out.
 
     Raises:
-        ExpoundError: the encoding does not belong to these texts.
+        ExpoundError: the encoding does not belong to these texts, or a token with characters belongs to no word.
     """
     texts = tuple(texts)
     spans = tuple(_token_spans(texts, encoding))
@@ -125,6 +125,8 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
         else:
             side, start, end = span
             word_of.append(_choose_word(owners[side][start:end]))
+            if start < end and word_of[-1] == NO_WORD:
+                raise ExpoundError(f"the token {texts[side][start:end]!r:.40} belongs to no word of its text")
     return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_sides))
 
 
@@ -181,8 +183,13 @@ def _split_run(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | None]:
     rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
     for (start, end), side, special in rows:
-        if special or side is None:
+        if special:
             yield None
+        elif side is None:
+            raise ExpoundError(
+                f"the tokenizer does not say which text its characters {start} to {end} belong to: its scores would be "
+                "lost; install another version of tokenizers"
+            )
         elif side >= len(texts) or end > len(texts[side]):
             raise ExpoundError(
                 f"the encoding does not belong to these texts: a token has characters {start} to {end} of text "
