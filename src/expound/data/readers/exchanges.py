@@ -10,7 +10,11 @@ from expound.data.readers.base import Row, Table, require_text
 from expound.data.readers.columns import Records, find_names
 from expound.errors import ExpoundError
 
-EXCHANGE = ("prompt", "messages", "sources", "response", "evidence", "kind")
+EXCHANGE = (
+    *("prompt", "messages", "sources", "response", "evidence", "kind"),
+    *("completion", "tools", "chat_template_kwargs"),
+)
+"""`completion` is the name of the response in TRL; tools and arguments of the chat template are JSON in tables."""
 
 
 def exchange_features() -> dict[str, Any]:
@@ -25,6 +29,9 @@ def exchange_features() -> dict[str, Any]:
         "response": text,
         "evidence": List(text),
         "kind": text,
+        "completion": text,
+        "tools": text,
+        "chat_template_kwargs": text,
     }
 
 
@@ -66,6 +73,11 @@ def _make_rows(records: Records, names: tuple[str, ...]) -> Iterator[Row]:
 
 def _parse_text(value: Any, name: str, where: str) -> str | None:
     return None if value is None else require_text(value, name, where)
+
+
+def _parse_json(value: Any, name: str, where: str) -> str | None:
+    """Return a value of any structure as JSON: tables have one type per column."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
@@ -117,4 +129,7 @@ _PARSERS = {
     "response": _parse_text,
     "evidence": _parse_names,
     "kind": _parse_text,
+    "completion": _parse_text,
+    "tools": _parse_json,
+    "chat_template_kwargs": _parse_json,
 }
