@@ -34,8 +34,12 @@ _UNSPACED = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"  # ideographs, half-width kana
     "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"  # further kana and ideographs
 )
-# a mark of Latin scripts needs white space after it (as in 3.14), one of CJK scripts does not
-_END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
+# Marks of Latin and Arabic scripts need white space after them (as in 3.14), those of CJK and Indic scripts do not, and
+# Thai has none: it writes a space between sentences.
+_END = re.compile(
+    r"""[.!?…؟۔]+["'”’»)\]]*(?=\s)|(?:[。！？｡।॥။។።]|．(?!\d))+["'”’」』）]*|(?=\n)"""
+    "|(?<=[\u0e01-\u0e5b])(?= +[\u0e01-\u0e5b])"
+)
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|cf|Fig|al))\.$")
 
@@ -260,7 +264,8 @@ def find_sentence_ends(text: str) -> list[int]:
     """Return the character at which each sentence ends; the white space before a sentence belongs to it.
 
     A sentence ends at a line break, and at a full stop, question mark or exclamation mark before white space, unless a
-    lower-case letter follows or the stop belongs to a common abbreviation. The last sentence ends with the text.
+    lower-case letter follows or the stop belongs to a common abbreviation; in Thai at a space. The last sentence ends
+    with the text.
     """
     ends: list[int] = []
     for match in _END.finditer(text):

@@ -226,6 +226,11 @@ def describe_batch(
             fields["units"] = [Unit(word.text, word.side, word.start, word.end) for word in alignment.words]
             fields["scores"] = pool(values, alignment.word_of, len(alignment.words))[None]
             member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
+        fields["rest"] = [values[~special].sum(dtype=np.float64) - fields["scores"].sum(dtype=np.float64)]
+        if scores.special is not None:
+            fields["rest"][0] += float(scores.special[row])
+        if scores.bias is not None:
+            fields["bias"] = float(scores.bias[row])
         if scores.delta is not None:
             fields["delta"] = float(scores.delta[row])
         if scores.layers is not None:
@@ -268,6 +273,7 @@ def _explain_response(
         response,
         targets=(response.target._replace(log_prob=log_prob),),
         scores=response.scores - other.scores,
+        rest=None if response.rest is None or other.rest is None else response.rest - other.rest,
         bounds=None,
         params=response.params | {"foil": other.response},
     )
@@ -284,7 +290,7 @@ def _explain_spans(
     targets = torch.tensor(spans, device=batch.device)[:, None]
     with torch.no_grad(), model.evaluation_mode():
         table = require_finite_logits(model(batch).logits)
-    scores, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
+    scores, rest, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
     bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
     sentences, metadata = exchange.spans("sentences"), dict[str, Any]()
     if bounds is not None:
@@ -295,6 +301,7 @@ def _explain_spans(
         metadata = {"repeated_sentences": len(sentences) - len(spans), "response_log_prob": whole.log_prob}
     about = {"texts": alignment.texts, "truncated": alignment.truncated, "exchange": exchange, "index": index}
     scored = {"units": units.units, "scores": scores, "bounds": bounds, "response_scores": response_scores}
+    scored["rest"] = rest
     described = tuple(model.describe_targets(batch, span, table)[0] for span in targets)
     return _describe(method, described, unit=unit, metadata=metadata, **about, **scored)
 
