@@ -15,7 +15,25 @@ from expound.models import ExplainedModel
 from expound.reports.explanations import Explanations
 from small import NATIVE, make_explainer
 
-PIECES = ("film", "small", "\n", "\n\n  ", " ", "   ", "\t", "🤗", "é", "e\u0301", "映画", "。", ". ", "น้ำ", "\u00a0", "!", "town")
+PIECES = (
+    "film",
+    "small",
+    "\n",
+    "\n\n  ",
+    " ",
+    "   ",
+    "\t",
+    "🤗",
+    "é",
+    "e\u0301",
+    "映画",
+    "。",
+    ". ",
+    "น้ำ",
+    "\u00a0",
+    "!",
+    "town",
+)
 UNITS = ("token", "word", "sentence", "paragraph")
 
 

@@ -112,14 +112,18 @@ def _describe_table(data: Dataset, read: Dataset, columns: Columns) -> str:
 def is_table(data: Any) -> bool:
     """Return whether the data is a table: named columns of many values."""
     if isinstance(data, Mapping):
+        if any(hasattr(part, "column_names") for part in data.values()):
+            return True
         names = ("messages", "prompt", "text", "image", *sorted(USUAL))
         main = next((data[name] for name in names if name in data), None)
-        if not isinstance(main, list | tuple | np.ndarray | pd.Series):
-            return False
         # A row of a chat has a list of messages; a table has a list of such lists.
-        return not (len(main) and isinstance(main[0], Mapping)) and not isinstance(main, np.ndarray)
+        return _is_column(main) and not (len(main) and isinstance(next(iter(main)), Mapping))
     # Tables of datasets, pyarrow and polars.
     return isinstance(data, pd.DataFrame) or any(hasattr(data, name) for name in ("features", "to_pylist", "to_dicts"))
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list | tuple | pd.Series) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
 
 def to_dataset(data: Any, name: str) -> Dataset:
@@ -137,7 +141,7 @@ def to_dataset(data: Any, name: str) -> Dataset:
         data = list(data)
     for convert in ("to_pylist", "to_dicts"):
         data = getattr(data, convert)() if hasattr(data, convert) else data
-    is_columns = is_table(data) and isinstance(data, Mapping)
+    is_columns = isinstance(data, Mapping) and all(map(_is_column, data.values()))
     is_list = isinstance(data, Sequence) and bool(data) and all(isinstance(row, Mapping) for row in data)
     if not is_list and not is_columns and not isinstance(data, pd.DataFrame):
         raise ExpoundError(

@@ -52,6 +52,9 @@ def read_examples(data: Any, *, is_exchange: bool = False, **columns: Any) -> tu
         return load_data(str(data), None, **columns), ""
     if isinstance(data, pd.Series):
         data = dict(data) if {*KEYS, *EXCHANGE_KEYS, *USUAL} & set(data.index) else data.tolist()
+    if hasattr(data, "detach"):
+        # A tensor; this module does not import torch.
+        data = data.detach().cpu().numpy()
     if is_table(data) or columns:
         return _read_table(to_dataset(data, "given"), is_exchange, columns)
     examples = _to_list(data)
