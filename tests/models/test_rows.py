@@ -183,7 +183,8 @@ def test_an_image_with_channels_first_is_the_same_image():
 
 TOOLS = [{"type": "function", "function": {"name": "find_shop", "parameters": {}}}]
 WITH_TOOLS = (
-    "{% if tools %}# {{ tools | tojson }}\n{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+    "{% if tools %}# {{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is false %}none{% endif %}{% endif %}"
 )
 QUESTION = [{"role": "user", "content": "where is the town ?"}]

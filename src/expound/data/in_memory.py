@@ -111,15 +111,16 @@ def _describe_table(data: Dataset, read: Dataset, columns: Columns) -> str:
 
 def is_table(data: Any) -> bool:
     """Return whether the data is a table: named columns of many values."""
-    if isinstance(data, Mapping):
-        if any(hasattr(part, "column_names") for part in data.values()):
-            return True
-        names = ("messages", "prompt", "text", "image", *sorted(USUAL))
-        main = next((data[name] for name in names if name in data), None)
-        # A row of a chat has a list of messages; a table has a list of such lists.
-        return _is_column(main) and not (len(main) and isinstance(next(iter(main)), Mapping))
-    # Tables of datasets, pyarrow and polars.
-    return isinstance(data, pd.DataFrame) or any(hasattr(data, name) for name in ("features", "to_pylist", "to_dicts"))
+    if not isinstance(data, Mapping):
+        # Tables of datasets, pyarrow and polars.
+        kinds = ("features", "to_pylist", "to_dicts")
+        return isinstance(data, pd.DataFrame) or any(hasattr(data, name) for name in kinds)
+    if any(hasattr(part, "column_names") for part in data.values()):
+        return True
+    names = ("messages", "prompt", "text", "image", *sorted(USUAL))
+    main: Any = next((data[name] for name in names if name in data), None)
+    # A row of a chat has a list of messages; a table has a list of such lists.
+    return _is_column(main) and not (len(main) and isinstance(next(iter(main)), Mapping))
 
 
 def _is_column(value: Any) -> bool:
@@ -127,41 +128,45 @@ def _is_column(value: Any) -> bool:
 
 
 def to_dataset(data: Any, name: str) -> Dataset:
-    """Return a table as a `datasets.Dataset`; `name` names it in errors."""
-    from datasets import Dataset, IterableDataset
+    """Return a table as a `datasets.Dataset`; `name` names it in errors.
+
+    Raises:
+        ExpoundError: what is no table, or several, or columns that no dataset can hold.
+    """
+    from datasets import Dataset
 
     if isinstance(data, Dataset):
         return data
-    parts = list(data.values()) if isinstance(data, Mapping) else []
-    if parts and all(isinstance(part, Dataset | IterableDataset) for part in parts):
-        raise ExpoundError(f"expected one split of the {name} data: choose one of {', '.join(map(str, data))}")
     features = getattr(data, "features", None)
-    if features is not None or isinstance(data, IterableDataset):
-        # A dataset that is read row by row: explanations of all rows are in memory, so the rows may be too.
+    if hasattr(data, "features"):
+        # A dataset that is read row by row: all explanations are in memory, so the rows may be too.
         data = list(data)
     for convert in ("to_pylist", "to_dicts"):
         data = getattr(data, convert)() if hasattr(data, convert) else data
-    is_columns = isinstance(data, Mapping) and all(map(_is_column, data.values()))
-    is_list = isinstance(data, Sequence) and bool(data) and all(isinstance(row, Mapping) for row in data)
-    if not is_list and not is_columns and not isinstance(data, pd.DataFrame):
+    try:
+        if isinstance(data, pd.DataFrame):
+            return Dataset.from_pandas(data.rename(columns=str), preserve_index=False)
+        return Dataset.from_dict(_list_columns(data, name), features=features)
+    except (pa.ArrowException, TypeError) as error:
+        raise ExpoundError(f"the {name} data has a column with values of several types: {error}") from error
+
+
+def _list_columns(data: Any, name: str) -> dict[str, list[Any]]:
+    """Return the columns of a dict of lists, or of a list of dicts that is not empty."""
+    if isinstance(data, Mapping) and any(hasattr(part, "column_names") for part in data.values()):
+        raise ExpoundError(f"expected one split of the {name} data: choose one of {', '.join(map(str, data))}")
+    if isinstance(data, Mapping) and data and all(map(_is_column, data.values())):
+        columns = {key: list(values) for key, values in data.items()}
+        if len({*map(len, columns.values())}) > 1:
+            lengths = ", ".join(f"{key} {len(values)}" for key, values in columns.items())
+            raise ExpoundError(f"the columns of the {name} data have different lengths: {lengths}")
+        return columns
+    if not (isinstance(data, Sequence) and data and all(isinstance(row, Mapping) for row in data)):
         raise ExpoundError(
             f"expected the {name} data as a spec, a datasets.Dataset, a pandas DataFrame or a list of dicts that is "
             f"not empty, got {type(data).__name__}"
         )
-    try:
-        if isinstance(data, pd.DataFrame):
-            return Dataset.from_pandas(data.rename(columns=str), preserve_index=False)
-        columns = {key: list(values) for key, values in data.items()} if is_columns else {}
-        if len({*map(len, columns.values())}) > 1:
-            lengths = ", ".join(f"{key} {len(values)}" for key, values in columns.items())
-            raise ExpoundError(f"the columns of the {name} data have different lengths: {lengths}")
-        for column in dict.fromkeys(chain.from_iterable(() if is_columns else data)):
-            columns[column] = [row.get(column) for row in data]
-        return Dataset.from_dict(columns, features=features)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        if isinstance(error, ExpoundError):
-            raise
-        raise ExpoundError(f"the {name} data has a column with values of several types: {error}") from error
+    return {column: [row.get(column) for row in data] for column in dict.fromkeys(chain.from_iterable(data))}
 
 
 def _is_canonical(data: Dataset) -> bool:

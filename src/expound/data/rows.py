@@ -13,7 +13,7 @@ import pandas as pd
 from expound.data.in_memory import is_table, read_table, to_dataset
 from expound.data.load import load_data
 from expound.data.readers.columns import PAIRS, TEXTS, USUAL, read_rationale
-from expound.data.readers.exchanges import EXCHANGE
+from expound.data.readers.exchanges import ANSWERS, EXCHANGE
 from expound.data.readers.registry import READERS
 from expound.errors import ExpoundError, unknown
 
@@ -24,8 +24,7 @@ KEYS = (
 """The keys of a row with a text, a pair or an image."""
 EXCHANGE_KEYS = (*EXCHANGE, "foil", "literal", "prompt_length", "id", "kept")
 """The keys of a row with generated text."""
-RESPONSES = ("answer", "output", "generated_text", "chosen", "reply", "assistant", "target")
-LIKELY = dict.fromkeys(RESPONSES, "response") | {"rejected": "foil", "role": "messages", "conversations": "messages"}
+LIKELY = dict.fromkeys(ANSWERS, "response") | {"rejected": "foil", "role": "messages", "conversations": "messages"}
 LIKELY |= dict.fromkeys(("text", "instruction", "input", "question", "query"), "prompt")
 LIKELY |= dict.fromkeys(("documents", "contexts", "context", "passages"), "sources")
 LIKELY |= dict.fromkeys(("enable_thinking", "reasoning_effort"), "chat_template_kwargs")

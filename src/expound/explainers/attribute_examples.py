@@ -91,7 +91,8 @@ def attribute(
         params: the method's parameters, as `n_steps=50`, and columns of a table, as `text_column="review"`; see
             `expound.train`.
 
-    Raises ExpoundError for unknown keys of a row, an unknown method or parameter, an empty text, an answer of NaN, or scores not finite.
+    Raises ExpoundError for an unknown key of a row, an unknown method or parameter, an empty text, an answer of NaN, or
+    scores not finite.
     """
     explained = load(model)
     if stride is not None:

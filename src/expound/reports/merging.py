@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, cast
 
 from expound.data.alignment import find_paragraph_ends, find_sentence_ends, split_words
@@ -54,13 +55,17 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
         if unit == "source" and item.exchange is not None:
             name = item.exchange.names[each.side]
         named.append(each._replace(text=name or each.text))
-    of_space: dict[int, int] = {}
+    of_space = {}
     if item.unit == "word" and item.token_scores is not None:
-        for place, (token, special) in enumerate(zip(item.tokens, item.special, strict=True)):
-            is_space = not special and token.side >= 0 and token.start == token.end
-            if is_space and _find_part(token, ends) in numbers:
-                of_space[place] = numbers[_find_part(token, ends)]
+        of_space = {place: numbers[part] for place, part in _find_space(item, ends) if part in numbers}
     return tuple(named), groups, of_space
+
+
+def _find_space(item: Explanation, ends: list[list[int]]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield the position and the part of each token of white space."""
+    for place, (token, special) in enumerate(zip(item.tokens, item.special, strict=True)):
+        if not special and token.side >= 0 and token.start == token.end:
+            yield place, _find_part(token, ends)
 
 
 def _find_part(unit: Unit, ends: list[list[int]]) -> tuple[int, int]:

@@ -17,6 +17,10 @@ EXCHANGE = (
 """`completion` is the name of the response in TRL; tools and arguments of the chat template are JSON in tables."""
 
 
+ANSWERS = ("answer", "output", "generated_text", "chosen", "reply", "assistant", "target")
+"""Names of columns that probably hold the response."""
+
+
 def exchange_features() -> dict[str, Any]:
     """Return the types of the columns. `evidence`: names of sources, null if not annotated; `kind`: of the question."""
     from datasets import List, Value
@@ -50,7 +54,8 @@ def make_exchange_table(records: Records) -> Table:
     """Return the records as a table, with the columns that any of them has.
 
     Raises:
-        ExpoundError: a record with neither or both of a prompt and messages, or a malformed value, naming the place.
+        ExpoundError: a record with neither or both of a prompt and messages, a malformed value, naming the place, or an
+            answer in a column of another name.
     """
     from datasets import Features
 
@@ -60,6 +65,9 @@ def make_exchange_table(records: Records) -> Table:
             if value is not None:
                 present.add(name)
     types = exchange_features()
+    for name in ANSWERS:
+        if name in present and not present & {"response", "completion"}:
+            raise ExpoundError(f"the column {name!r} is not read: call it 'response' if it holds the response")
     columns = {name: types[name] for name in EXCHANGE if name in present}
     return Table(Features(columns), _make_rows(records, tuple(columns)))
 
@@ -87,10 +95,10 @@ def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
     parsed = []
     for message in messages:
         match message:
-            case {"role": str(role), "content": str(content)}:
+            case {"role": str(role), "content": str(content), **more} if not any(more.values()):
                 parsed.append({"role": role, "content": content})
             case _:
-                expected = f"{name} as a list of {{'role': …, 'content': …}}"
+                expected = f"{name} as a list of {{'role': …, 'content': …}} without other keys"
                 raise ExpoundError(f"{where}: expected {expected}, got {message!r:.80}")
     return parsed
 

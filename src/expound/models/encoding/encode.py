@@ -58,8 +58,8 @@ def example_to_row(example: Any) -> dict[str, Any]:
             return {"image": Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)}
         shown = f"an array of {example.dtype}, {example.shape}"
     raise ExpoundError(
-        "an example is a text, a pair (text, text), an image (of PIL, or an array of uint8, [H, W, 3] or [3, H, W]) or a row with "
-        f"the column 'text', not {shown}"
+        "an example is a text, a pair (text, text), an image (of PIL, or an array of uint8, [H, W, 3] or [3, H, W]) or "
+        f"a row with the column 'text', not {shown}"
     )
 
 
