@@ -12,7 +12,7 @@ import pandas as pd
 
 from expound.data.in_memory import is_table, read_table, to_dataset
 from expound.data.load import load_data
-from expound.data.readers.columns import PAIRS, TEXTS, USUAL, read_rationale
+from expound.data.readers.columns import LABELS, PAIRS, TEXTS, USUAL, read_rationale
 from expound.data.readers.exchanges import ANSWERS, EXCHANGE
 from expound.data.readers.registry import READERS
 from expound.errors import ExpoundError, unknown
@@ -40,7 +40,7 @@ def read_examples(data: Any, *, is_exchange: bool = False, **columns: Any) -> tu
 
     Args:
         data: an example (a text, a pair, an image, a row), several of those, or a table: a dataset, a data frame or
-            series, a dict of lists, the path of a file, or a spec of an existing file.
+            series, a dict of lists, the path of a file, or a spec.
         is_exchange: whether examples are prompts and chats.
         columns: the columns of a table, see `ColumnOptions`.
 
@@ -59,11 +59,13 @@ def read_examples(data: Any, *, is_exchange: bool = False, **columns: Any) -> tu
     examples = _to_list(data)
     rows = [row for row in examples if isinstance(row, Mapping)]
     names = list(dict.fromkeys(key for row in rows for key in row))
+    # Rows alone may have usual names, as premise and hypothesis.
+    usual = _find_usual(names) if len(rows) == len(examples) and not is_exchange else ()
     for name in names:
-        if name not in (EXCHANGE_KEYS if is_exchange else (*KEYS, *_find_usual(names))):
+        if name not in (*(EXCHANGE_KEYS if is_exchange else KEYS), *usual):
             raise _make_key_error(str(name), is_exchange=is_exchange)
-    if not is_exchange and rows and not {"text", "image"} & set(names) and len(rows) == len(examples):
-        return read_table(to_dataset(examples, "given"))[0], ""
+    if set(names) & set(usual) - set(KEYS):
+        return _read_table(to_dataset(examples, "given"), is_exchange, columns)
     return examples, ""
 
 
@@ -103,21 +105,21 @@ def _make_key_error(key: str, *, is_exchange: bool) -> ExpoundError:
 
 
 def _find_usual(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the usual names of one text, or of two, that are all there, and those of labels and answers."""
-    for pair in PAIRS:
-        if set(pair) <= set(names):
-            return (*pair, "labels", "answers")
-    single = [name for name in TEXTS if name in names]
-    return (*single[:1], "labels", "sentiment")
+    """Return the usual names of one text, or of two, and of a label and an answer, that are among the names."""
+    texts = next((pair for pair in PAIRS if set(pair) <= set(names)), None)
+    found = list(texts or [name for name in TEXTS if name in names][:1])
+    for usual in (LABELS, ("answer", "answers") if texts else ()):
+        found += [name for name in usual if name in names][:1]
+    return tuple(found)
 
 
 def _is_spec(text: str) -> bool:
-    """Return whether a text is the spec of an existing file or folder."""
+    """Return whether a text is the path of a file, or a spec; a spec with white space is one if its path exists."""
     name, _, path = text.partition("?")[0].partition(":")
     # The operating system refuses names that are too long, or that contain a zero.
     with suppress(OSError, ValueError):
         if name in READERS and path:
-            return Path(path).exists()
+            return not any(map(str.isspace, text)) or Path(path).exists()
         return "." in text and Path(text).suffix[1:].lower() in READERS and Path(text).is_file()
     return False
 
