@@ -44,7 +44,7 @@ def read_in_memory(train: Any, dev: Any = None, *, seed: int = 0, **columns: Any
     """Return training and dev data in canonical form.
 
     Args:
-        train: a `datasets.Dataset`, a pandas DataFrame or a list of dicts.
+        train: a dataset, a pandas DataFrame, a dict of lists or a list of dicts.
         dev: the same. None: the rows are divided into 80 % to train on, 10 % to choose the best checkpoint on, and 10 %
             that are left for a test, as those of a file without splits.
         seed: random seed of the division.
@@ -120,10 +120,11 @@ def is_table(data: Any) -> bool:
     names = ("messages", "prompt", "text", "image", *sorted(USUAL))
     main: Any = next((data[name] for name in names if name in data), None)
     # A row of a chat has a list of messages; a table has a list of such lists.
-    return _is_column(main) and not (len(main) and isinstance(next(iter(main)), Mapping))
+    return is_column(main) and not (len(main) and isinstance(next(iter(main)), Mapping))
 
 
-def _is_column(value: Any) -> bool:
+def is_column(value: Any) -> bool:
+    """Return whether a value of a dict is a column: a list, a series or an array of values."""
     return isinstance(value, list | tuple | pd.Series) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
 
@@ -155,7 +156,7 @@ def _list_columns(data: Any, name: str) -> dict[str, list[Any]]:
     """Return the columns of a dict of lists, or of a list of dicts that is not empty."""
     if isinstance(data, Mapping) and any(hasattr(part, "column_names") for part in data.values()):
         raise ExpoundError(f"expected one split of the {name} data: choose one of {', '.join(map(str, data))}")
-    if isinstance(data, Mapping) and data and all(map(_is_column, data.values())):
+    if isinstance(data, Mapping) and data and all(map(is_column, data.values())):
         columns = {key: list(values) for key, values in data.items()}
         if len({*map(len, columns.values())}) > 1:
             lengths = ", ".join(f"{key} {len(values)}" for key, values in columns.items())
