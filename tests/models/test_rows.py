@@ -97,7 +97,7 @@ SHAPES = {
     "columns of different lengths": ({"text": ["a", "b"], "label": ["positive"]}, "different lengths: text 2, label 1"),
     "splits": (DatasetDict({"train": CLASSES}), "one split"),
     "a frame without text": (pd.DataFrame({"stars": [1]}), "no column with a usual name for text"),
-    "an empty frame": (FRAME[:0], "no rows"),
+    "an empty frame": (FRAME[:0], "no example"),
     "a set": (set(TEXTS), "expected an example or several"),
     "bytes": (b"a small film", "expected an example or several"),
     "a number": (3, "expected an example or several"),

@@ -128,7 +128,7 @@ def _read_table(data: Any, is_exchange: bool, columns: Mapping[str, Any]) -> tup
     """Return a table in canonical form, and a line that says how it was read."""
     names = list(data.column_names)
     if not len(data):
-        raise ExpoundError("there is nothing to explain: the table has no rows")
+        raise ExpoundError("there is nothing to explain: no example was given")
     if not is_exchange:
         if not columns and set(names) <= set(KEYS) and {"text", "image"} & set(names):
             return data, ""
