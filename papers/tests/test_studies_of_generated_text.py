@@ -107,7 +107,7 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(study_runs):
     ]
     folders = (study_runs[2] / "base-0" / "model", find_run_folder(study_runs, recipe="plain", judgement=""))
     models = [expound.load(folder, task="generation", device="cpu") for folder in folders]
-    sets, values = Lds(level="source", how="remove", n_masks=5), []
+    sets, values = Lds(level="source", perturbation="remove", n_masks=5), []
     for row in expound.load_data(NOTES, "test", kind="redundant", limit=2):
         there = sets.draw_sets(torch.tensor([6]))[:, 0]
         answers = []

@@ -94,7 +94,7 @@ def test_removed_units_and_evidence_by_hand():
         logits = model.generator(input_ids=asked[None], decoder_input_ids=decoder[None]).logits[0, : len(said)]
         return float(logits.log_softmax(-1).gather(1, said[:, None]).sum())
 
-    judge = {"level": "source", "how": "remove"}
+    judge = {"level": "source", "perturbation": "remove"}
     drop = metric("topk_drop", k=1, **judge).evaluate(model, batch, scores)["topk_drop"]
     assert float(drop) == pytest.approx(log_prob_without([-2]) - log_prob_without([1]), rel=1e-6)
     measured = float(metric("lds", **judge).evaluate(model, batch, scores)["lds"])

@@ -64,7 +64,7 @@ def test_areas_over_sources_are_means_of_falls(model, metric):
     batch = model.encode([OTHER])
     target = torch.tensor([[0, 1]])
     scores = torch.where(batch.unit_of == 1, 3.0, torch.where(batch.unit_of == 2, 1.0, 0.0)).double()
-    found = metric(level="source", how="remove", k=2).evaluate(model, batch, scores, target)[metric.card.name]
+    found = metric(level="source", perturbation="remove", k=2).evaluate(model, batch, scores, target)[metric.card.name]
     order, unit = (1, 2, 0), batch.unit_of
     falls = []
     for k in (1, 2):

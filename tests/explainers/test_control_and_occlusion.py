@@ -73,16 +73,16 @@ def test_removal_reports_the_output_that_is_asked_for(output, target):
     torch.testing.assert_close(total, value(full[1], 1) - value(empty, 1), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
 @pytest.mark.parametrize("granularity", ["word", "token"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
 @torch.no_grad()
-def test_occlusion_by_brute_force(family, granularity, how):
+def test_occlusion_by_brute_force(family, granularity, perturbation):
     model = shared(family)
     examples = [("small town", "a naïve town is small"), ("someone's", "camera, café")]
     batch = model.encode(examples)
     target = model.predict(batch)
-    scores = explainer("occlusion", granularity=granularity, perturbation=how).attribute(model, batch)
+    scores = explainer("occlusion", granularity=granularity, perturbation=perturbation).attribute(model, batch)
     for row, alignment in enumerate(batch.alignments):
         ids = batch.inputs["input_ids"][row][batch.attended[row]]
         types = batch.inputs["token_type_ids"][row][batch.attended[row]] if "token_type_ids" in batch.inputs else None
@@ -90,12 +90,12 @@ def test_occlusion_by_brute_force(family, granularity, how):
         word_of = alignment.word_of
 
         def chance(keep, ids=ids, types=types, row=row):
-            if how == "mask":
+            if perturbation == "mask":
                 inputs = {"input_ids": ids.where(keep, torch.tensor(model.mask_id))[None]}
             else:
                 inputs = {"input_ids": ids[keep][None]}
             if types is not None:
-                inputs["token_type_ids"] = (types if how == "mask" else types[keep])[None]
+                inputs["token_type_ids"] = (types if perturbation == "mask" else types[keep])[None]
             return model.model(**inputs).logits.softmax(-1)[0, target[row]]
 
         own = scores[row][batch.attended[row]]

@@ -87,14 +87,16 @@ def test_scores_are_means_over_windows_in_an_explicit_loop(model, target):
 
 
 @pytest.mark.parametrize("how", ["mask", "remove"])
-def test_removal_is_judged_by_the_answer_to_the_whole_text(model, how):
+def test_removal_is_judged_by_the_answer_to_the_whole_text(model, perturbation):
     windowed = WindowedModel(model, 4)
     batch = windowed.encode([LONG, SHORT])
-    scores = expound.explainer("occlusion", granularity="token", perturbation=how).attribute(windowed, batch, 1)
+    scores = expound.explainer("occlusion", granularity="token", perturbation=perturbation).attribute(
+        windowed, batch, 1
+    )
     keep = torch.ones(batch.length + 1, 2, batch.length, dtype=torch.bool)
     for position in range(batch.length):
         keep[position + 1, :, position] = False
-    chances = windowed.predict_perturbed(batch, keep, how)[..., 1]
+    chances = windowed.predict_perturbed(batch, keep, perturbation)[..., 1]
     expected = (chances[0] - chances[1:]).T.masked_fill(~batch.content, 0)
     torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-9)
     assert scores.abs().max() > 1e-6

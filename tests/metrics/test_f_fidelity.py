@@ -30,16 +30,18 @@ def copy(tmp_path_factory):
     return save_model(ExplainedModel(other, families.processor("bert")), tmp_path_factory.mktemp("copy"))
 
 
-@pytest.mark.parametrize("how", ["mask", "remove"])
-def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, how):
+@pytest.mark.parametrize("perturbation", ["mask", "remove"])
+def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, perturbation):
     model, judge = model_of("bert", dtype=torch.float64), expound.load(copy, device="cpu")
     batch = model.encode(families.SENTENCES[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
-    fidelity = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
+    fidelity = metric(
+        "f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), perturbation=perturbation
+    )
     got = fidelity.evaluate(model, batch, scores)["f_fidelity"]
     unit = number_units(batch, "word")
     for row in range(3):
-        answer = OneByOne(judge, batch, row, target, how)
+        answer = OneByOne(judge, batch, row, target, perturbation)
         count = int(unit[row].max()) + 1
         own = [float(scores[row][unit[row] == number].sum()) for number in range(count)]
         order = sorted(range(count), key=lambda number, own=own: -own[number])

@@ -53,22 +53,22 @@ def reference(name, answer, scores, budgets, rounding):
     return values
 
 
-def make_metric(name, how, rounding):
+def make_metric(name, perturbation, rounding):
     budgets = {"budgets": BUDGETS} if hasattr(METRICS[name], "budgets") else {"k": 0.2}
-    return metric(name, how=how, rounding=rounding, **budgets)
+    return metric(name, perturbation=perturbation, rounding=rounding, **budgets)
 
 
 @pytest.mark.parametrize("name", FAITHFULNESS)
-@pytest.mark.parametrize(("family", "head", "how"), CASES)
-def test_agrees_with_erasing_one_input_at_a_time(name, family, head, how):
+@pytest.mark.parametrize(("family", "head", "perturbation"), CASES)
+def test_agrees_with_erasing_one_input_at_a_time(name, family, head, perturbation):
     model = model_of(family) if family == "vit" else model_of(family, head)
     batch = model.encode(inputs_of(family, head))
     attribution, target = attribution_for(batch), model.predict(batch)
-    rounding = {"remove": "floor", "mask": "ceil", "pad": "er"}[how]
-    judge = make_metric(name, how, rounding)
+    rounding = {"remove": "floor", "mask": "ceil", "pad": "er"}[perturbation]
+    judge = make_metric(name, perturbation, rounding)
     got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
-        answer = OneByOne(model, batch, row, target, how)
+        answer = OneByOne(model, batch, row, target, perturbation)
         values = reference(name, answer, attribution[row].tolist(), judge.fractions(), rounding)
         sharp = "normalised" in name and max(0, answer(()) - answer(answer.content)) < 1e-3
         tolerance = 0.02 if sharp else 2e-4 if "normalised" in name else 1e-5
@@ -86,7 +86,7 @@ def test_zero_vectors_agree_with_zeroed_embeddings():
         inputs = {name: batch.inputs[name] for name in ("attention_mask", "token_type_ids")}
         without = model.model(inputs_embeds=embeddings, **inputs).logits.softmax(-1)[0, 1]
     expected = model.probabilities(batch)[0, 1] - without
-    got = metric("comprehensiveness", how="zero").evaluate(model, batch, attribution, 1)["comprehensiveness"]
+    got = metric("comprehensiveness", perturbation="zero").evaluate(model, batch, attribution, 1)["comprehensiveness"]
     assert float(got) == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -124,15 +124,19 @@ def test_full_budgets_give_perfect_normalised_values():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(families.examples("bert"))
     everything = {"budgets": (1.0,)}
-    for how in ("remove", "mask", "pad", "zero"):
-        p = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), how)
+    for perturbation in ("remove", "mask", "pad", "zero"):
+        p = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), perturbation)
         drop = (p[0] - p[1]).amax(1)
         target = (p[0] - p[1]).argmax(1)
         attribution = attribution_for(batch)
         assert drop.min() > 1e-5  # premise: there is something to normalise by
 
-        def value(name, how=how, target=target, attribution=attribution, **params):
-            return metric(name, how=how, **params).evaluate(model, batch, attribution, target)[name].double()
+        def value(name, perturbation=perturbation, target=target, attribution=attribution, **params):
+            return (
+                metric(name, perturbation=perturbation, **params)
+                .evaluate(model, batch, attribution, target)[name]
+                .double()
+            )
 
         assert value("sufficiency", k=1.0).eq(0).all()
         assert value("normalised_sufficiency", **everything).eq(1).all()
@@ -214,21 +218,21 @@ def test_regressions_are_judged_by_their_value_and_have_no_log_odds():
 
 
 @pytest.mark.parametrize(
-    ("name", "how", "rounding", "bins"),
+    ("name", "perturbation", "rounding", "bins"),
     [
         ("sufficiency", "remove", "floor", 1),
         ("log_odds", "mask", "floor", 1),
         ("aopc_comprehensiveness", "remove", "floor", 6),
     ],
 )
-def test_aml_s_figures_delete_for_sufficiency_and_replace_for_log_odds(name, how, rounding, bins):
+def test_aml_s_figures_delete_for_sufficiency_and_replace_for_log_odds(name, perturbation, rounding, bins):
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
     attribution, target = attribution_for(batch), model.predict(batch)
     (judge,) = (judge for judge in preset("aml") if judge.name == name)
     got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
-        answer = OneByOne(model, batch, row, target, how)
+        answer = OneByOne(model, batch, row, target, perturbation)
         budgets = (0.2,) if bins == 1 else (0.01, 0.05, 0.1, 0.2, 0.5)
         values = reference(name, answer, attribution[row].tolist(), budgets, rounding)
         assert float(got[row]) == pytest.approx(sum(values) / bins, abs=1e-5)

@@ -36,8 +36,8 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
     [
         ("aopc_comprehensiveness", {}),
         (
-            "aopc_comprehensiveness?budgets=0.1,0.2&how=mask&divisor=bins_plus_one",
-            {"budgets": (0.1, 0.2), "how": "mask", "divisor": "bins_plus_one"},
+            "aopc_comprehensiveness?budgets=0.1,0.2&perturbation=mask&divisor=bins_plus_one",
+            {"budgets": (0.1, 0.2), "perturbation": "mask", "divisor": "bins_plus_one"},
         ),
         ("log_odds?k=0.1&rounding=floor", {"k": 0.1, "rounding": "floor"}),
         ("token_f1?k=none", {"k": None}),
@@ -51,8 +51,8 @@ def test_a_spec_is_the_same_as_its_parameters(spec, params):
 
 
 def test_keywords_come_on_top_of_the_spec():
-    assert metric("sufficiency?k=0.1&how=pad", k=0.5).params == {
-        "how": "pad",
+    assert metric("sufficiency?k=0.1&perturbation=pad", k=0.5).params == {
+        "perturbation": "pad",
         "rounding": "ceil",
         "keep_question": False,
         "k": 0.5,
@@ -65,9 +65,9 @@ def test_keywords_come_on_top_of_the_spec():
         ("sufficency", "Did you mean 'sufficiency'"),
         (
             "sufficiency?budget=0.1",
-            "unknown parameter of sufficiency 'budget'. Valid choices: how, k, keep_question, rounding",
+            "unknown parameter of sufficiency 'budget'. Valid choices: k, keep_question, perturbation, rounding",
         ),
-        ("sufficiency?how=delete", "sufficiency: how 'delete'.*mask, pad, remove, zero"),
+        ("sufficiency?perturbation=delete", "sufficiency: perturbation 'delete'.*mask, pad, remove, zero"),
         ("sufficiency?k=many", "sufficiency: k: expected float, got 'many'"),
         ("sufficiency?k", "k: expected float, got 'true'"),
         ("sufficiency?k=2", "above 0 and up to 1"),
@@ -84,7 +84,7 @@ def test_wrong_specs_are_refused_in_one_line(spec, message):
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("sufficiency", {"how": "delete"}),
+        ("sufficiency", {"perturbation": "delete"}),
         ("sufficiency", {"rounding": "half"}),
         ("aopc_sufficiency", {"divisor": "two"}),
         ("auc", {"level": "page"}),
@@ -119,7 +119,7 @@ def test_metrics_are_values_that_cannot_be_changed():
     assert hash(one) == hash(metric("aopc_comprehensiveness"))
     assert one != metric("aopc_sufficiency")
     with pytest.raises(AttributeError):
-        one.how = "mask"
+        one.perturbation = "mask"
 
 
 def test_evaluation_leaves_no_graph_and_no_cache():

@@ -29,7 +29,7 @@ NAMES = [name for name, kind in METRICS.items() if issubclass(kind, UnitMetric |
 CASES = [("bert", "word", "mask"), ("bert", "token", "remove"), ("gpt2", "word", "remove"), ("vit", "token", "mask")]
 
 
-def order_units(family, level, how, head="SequenceClassification"):
+def order_units(family, level, perturbation, head="SequenceClassification"):
     """A model, a batch, scores, and for each example its units (lists of positions) by falling score and `OneByOne`."""
     model = model_of(family, dtype=torch.float64) if family == "vit" else model_of(family, head, dtype=torch.float64)
     batch = model.encode(inputs_of(family, head)[:3])
@@ -39,7 +39,7 @@ def order_units(family, level, how, head="SequenceClassification"):
         members = [(unit[row] == number).nonzero().flatten().tolist() for number in range(int(unit[row].max()) + 1)]
         total = [float(scores[row, own].sum()) for own in members]
         order = sorted(range(len(members)), key=lambda number, total=total: -total[number])
-        rows.append(([members[number] for number in order], OneByOne(model, batch, row, target, how)))
+        rows.append(([members[number] for number in order], OneByOne(model, batch, row, target, perturbation)))
     return model, batch, scores, rows
 
 
@@ -47,12 +47,12 @@ def join_groups(groups):
     return [position for group in groups for position in group]
 
 
-@pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_areas_equal_brute_force_curves(family, level, how):
-    model, batch, scores, rows = order_units(family, level, how)
+@pytest.mark.parametrize(("family", "level", "perturbation"), CASES)
+def test_areas_equal_brute_force_curves(family, level, perturbation):
+    model, batch, scores, rows = order_units(family, level, perturbation)
     for steps in (50, 3):
         found = {
-            name: metric(name, level=level, how=how, steps=steps).evaluate(model, batch, scores)[name]
+            name: metric(name, level=level, perturbation=perturbation, steps=steps).evaluate(model, batch, scores)[name]
             for name in ("deletion_auc", "insertion_auc")
         }
         for row, (order, answer) in enumerate(rows):
@@ -65,10 +65,12 @@ def test_areas_equal_brute_force_curves(family, level, how):
                 assert float(value[row]) == pytest.approx(area, abs=1e-6)
 
 
-@pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_decision_flip_equals_brute_force(family, level, how):
-    model, batch, scores, rows = order_units(family, level, how)
-    found = metric("decision_flip", level=level, how=how).evaluate(model, batch, scores)["decision_flip"]
+@pytest.mark.parametrize(("family", "level", "perturbation"), CASES)
+def test_decision_flip_equals_brute_force(family, level, perturbation):
+    model, batch, scores, rows = order_units(family, level, perturbation)
+    found = metric("decision_flip", level=level, perturbation=perturbation).evaluate(model, batch, scores)[
+        "decision_flip"
+    ]
     for row, (order, answer) in enumerate(rows):
         decisions = [_decision(answer, join_groups(order[:size])) for size in range(len(order) + 1)]
         first = next((size for size, other in enumerate(decisions) if other != decisions[0]), len(order))
@@ -180,7 +182,7 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
     assert int(unit.max()) + 1 == len(published["sources"])
     weights = torch.from_numpy(published["weights_exact"])
     scores = torch.where(unit >= 0, (weights / torch.bincount(unit[unit >= 0]))[unit], 0.0)
-    judge = {"level": "source", "how": "remove"}
+    judge = {"level": "source", "perturbation": "remove"}
     assert float(metric("lds", **judge).evaluate(model, batch, scores)["lds"]) == pytest.approx(float(published["lds"]))
     for k, drop in zip(published["topk_drop_k"].tolist(), published["topk_drop"], strict=True):
         got = metric("topk_drop", k=k, **judge).evaluate(model, batch, scores)["topk_drop"]
@@ -194,12 +196,12 @@ def rank_with_ties(values):
     return [sum(value >= step for step in steps) for value in values]
 
 
-@pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_lds_and_topk_drop_equal_brute_force(family, level, how):
-    model, batch, scores, rows = order_units(family, level, how)
+@pytest.mark.parametrize(("family", "level", "perturbation"), CASES)
+def test_lds_and_topk_drop_equal_brute_force(family, level, perturbation):
+    model, batch, scores, rows = order_units(family, level, perturbation)
     unit = number_units(batch, level)
-    found = metric("lds", level=level, how=how, n_masks=12).evaluate(model, batch, scores)["lds"]
-    judges = {k: metric("topk_drop", level=level, how=how, k=k) for k in (1, 3, 999)}
+    found = metric("lds", level=level, perturbation=perturbation, n_masks=12).evaluate(model, batch, scores)["lds"]
+    judges = {k: metric("topk_drop", level=level, perturbation=perturbation, k=k) for k in (1, 3, 999)}
     drops = {k: judge.evaluate(model, batch, scores)["topk_drop"] for k, judge in judges.items()}
     for row, (order, answer) in enumerate(rows):
         masks = ablation_masks(12, len(order), seed=1000)

@@ -17,7 +17,7 @@ from test_criteria import ERASING, make_explainer, make_labelled_batch, step_of
 def test_what_is_away_can_be_zero_vectors():
     model = shared("bert")
     batch = make_labelled_batch(model)
-    term = ComprehensivenessLoss(make_explainer(model), reference="zero")
+    term = ComprehensivenessLoss(make_explainer(model), perturbation="zero")
     step = step_of(model, batch, term)
     scores, clean = term.explain_prediction(step), step.outputs.logits.log_softmax(-1)
     target = clean.argmax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Registries of parts by id, and specs: an id with parameters, as `aopc_comprehensiveness?budgets=0.1,0.2&how=mask`."""
+"""Registries of parts by id, and specs: an id with parameters, as `log_odds?k=0.1&perturbation=mask`."""
 
 from __future__ import annotations
 

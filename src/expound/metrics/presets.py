@@ -40,5 +40,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "aopc_comprehensiveness": _AML_AOPC,
         "token_f1": {"level": "token", "k": 25},
     },
-    "regex": {"normalised_comprehensiveness": {"how": "pad"}, "normalised_sufficiency": {"how": "pad"}},
+    "regex": {
+        "normalised_comprehensiveness": {"perturbation": "pad"},
+        "normalised_sufficiency": {"perturbation": "pad"},
+    },
 }

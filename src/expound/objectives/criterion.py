@@ -69,7 +69,7 @@ class ErasureCriterion(Criterion):
         explainer: see `Criterion`, as `weight` and `lr_multiplier`.
         bins: the values of k, fractions of the erasable positions.
         sample_bins: whether a training step draws one of them for each example.
-        reference: the embedding of erased positions: that of the `mask` token, of `pad`, or a `zero` vector (IvRA's
+        perturbation: the embedding of erased positions: that of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline).
         detach_clean: whether the answer to the whole input is a constant, so that a criterion cannot be met by making
             it worse.
@@ -78,7 +78,7 @@ class ErasureCriterion(Criterion):
 
     bins: tuple[float, ...] = BINS
     sample_bins: bool = True
-    reference: Literal["mask", "pad", "zero"] = "mask"
+    perturbation: Literal["mask", "pad", "zero"] = "mask"
     detach_clean: bool = True
     temperature: float = TEMPERATURE
     exact_gradient: ClassVar[bool] = False
@@ -111,7 +111,7 @@ class ErasureCriterion(Criterion):
             top = select_top(scores, erasable, fractions, self.temperature)
             keep = torch.where(erasable, self.keep_positions(top), 1.0)
             # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
-            embeddings = step.model.blend(step.batch, keep, self.reference)
+            embeddings = step.model.blend(step.batch, keep, self.perturbation)
             losses.append(self.compute_losses(step, step.model(step.batch, embeddings).logits, clean_logits))
         return (torch.stack(losses).mean(0) * erasable.any(1)).mean()
 

@@ -62,7 +62,7 @@ class CiteRecipe(LoraRecipe):
         return result
 
     def _calibrate(self, result: TrainResult, train: Dataset, dev: Dataset) -> None:
-        model, how = result.model, self.fidelity.perturbation
+        model, perturbation = result.model, self.fidelity.perturbation
         # a learned explainer was saved in the folder of the run
         spec = self.citation
         if self.citation == LEARNED_METHOD:
@@ -72,12 +72,12 @@ class CiteRecipe(LoraRecipe):
             method = method.to(model.device)
         unit = self._find_unit(train) or default_granularity(model.encode([train[0]]))
         rows = list(train.take(min(THRESHOLD_ROWS, len(train))))
-        citation = TrainedCitation(method, unit, choose_threshold(model, method, rows, unit, how))
+        citation = TrainedCitation(method, unit, choose_threshold(model, method, rows, unit, perturbation))
         if not is_generation_data(dev):
             citation.save_pretrained(result.output_dir, self.citation)
             return
         # the threshold is chosen on train and the bounds are calibrated on dev, as conformal prediction requires
-        prompts = [measure_citations(model, citation, row, how) for row in dev]
+        prompts = [measure_citations(model, citation, row, perturbation) for row in dev]
         calibrated = replace(citation, lower_bound=calibrate_bounds(prompts, self.alpha))
         calibrated.save_pretrained(result.output_dir, self.citation, coverage=compute_coverage(prompts, self.alpha))
 

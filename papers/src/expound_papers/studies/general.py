@@ -183,8 +183,8 @@ def language_models(study: Study) -> None:
         "recall": "recall_at_k",
         "AUC": "auc",
         "drop": "topk_drop?k=1",
-        "comprehensiveness": "unit_comprehensiveness?how=remove",
-        "sufficiency": "unit_sufficiency?how=remove",
+        "comprehensiveness": "unit_comprehensiveness?perturbation=remove",
+        "sufficiency": "unit_sufficiency?perturbation=remove",
     }
     four, removed = choose(metrics, "LDS", "recall", "AUC", "drop"), choose(metrics, "comprehensiveness", "sufficiency")
     study.judge("facts", smol, facts, explainers, four, unit="source")

@@ -114,7 +114,7 @@ def ivra_longer_questions(study: Study) -> None:
     # nothing. In bfloat16, as the models of 24 steps, and from the same fine-tuned model.
     longer = Longer(study, "Questions", seeds=4)
     longer.judge_all([*ATTENTION, UNTRAINED, "Random"], others=False)
-    metrics = choose(METRICS, "COMP") | {"COMP, [MASK]": "aopc_comprehensiveness?keep_question=true&how=mask"}
+    metrics = choose(METRICS, "COMP") | {"COMP, [MASK]": "aopc_comprehensiveness?keep_question=true&perturbation=mask"}
     setup, test = longer.setup, longer.setup.data["Questions"]
     study.judge(
         "random words", [longer.runs["Control"], longer.runs["COMP"]], test, choose(setup.explainers, "Random"), metrics

@@ -14,7 +14,7 @@ from expound_papers.study import Data, Model, Runs, Study, Training, choose, reg
 OFF = {"gradient_weight": 0.0, "adversarial_weight": 0.0, "guidance_weight": 0.0}
 SIX = ["RAND", "α∇α", "α", "DeepLift", "x∇x", "IG"]
 EIGHT = ["RAND", "α∇α", "α", "DeepLift", "x∇x", "x∇x (sum)", "IG", "DX"]
-METRICS = {name: f"normalised_{name.lower()}?how=pad" for name in ("Sufficiency", "Comprehensiveness")}
+METRICS = {name: f"normalised_{name.lower()}?perturbation=pad" for name in ("Sufficiency", "Comprehensiveness")}
 LIFT, TOP = "deep_lift?baselines=zero&rule=captum", "jaccard?share=0.25"
 ATTACK = [
     "attack_successes", "attack_original_accuracy", "attack_accuracy_under_attack", "attack_success_rate",

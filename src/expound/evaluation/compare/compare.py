@@ -318,7 +318,7 @@ def _make_metric(spec: str, unit: Granularity | None) -> Metric:
     """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
     if unit is None:
         return metric(spec)
-    defaults: dict[str, Any] = {"level": unit, "how": "remove", "absolute": False}
+    defaults: dict[str, Any] = {"level": unit, "perturbation": "remove", "absolute": False}
     unset = metric(spec).params.keys() - parse_spec(spec)[1].keys()
     return metric(spec, **{key: defaults[key] for key in defaults.keys() & unset})
 

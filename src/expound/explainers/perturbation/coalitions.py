@@ -115,7 +115,7 @@ def coalition_values(
     target: Tensor,
     present: Tensor,
     unit: Tensor,
-    how: RemovalMethod,
+    perturbation: RemovalMethod,
     value: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return the target's probability with only the present units of each example: [M, B].
@@ -126,7 +126,7 @@ def coalition_values(
         target: what is explained.
         present: [M, B, U] the present units of each set.
         unit: [B, L] the unit of each position, −1 for positions that always stay.
-        how: how absent units are removed.
+        perturbation: how absent units are removed.
         value: a function of logits and target for another number than the task's own.
     """
     value = value or model.task.score_removal
@@ -138,7 +138,7 @@ def coalition_values(
     with model.cache_perturbed():
         for part in present.split(sets_per_call):
             keep = part.gather(2, index.expand(len(part), -1, -1))
-            values.append(value(run_perturbed(model, batch, keep, how, model.perturbation_cache), target))
+            values.append(value(run_perturbed(model, batch, keep, perturbation, model.perturbation_cache), target))
     return torch.cat(values)
 
 

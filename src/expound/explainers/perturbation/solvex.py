@@ -106,8 +106,8 @@ class Solvex(Explainer):
     def _answers(
         self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor
     ) -> NDArray[np.float64]:
-        how = self.perturbation or ("mask" if self.objective == "log_odds" else "remove")
-        values = coalition_values(model, batch, target, present, unit, how)
+        perturbation = self.perturbation or ("mask" if self.objective == "log_odds" else "remove")
+        values = coalition_values(model, batch, target, present, unit, perturbation)
         return values.T.double().cpu().numpy()
 
     def _drops(

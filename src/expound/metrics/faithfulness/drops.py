@@ -137,13 +137,13 @@ class AopcDifference(Differences, OverBudgets):
 class LogOdds(AtBudget):
     """Change of log p when the top is replaced: log p(x without the top) − log p(x) (Shrikumar et al. 2017)."""
 
-    how: RemovalMethod = "mask"
+    perturbation: RemovalMethod = "mask"
     card: ClassVar = MetricCard(
         name="log_odds", label="Log-odds", family="faithfulness", higher_is_better=False, paper="Shrikumar et al. 2017",
         bounds=(-27.631021115928547, 27.631021115928547),
         equation=r"\log p(x \text{ with top}_k \text{ masked}) - \log p(x)",
         computed="The change of the natural logarithm of the probability when the top fifth of the tokens (`k`) is "
-        "replaced by the mask token (`how`); probabilities below 1e-12 count as 1e-12. {p} {tokens}",
+        "replaced by the mask token (`perturbation`); probabilities below 1e-12 count as 1e-12. {p} {tokens}",
         read="Lower is better: −0.69 means that the probability halved, −2.3 that a tenth of it is left. 0: no change; "
         "at most log(1 / p(x)). {control}",
         use="The model is so confident that the probability itself hardly moves.",

@@ -29,20 +29,20 @@ Probability = Callable[[Tensor], Tensor]
 class Erasure(Metric):
     """Change of p when the top positions are erased or, with `keeps_top`, when all other positions are erased.
 
-    `how`: `remove` deletes tokens; `mask`, `pad` and `zero` replace them by the mask token, the padding token or a zero
-    embedding. `rounding`: how a budget becomes a number of tokens: `ceil` rounds up; `floor` rounds down, possibly to
-    0; `er` rounds down to at least 1 and counts special tokens too. `keep_question`: for a question with a context,
-    rank and erase tokens of the context only.
+    `perturbation`: `remove` deletes tokens; `mask`, `pad` and `zero` replace them by the mask token, the padding token
+    or a zero embedding. `rounding`: how a budget becomes a number of tokens: `ceil` rounds up; `floor` rounds down,
+    possibly to 0; `er` rounds down to at least 1 and counts special tokens too. `keep_question`: for a question with a
+    context, rank and erase tokens of the context only.
     """
 
-    how: RemovalMethod = "remove"
+    perturbation: RemovalMethod = "remove"
     rounding: Rounding = "ceil"
     keep_question: bool = False
     keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fractions(self.fractions())
-        check_choice("perturbation", self.how, get_args(RemovalMethod))
+        check_choice("perturbation", self.perturbation, get_args(RemovalMethod))
         check_choice("rounding", self.rounding, get_args(Rounding))
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Erasure(Metric):
 
         def p(keep: Tensor) -> Tensor:
             # float64: drops are differences of probabilities that are nearly equal for confident models.
-            return model.task.probability(model.predict_perturbed(batch, keep, self.how), target).double()
+            return model.task.probability(model.predict_perturbed(batch, keep, self.perturbation), target).double()
 
         # AML: floor rounding can select no token at all, and the metric is then 0 by definition, also log-odds.
         return self.compute_effect(p, top).masked_fill(~top.any(-1), 0.0)
