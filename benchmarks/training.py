@@ -52,7 +52,7 @@ from timing import DATA, load_minilm, measure_ratios, parse_options, write_resul
 
 RUNS = 4
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
-CITED: dict[str, Any] = {"explainer": expound.explainer("decompx_linear"), "granularity": "source"}
+CITED: dict[str, Any] = {"explainer": expound.explainer("decompx_linear"), "unit": "source"}
 CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"every": 4}}
 IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)

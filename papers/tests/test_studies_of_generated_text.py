@@ -42,7 +42,7 @@ def study_runs(tmp_path_factory):
         frozen = study.train("frozen", None, notes, base)
         arguments = {"max_steps": 1, "learning_rate": 1e-2, "warmup_steps": None}
         plain = study.train("plain", "baseline", notes, base, seeds=[0], arguments=arguments)
-        how = {"task": "generation", "granularity": "source", "ablations": 3}
+        how = {"task": "generation", "unit": "source", "ablations": 3}
         fitted = study.train("fitted", "at2", notes, base, arguments={"max_steps": 2, "warmup_steps": None}, **how)
         explainers = {"IxG": "input_x_gradient", "gone": "occlusion?output=log_prob"}
         metrics = {"LDS": "lds?n_masks=6", "ρ": "lds?sets=leave_one_out", "AUC": "auc"}
@@ -107,7 +107,7 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(study_runs):
     ]
     folders = (study_runs[2] / "base-0" / "model", find_run_folder(study_runs, recipe="plain", judgement=""))
     models = [expound.load(folder, task="generation", device="cpu") for folder in folders]
-    sets, values = Lds(level="source", perturbation="remove", n_masks=5), []
+    sets, values = Lds(unit="source", perturbation="remove", n_masks=5), []
     for row in expound.load_data(NOTES, "test", kind="redundant", limit=2):
         there = sets.draw_sets(torch.tensor([6]))[:, 0]
         answers = []

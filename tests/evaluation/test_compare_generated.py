@@ -64,7 +64,7 @@ def test_areas_over_sources_are_means_of_falls(model, metric):
     batch = model.encode([OTHER])
     target = torch.tensor([[0, 1]])
     scores = torch.where(batch.unit_of == 1, 3.0, torch.where(batch.unit_of == 2, 1.0, 0.0)).double()
-    found = metric(level="source", perturbation="remove", k=2).evaluate(model, batch, scores, target)[metric.card.name]
+    found = metric(unit="source", perturbation="remove", k=2).evaluate(model, batch, scores, target)[metric.card.name]
     order, unit = (1, 2, 0), batch.unit_of
     falls = []
     for k in (1, 2):
@@ -101,7 +101,7 @@ def test_units_and_methods(model, result_and_folder):
     assert result_and_folder[0].config["unit"] == "source"
     assert result_and_folder[0].config["metrics"]["lds"]["level"] == "source"
     chosen, unit = resolve_unit("occlusion", "sentence", {})
-    assert (chosen.params["granularity"], unit) == ("sentence", "sentence")
+    assert (chosen.params["unit"], unit) == ("sentence", "sentence")
 
 
 def test_the_command_line_reads_chats_from_a_file(tmp_path, capsys):

@@ -90,9 +90,7 @@ def test_scores_are_means_over_windows_in_an_explicit_loop(model, target):
 def test_removal_is_judged_by_the_answer_to_the_whole_text(model, perturbation):
     windowed = WindowedModel(model, 4)
     batch = windowed.encode([LONG, SHORT])
-    scores = expound.explainer("occlusion", granularity="token", perturbation=perturbation).attribute(
-        windowed, batch, 1
-    )
+    scores = expound.explainer("occlusion", unit="token", perturbation=perturbation).attribute(windowed, batch, 1)
     keep = torch.ones(batch.length + 1, 2, batch.length, dtype=torch.bool)
     for position in range(batch.length):
         keep[position + 1, :, position] = False
@@ -232,7 +230,7 @@ def test_paragraphs_end_at_blank_lines():
     )
     assert int(number_units(batch, "paragraph").max()) == 1
     assert int(number_units(batch, "sentence").max()) == 2
-    drop = expound.explainer("occlusion", granularity="paragraph").attribute(model, batch)
+    drop = expound.explainer("occlusion", unit="paragraph").attribute(model, batch)
     kept = model.encode(["the plot is dull"])
     assert len(set(drop[0][batch.content[0]].tolist())) == 2
     assert kept.length < batch.length

@@ -41,7 +41,7 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
         ),
         ("log_odds?k=0.1&rounding=floor", {"k": 0.1, "rounding": "floor"}),
         ("token_f1?k=none", {"k": None}),
-        ("token_f1?k=25&level=token&specials=true", {"k": 25.0, "level": "token", "specials": True}),
+        ("token_f1?k=25&unit=token&specials=true", {"k": 25.0, "unit": "token", "specials": True}),
     ],
 )
 def test_a_spec_is_the_same_as_its_parameters(spec, params):
@@ -87,7 +87,7 @@ def test_wrong_specs_are_refused_in_one_line(spec, message):
         ("sufficiency", {"perturbation": "delete"}),
         ("sufficiency", {"rounding": "half"}),
         ("aopc_sufficiency", {"divisor": "two"}),
-        ("auc", {"level": "page"}),
+        ("auc", {"unit": "page"}),
     ],
 )
 def test_wrong_values_from_python_are_refused(name, params):

@@ -112,8 +112,7 @@ def test_agrees_with_all_orders_asked_one_by_one(family, level, perturbation):
     target, scores = model.predict(batch), attribution_for(batch).double() + torch.linspace(0, 0.1, batch.length)
     unit = number_units(batch, level)
     got = {
-        name: metric(name, level=level, perturbation=perturbation).evaluate(model, batch, scores)[name]
-        for name in NAMES
+        name: metric(name, unit=level, perturbation=perturbation).evaluate(model, batch, scores)[name] for name in NAMES
     }
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, perturbation)
@@ -198,7 +197,7 @@ def test_naopc_is_nan_if_all_orders_score_the_same():
         assert metric(name).evaluate(model, batch, attribution_for(batch))[name].isnan().all()
 
 
-@pytest.mark.parametrize("params", [{"beam": 0}, {"max_units": 0}, {"level": "phrase"}, {"perturbation": "delete"}])
+@pytest.mark.parametrize("params", [{"beam": 0}, {"max_units": 0}, {"unit": "phrase"}, {"perturbation": "delete"}])
 def test_wrong_parameters_are_refused(params):
     with pytest.raises(ExpoundError):
         metric("naopc_comprehensiveness", **params)

@@ -52,7 +52,7 @@ def test_areas_equal_brute_force_curves(family, level, perturbation):
     model, batch, scores, rows = order_units(family, level, perturbation)
     for steps in (50, 3):
         found = {
-            name: metric(name, level=level, perturbation=perturbation, steps=steps).evaluate(model, batch, scores)[name]
+            name: metric(name, unit=level, perturbation=perturbation, steps=steps).evaluate(model, batch, scores)[name]
             for name in ("deletion_auc", "insertion_auc")
         }
         for row, (order, answer) in enumerate(rows):
@@ -68,7 +68,7 @@ def test_areas_equal_brute_force_curves(family, level, perturbation):
 @pytest.mark.parametrize(("family", "level", "perturbation"), CASES)
 def test_decision_flip_equals_brute_force(family, level, perturbation):
     model, batch, scores, rows = order_units(family, level, perturbation)
-    found = metric("decision_flip", level=level, perturbation=perturbation).evaluate(model, batch, scores)[
+    found = metric("decision_flip", unit=level, perturbation=perturbation).evaluate(model, batch, scores)[
         "decision_flip"
     ]
     for row, (order, answer) in enumerate(rows):
@@ -182,7 +182,7 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
     assert int(unit.max()) + 1 == len(published["sources"])
     weights = torch.from_numpy(published["weights_exact"])
     scores = torch.where(unit >= 0, (weights / torch.bincount(unit[unit >= 0]))[unit], 0.0)
-    judge = {"level": "source", "perturbation": "remove"}
+    judge = {"unit": "source", "perturbation": "remove"}
     assert float(metric("lds", **judge).evaluate(model, batch, scores)["lds"]) == pytest.approx(float(published["lds"]))
     for k, drop in zip(published["topk_drop_k"].tolist(), published["topk_drop"], strict=True):
         got = metric("topk_drop", k=k, **judge).evaluate(model, batch, scores)["topk_drop"]
@@ -200,8 +200,8 @@ def rank_with_ties(values):
 def test_lds_and_topk_drop_equal_brute_force(family, level, perturbation):
     model, batch, scores, rows = order_units(family, level, perturbation)
     unit = number_units(batch, level)
-    found = metric("lds", level=level, perturbation=perturbation, n_masks=12).evaluate(model, batch, scores)["lds"]
-    judges = {k: metric("topk_drop", level=level, perturbation=perturbation, k=k) for k in (1, 3, 999)}
+    found = metric("lds", unit=level, perturbation=perturbation, n_masks=12).evaluate(model, batch, scores)["lds"]
+    judges = {k: metric("topk_drop", unit=level, perturbation=perturbation, k=k) for k in (1, 3, 999)}
     drops = {k: judge.evaluate(model, batch, scores)["topk_drop"] for k, judge in judges.items()}
     for row, (order, answer) in enumerate(rows):
         masks = ablation_masks(12, len(order), seed=1000)
@@ -251,7 +251,7 @@ def test_every_other_task_is_judged_or_refused(name, kind):
         ("lds?keep=1", "between 0 and 1"),
         ("lds?n_masks=0", "n_masks of at least 1"),
         ("topk_drop?k=0", "k of at least 1"),
-        ("decision_flip?level=phrase", "Valid choices"),
+        ("decision_flip?unit=phrase", "Valid choices"),
     ],
 )
 def test_wrong_parameters_are_refused(spec, message):

@@ -83,7 +83,7 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
 def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
     model = chatting()
     rows = Dataset.from_list([CHAT | {"sources": [{"name": n, "text": t} for n, t in CHAT["sources"].items()]}])
-    result = train_explainer(model, tmp_path / "chat", rows, granularity="source", task="generation")
+    result = train_explainer(model, tmp_path / "chat", rows, unit="source", task="generation")
     assert result.finished
     found = expound.attribute(model, [CHAT], method=f"attention_to_source:{tmp_path / 'chat'}", unit="source")
     assert found[0].scores.shape == (1, 2)

@@ -31,7 +31,7 @@ QUICK = [
 ]
 FEWER = {"integrated_gradients": {"n_steps": 4}, "smooth_grad": {"n_samples": 3}, "gradient_shap": {"n_samples": 3}}
 FEWER |= {name: {"n_samples": 40} for name in ("lime", "kernel_shap")}
-FEWER["spex"] = {"granularity": "sentence"}
+FEWER["spex"] = {"unit": "sentence"}
 FEWER |= {name: {"beam": 2, "max_units": 12} for name, kind in METRICS.items() if issubclass(kind, Naopc)}
 
 

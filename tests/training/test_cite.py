@@ -152,7 +152,7 @@ def test_falls_equal_those_of_removing_each_source_alone(start):
     bare = {name: value for name, value in row.items() if name not in ("kind", "evidence")}
     spans = [tuple(span) for span in citations.find_sentences(model.encode([bare]))[:, 0].tolist()]
     assert found.kind == row["kind"]
-    whole = expound.attribute(model, [bare], "occlusion?output=log_prob&granularity=source", spans, unit="source")[0]
+    whole = expound.attribute(model, [bare], "occlusion?output=log_prob&unit=source", spans, unit="source")[0]
     np.testing.assert_allclose(found.falls, whole.scores, rtol=1e-4, atol=1e-4)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.explainers.assumptions import require_removal, require_token_scores
 from expound.explainers.backward_rules.rules import BackwardRules
 from expound.explainers.base import Explainer, SinglePass
@@ -80,7 +80,7 @@ class Plan:
 
 
 def plan_work(
-    model: ExplainedModel, row: Any, method: str | Explainer, target: Any, unit: Granularity | None,
+    model: ExplainedModel, row: Any, method: str | Explainer, target: Any, unit: UnitName | None,
     max_new_tokens: int, *, attribute_target: bool = False,
 ) -> Plan:  # fmt: skip
     """Return the cost of explaining an example, without running the model.
@@ -125,7 +125,7 @@ def describe_requests(plans: Sequence[Plan], responses: int = 0) -> str:
 
 
 def forecast_requests(
-    model: ExplainedModel, examples: Iterable[Any], methods: Sequence[tuple[Explainer, Granularity]], target: Any
+    model: ExplainedModel, examples: Iterable[Any], methods: Sequence[tuple[Explainer, UnitName]], target: Any
 ) -> str:
     """Return how many requests and tokens it takes to explain examples by methods, with the units of their scores."""
     plans, responses = list[Plan](), 0

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.data.granularity import Granularity
 from expound.data.readers.marked import find_runs
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.units import number_units
 from expound.metrics.base import Metric
@@ -39,19 +39,19 @@ class RankedUnits(NamedTuple):
 class Plausibility(Metric):
     """Base of the metrics that compare the order of units with the units that people marked.
 
-    `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores, and
+    `unit`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores, and
     a unit is marked if one of its tokens is. `specials`: count special tokens as unmarked tokens with score 0.
     `absolute`: order units by the size of their scores, without the sign.
     """
 
-    level: Granularity = "word"
+    unit: UnitName = "word"
     specials: bool = False
     absolute: bool = True
 
     def __post_init__(self) -> None:
-        check_choice("level", self.level, get_args(Granularity))
-        if self.specials and self.level != "token":
-            raise ExpoundError(f"special tokens belong to no {self.level}: specials=True needs level='token'")
+        check_choice("unit", self.unit, get_args(UnitName))
+        if self.specials and self.unit != "token":
+            raise ExpoundError(f"special tokens belong to no {self.unit}: specials=True needs unit='token'")
 
     @abstractmethod
     def value(self, ranked: RankedUnits) -> Tensor:
@@ -76,8 +76,8 @@ class Plausibility(Metric):
         """Return the units to compare [B, U], sorted by the attribution; `rationale_mask` [B, L]: marks of people."""
         gold, scores = rationale_mask & batch.content, attribution.double()
         candidates = batch.attended if self.specials else batch.content
-        if self.level != "token":
-            scores, gold, candidates = _pool_units(number_units(batch, self.level), scores, gold)
+        if self.unit != "token":
+            scores, gold, candidates = _pool_units(number_units(batch, self.unit), scores, gold)
         # The size is taken of a word's sum: its tokens' scores of opposite signs cancel first.
         scores = scores.abs() if self.absolute else scores
         scores = scores.masked_fill(~candidates, -torch.inf)

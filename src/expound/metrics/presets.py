@@ -15,7 +15,7 @@ FLOORED: dict[str, dict[str, Any]] = {"difference": _AML, "aopc_difference": _AM
 """Further criteria by which AML's code can select a map, in addition to the metrics of its tables."""
 _ER = {"rounding": "er", "budgets": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
 # Explanation regularisation counts special tokens as negatives, which SMaT and IvRA leave out.
-_ER_TOKENS = {"level": "token", "specials": True, "absolute": True}
+_ER_TOKENS = {"unit": "token", "specials": True, "absolute": True}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ivra": {
@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "comprehensiveness": _AML,
         "aopc_sufficiency": _AML_AOPC,
         "aopc_comprehensiveness": _AML_AOPC,
-        "token_f1": {"level": "token", "k": 25},
+        "token_f1": {"unit": "token", "k": 25},
     },
     "regex": {
         "normalised_comprehensiveness": {"perturbation": "pad"},

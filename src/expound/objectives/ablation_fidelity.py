@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import Explainer
 from expound.explainers.gradients.input_x_gradient import InputXGradient
-from expound.explainers.perturbation.context_cite import ContextCite, default_granularity
+from expound.explainers.perturbation.context_cite import ContextCite, default_unit
 from expound.explainers.units import number_units, sum_by_unit
 from expound.models import Batch
 from expound.models.perturbation.run import RemovalMethod
@@ -42,7 +42,7 @@ class AblationFidelity(AttributionObjective):
         weight: λ, the factor of the term in the total loss.
         masks: the number of sets of units drawn for each example and step.
         keep: the probability that a unit is in a set.
-        granularity: the units; default: sentences of a prompt (or those of `Batch.unit_of`), words of other texts.
+        unit: the units; default: sentences of a prompt (or those of `Batch.unit_of`), words of other texts.
         perturbation: what happens to units outside the set: `remove`, `mask`, `pad`, `zero` or `attend`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
         lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.
@@ -56,7 +56,7 @@ class AblationFidelity(AttributionObjective):
     weight: float = 1.0
     masks: int = 8
     keep: float = 0.5
-    granularity: Granularity | None = None
+    unit: UnitName | None = None
     perturbation: RemovalMethod = "remove"
     output: OutputKind | None = None
     lifetime: int = 0
@@ -93,7 +93,7 @@ class AblationFidelity(AttributionObjective):
 
     @property
     def _ablation_method(self) -> ContextCite:
-        return ContextCite(self.masks, self.granularity, self.perturbation, self.keep, output=self.output)
+        return ContextCite(self.masks, self.unit, self.perturbation, self.keep, output=self.output)
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean negative correlation over the batch, a scalar."""
@@ -113,7 +113,7 @@ class AblationFidelity(AttributionObjective):
 
     def _find_units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)
-        return number_units(removable, self.granularity or default_granularity(removable))
+        return number_units(removable, self.unit or default_unit(removable))
 
     def _measure_ablations(self, step: TrainingStep, target: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Return sets [B, M, U] of units [B, L] and the answers [B, M] to them, computed now or kept in memory."""

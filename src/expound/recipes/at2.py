@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar, Literal
 
 from datasets import Dataset
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.base import FittedExplainer
 from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
 from expound.explainers.learned.trained_citation import TrainedCitation
-from expound.explainers.perturbation.context_cite import ContextCite, default_granularity
+from expound.explainers.perturbation.context_cite import ContextCite, default_unit
 from expound.models import ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 from expound.recipes.base import Effect, Recipe, load_explained_model
@@ -74,7 +74,7 @@ class At2Recipe(Recipe):
 
     def _save_citation(self, model: ExplainedModel, train: Dataset, folder: Path) -> None:
         """Save the fitted method as a citation, whose small scores are 0, beside it."""
-        unit = self.ablated.granularity or default_granularity(model.encode([train[0]]))
+        unit = self.ablated.unit or default_unit(model.encode([train[0]]))
         rows = list(train.take(min(THRESHOLD_ROWS, len(train))))
         method = LEARNERS[self.learner].from_pretrained(folder).to(model.device)
         threshold = choose_threshold(model, method, rows, unit, self.ablated.perturbation)
@@ -83,8 +83,8 @@ class At2Recipe(Recipe):
 
 def at2(
     ablations: Annotated[int, "Number of ablations per example.", {"min": 2}] = 32,
-    granularity: Annotated[
-        Granularity | None, "Unit that is removed. Default: words; sentences of a prompt for generated answers."
+    unit: Annotated[
+        UnitName | None, "Unit that is removed. Default: words; sentences of a prompt for generated answers."
     ] = None,
     perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
     keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
@@ -109,7 +109,7 @@ def at2(
         arguments={"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512},
         effect=Effect("lds", f"{learner}:{{run}}", "attention_last"),
         departures=DEPARTURES if learner == "attention_to_source" else (*DEPARTURES, PROBED),
-        ablated=ContextCite(n_samples=ablations, granularity=granularity, perturbation=perturbation, keep=keep),
+        ablated=ContextCite(n_samples=ablations, unit=unit, perturbation=perturbation, keep=keep),
         learner=learner,
         task=task,
     )

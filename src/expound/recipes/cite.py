@@ -10,11 +10,11 @@ from typing import Annotated
 from datasets import Dataset
 from torch import nn
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.explainers import Explainer, explainer
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.trained_citation import TrainedCitation
-from expound.explainers.perturbation.context_cite import default_granularity
+from expound.explainers.perturbation.context_cite import default_unit
 from expound.models import ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 from expound.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective
@@ -70,7 +70,7 @@ class CiteRecipe(LoraRecipe):
         method = explainer(spec)
         if isinstance(method, nn.Module):
             method = method.to(model.device)
-        unit = self._find_unit(train) or default_granularity(model.encode([train[0]]))
+        unit = self._find_unit(train) or default_unit(model.encode([train[0]]))
         rows = list(train.take(min(THRESHOLD_ROWS, len(train))))
         citation = TrainedCitation(method, unit, choose_threshold(model, method, rows, unit, perturbation))
         if not is_generation_data(dev):
@@ -81,8 +81,8 @@ class CiteRecipe(LoraRecipe):
         calibrated = replace(citation, lower_bound=calibrate_bounds(prompts, self.alpha))
         calibrated.save_pretrained(result.output_dir, self.citation, coverage=compute_coverage(prompts, self.alpha))
 
-    def _find_unit(self, data: Dataset) -> Granularity | None:
-        return self.fidelity.granularity or ("source" if "sources" in data.column_names else None)
+    def _find_unit(self, data: Dataset) -> UnitName | None:
+        return self.fidelity.unit or ("source" if "sources" in data.column_names else None)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Return the terms for the model that training starts from, with adapters added to it if `rank` is above 0."""
@@ -92,7 +92,7 @@ class CiteRecipe(LoraRecipe):
             citation: Explainer = AttentionToSource.for_model(model)
         else:
             citation = explainer(self.citation)
-        fidelity = replace(self.fidelity, explainer=citation, granularity=self._find_unit(train))
+        fidelity = replace(self.fidelity, explainer=citation, unit=self._find_unit(train))
         objectives: list[Objective] = [CrossEntropy(), fidelity]
         if self.drift:
             # the original is copied when training starts, so a term of weight 0 would cost its memory
@@ -113,8 +113,8 @@ def cite(
         int, "Epochs for which an example's ablations are kept; 0: new ones in every step.", {"min": 0}
     ] = 0,
     every: Annotated[int, "Train citations in every N-th step, with N times the weight.", {"min": 1}] = 1,
-    granularity: Annotated[
-        Granularity | None, "Unit that is removed. Default: sources, if the data has them; else sentences, or words."
+    unit: Annotated[
+        UnitName | None, "Unit that is removed. Default: sources, if the data has them; else sentences, or words."
     ] = None,
     perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
     keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
@@ -137,7 +137,7 @@ def cite(
             weight=fidelity_weight,
             masks=masks,
             keep=keep,
-            granularity=granularity,
+            unit=unit,
             perturbation=perturbation,
             lifetime=lifetime,
             interval=every,

@@ -18,7 +18,7 @@ from expound.models.layers.architecture import get_architecture, get_head_module
 from expound.models.layers.layer_parts import get_head_parts, is_norm_layer, to_norm
 
 LENGTHS = (9, 6, 2)
-METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion?granularity=token&perturbation=remove")
+METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion?unit=token&perturbation=remove")
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-10}
 
 

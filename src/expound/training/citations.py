@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.explainers import Explainer
 from expound.explainers.learned.conformal import ConformalLowerBound, shares
 from expound.explainers.learned.trained_citation import TrainedCitation, sparsify
@@ -44,7 +44,7 @@ class CitationMeasurement:
 
 @torch.no_grad()
 def choose_threshold(
-    model: ExplainedModel, method: Explainer, rows: Sequence[Example], unit: Granularity, perturbation: RemovalMethod
+    model: ExplainedModel, method: Explainer, rows: Sequence[Example], unit: UnitName, perturbation: RemovalMethod
 ) -> float | None:
     """Return the share of the largest score below which scores become 0, chosen by the mean LDS on training examples.
 

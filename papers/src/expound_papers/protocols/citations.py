@@ -28,7 +28,7 @@ def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_mask
     from expound.models import load
     from expound.models.rank_correlation import compute_pearson
 
-    judge = Lds(level="source", perturbation="remove", n_masks=n_masks)
+    judge = Lds(unit="source", perturbation="remove", n_masks=n_masks)
     before, found = load(original, task="generation", device=model.device), []
     for row in data:
         batch = model.encode([row])

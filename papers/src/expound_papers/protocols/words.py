@@ -127,7 +127,7 @@ def measure_micro_f1(
     from expound.models.encoding.encode import make_batches
     from expound.models.encoding.labels import renumber_labels
 
-    metric = TokenF1(level="token", k=k)
+    metric = TokenF1(unit="token", k=k)
     rows = [row for row in renumber_labels(model, data) if row["rationale"] is not None]
     if not rows:
         raise ExpoundError("micro_f1 needs texts with rationales: this dataset has none")

@@ -9,7 +9,7 @@ from expound_papers.study import Data, Explainer, Model, Significance, Study, Tr
 
 KINDS = {"One note": "one hop", "Redundant": "redundant", "Two notes": "two hops"}
 LONG: dict[str, Any] = {"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512}
-AT2: dict[str, Any] = {"task": "generation", "granularity": "source"}
+AT2: dict[str, Any] = {"task": "generation", "unit": "source"}
 CITED = "citation:{run}"
 
 
@@ -185,7 +185,7 @@ def cite_classifiers(study: Study) -> None:
     tuned, model = (
         Model(name, source, max_length=64) for name, source in zip(("MiniLM-SST2", "MiniLM"), sources, strict=True)
     )
-    words: dict[str, Any] = {"granularity": "word"}
+    words: dict[str, Any] = {"unit": "word"}
     runs = [study.train("fine-tuned", None, training, tuned), study.train("plain", "baseline", training, tuned)]
     runs.append(study.train("trained", "cite", training, tuned, **words))
     arguments = {"max_steps": -1, "num_train_epochs": 2, "learning_rate": 5e-5}

@@ -28,9 +28,9 @@ EXPLAINERS = {
     "DX": "decompx",
 }
 METRICS = {
-    "AUC": "auc?level=token&specials=true&absolute=true",
-    "AP": "average_precision?level=token&specials=true&absolute=true",
-    "Recall@k": "recall_at_k?level=token&specials=true&absolute=true",
+    "AUC": "auc?unit=token&specials=true&absolute=true",
+    "AP": "average_precision?unit=token&specials=true&absolute=true",
+    "Recall@k": "recall_at_k?unit=token&specials=true&absolute=true",
 }
 QUICK = {"num_train_epochs": 3, "learning_rate": 2e-4, "per_device_train_batch_size": 16, "bf16": True, "use_cpu": True}
 

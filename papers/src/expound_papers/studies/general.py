@@ -332,7 +332,7 @@ def methods(study: Study) -> None:
     study.judge("two soft forms", as_it_is, few, choose(METHODS, *FEWER), choose(SOFT | published, *order))
     study.judge("pairs", pair, pairs, choose(METHODS, *FEWER), STRETCHES | fidelity["F of pairs"] | end)
     by = choose(METHODS, *(name for name in FEWER if name not in SLOW)) | {
-        "occlusion of sentences": "occlusion?granularity=sentence"
+        "occlusion of sentences": "occlusion?unit=sentence"
     }
     study.judge("long texts", long, movies, by, STRETCHES | fidelity["F of long texts"] | end | auc)
 

@@ -9,8 +9,8 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
 from expound.data.load import open_reader
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers import EXPLAINERS, explainer
 from expound.metrics import metric
@@ -231,7 +231,7 @@ class Study:
         keep_attributions: bool = False,
         layers: bool = False,
         special_tokens: bool = False,
-        unit: Granularity | None = None,
+        unit: UnitName | None = None,
         **options: Any,
     ) -> None:
         """Record a judgement of each run on each dataset: its performance, and metrics of its explanations.

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
 from expound.data.registry import parse_spec
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.evaluation.compare.comparison import Comparison
 from expound.evaluation.compare.judge import JudgedExamples, judge
@@ -87,7 +87,7 @@ def compare(
     metrics: Sequence[str | Metric] | None = None,
     *,
     target: Any = "predicted",
-    unit: Granularity | None = None,
+    unit: UnitName | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     special_tokens: bool = False,
@@ -170,8 +170,8 @@ def compare(
 
 
 def _read_rows(
-    model: ExplainedModel, data: Dataset | Sequence[Any], unit: Granularity | None
-) -> tuple[list[dict[str, Any]], Granularity | None]:
+    model: ExplainedModel, data: Dataset | Sequence[Any], unit: UnitName | None
+) -> tuple[list[dict[str, Any]], UnitName | None]:
     """Return the examples as rows, with responses and the model's labels, and the unit of generated text."""
     examples = as_sequence(data)
     if isinstance(model, GeneratingModel):
@@ -180,7 +180,7 @@ def _read_rows(
             unit = "source" if all(row.get("sources") for row in rows) else "sentence"
         return rows, unit
     if unit is not None:
-        raise ExpoundError("unit= goes with generated text: give methods a granularity and metrics a level")
+        raise ExpoundError("unit= goes with generated text: give methods and metrics their units")
     # Only a dataset names its classes; labels of other examples are already the model's.
     if hasattr(data, "features"):
         rows = renumber_labels(model, data)
@@ -244,7 +244,7 @@ def list_native_methods() -> list[str]:
 
 
 def _make_methods(
-    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: Granularity | None
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: UnitName | None
 ) -> dict[str, Explainer]:
     """Return explainers by the name that the table shows; `seed` is for specs without a seed."""
     if methods is not None and not methods:
@@ -262,7 +262,7 @@ def _make_methods(
     return {name: _make_explainer(method, seed, unit) for name, method in methods.items()}
 
 
-def _make_explainer(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
+def _make_explainer(method: str | Explainer, seed: int, unit: UnitName | None) -> Explainer:
     if unit is None:
         return make_seeded(method, seed)
     return resolve_unit(method, unit, seed_params(method, seed))[0]
@@ -272,7 +272,7 @@ def _make_metrics(
     model: ExplainedModel,
     metrics: Sequence[str | Metric] | None,
     rows: Sequence[dict[str, Any]],
-    unit: Granularity | None,
+    unit: UnitName | None,
 ) -> dict[str, Metric]:
     """Return metrics by column: by their id, or by their whole spec if several share an id."""
     if metrics is None:
@@ -314,11 +314,11 @@ def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
         )
 
 
-def _make_metric(spec: str, unit: Granularity | None) -> Metric:
+def _make_metric(spec: str, unit: UnitName | None) -> Metric:
     """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
     if unit is None:
         return metric(spec)
-    defaults: dict[str, Any] = {"level": unit, "perturbation": "remove", "absolute": False}
+    defaults: dict[str, Any] = {"unit": unit, "perturbation": "remove", "absolute": False}
     unset = metric(spec).params.keys() - parse_spec(spec)[1].keys()
     return metric(spec, **{key: defaults[key] for key in defaults.keys() & unset})
 

@@ -154,7 +154,7 @@ def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: TokenScores, keys: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the plausibility of every layer's scores; empty without scores per layer or rationales."""
-    auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
+    auc = Auc() if batch.exchanges is None else Auc(unit="source", absolute=False)
     points = dict[float, Tensor]()
     if explanation.layers is not None and batch.rationale_mask is not None:
         for number, scores in enumerate(explanation.layers.unbind(1), 1):

@@ -14,7 +14,7 @@ from sklearn.linear_model import Lasso
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer, TargetSelector, TokenScores
 from expound.explainers.perturbation.coalitions import coalition_values
@@ -39,7 +39,7 @@ class ContextCite(OutputExplainer):
 
     Args:
         n_samples: number of random ablations, M.
-        granularity: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or the units
+        unit: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or the units
             of `Batch.unit_of`) of a prompt, otherwise words. A unit's weight is shared equally by its tokens.
         perturbation: how absent units are removed: `remove`, `mask`, `pad`, `zero` or `attend`.
         keep: probability that a unit is present.
@@ -52,7 +52,7 @@ class ContextCite(OutputExplainer):
     """
 
     n_samples: int = 64
-    granularity: Granularity | None = None
+    unit: UnitName | None = None
     perturbation: RemovalMethod = "remove"
     keep: float = 0.5
     alpha: float = 0.01
@@ -83,7 +83,7 @@ class ContextCite(OutputExplainer):
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the weights of the LASSO as scores, fitted example by example."""
         target = select_target(None)
-        unit = number_units(batch, self.granularity or default_granularity(batch))
+        unit = number_units(batch, self.unit or default_unit(batch))
         counts = (unit.max(1).values + 1).tolist()
         present = self.draw_masks(unit)
         values = self.evaluate_masks(model, batch, target, present, unit).double().cpu().numpy()
@@ -110,7 +110,7 @@ class ContextCite(OutputExplainer):
         return coalition_values(model, batch, target, present, unit, self.perturbation, value)
 
 
-def default_granularity(batch: Batch) -> Granularity:
+def default_unit(batch: Batch) -> UnitName:
     """Return `sentence` for a prompt whose sentences are known, otherwise `word`."""
     known = batch.unit_of is not None or batch.alignments is not None
     return "sentence" if batch.response is not None and known else "word"

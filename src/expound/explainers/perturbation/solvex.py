@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import Explainer
 from expound.explainers.perturbation.beam import Beam, run_beams
@@ -38,14 +38,14 @@ class Solvex(Explainer):
     Args:
         objective: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, which the order maximises.
         beam: number of orders kept at each length, the best one of each set of units.
-        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
+        unit: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
         perturbation: `remove`, `mask`, `pad`, `zero` or `attend`; default: `mask` for `log_odds`, else `remove`.
     """
 
     objective: SearchObjective = "difference"
     beam: int = 50
-    granularity: Granularity = "word"
+    unit: UnitName = "word"
     perturbation: RemovalMethod | None = None
     card: ClassVar = MethodCard(
         name="solvex", label="SolvEx", family="search", signed=True, cost="≤ beam · words² F",
@@ -74,7 +74,7 @@ class Solvex(Explainer):
         """Return shifted ranks [B, L]; the beams of all examples grow together, so that their inputs share passes."""
         if self.objective == "log_odds" and model.task.name == "regression":
             raise ExpoundError("log_odds needs probabilities, and a regression has none: choose another objective")
-        unit = number_units(batch, self.granularity)
+        unit = number_units(batch, self.unit)
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
         with model.cache_perturbed():
