@@ -28,7 +28,7 @@ def study_of_runs(study: Study) -> None:
         "moved": Explainer("parameterised_attention:{run}/explainer", teacher),
     }
     metrics = {"A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency"}
-    study.judge("own", teacher, test, explainers, metrics | {"F": f"f_fidelity?copy={continued}&draws=1"})
+    study.judge("own", teacher, test, explainers, metrics | {"F": f"f_fidelity?copy={continued}&n_samples=1"})
     some = choose(explainers, "ATT", "moved")
     study.judge("students", student, [dev, test], some, metrics, keep_attributions=True)
     study.judge("again", [continued, taken], test)

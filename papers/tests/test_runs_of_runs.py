@@ -77,7 +77,7 @@ def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
     stored = results.read_examples(judged)
     model = expound.load(results.store.cell_folder(judged.cell.needs[0]), device="cpu")
     data = sources.load_dataset(results.study.datasets["test"].resolve())
-    spec = f"f_fidelity?copy={results.store.cell_folder(copy)}&draws=1"
+    spec = f"f_fidelity?copy={results.store.cell_folder(copy)}&n_samples=1"
     found = expound.compare(model, data, ["attention_last"], [spec], output_dir=tmp_path).results
     expected = stored[stored["explainer"] == "ATT"]["F"].to_numpy()
     np.testing.assert_allclose(found["f_fidelity"].to_numpy(), expected, rtol=1e-5, atol=1e-7)

@@ -35,7 +35,7 @@ def build_arguments(name, model, folder):
             "at2",
             "--model",
             model,
-            "--ablations",
+            "--n-samples",
             "4",
             "--set",
             "max_steps=20",

@@ -72,7 +72,7 @@ def test_methods_are_compared_and_at2_is_trained(folder, tmp_path, capsys):
         "--device",
         "cpu",
     ]
-    assert main(["train", "at2", *data, "--output-dir", str(tmp_path / "at2"), "--ablations", "8", "--quiet"]) == 0
+    assert main(["train", "at2", *data, "--output-dir", str(tmp_path / "at2"), "--n-samples", "8", "--quiet"]) == 0
     methods = f"occlusion,generic_attention,attn_lrp,random,attention_to_source:{tmp_path / 'at2'}"
     words = ["--split", "all", "--unit", "source", "--methods", methods, "--output-dir", str(tmp_path / "compared")]
     assert main(["compare", *data, *words, "--quiet"]) == 0

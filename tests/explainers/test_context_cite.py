@@ -133,7 +133,7 @@ def test_regressions_sentences_and_refusals():
     unit = number_units(batch, "sentence")[0]
     assert int(unit.max()) == 2
     assert all(len(scores[0, unit == number].unique()) == 1 for number in range(3))
-    for spec in ("n_samples=1", "keep=1", "alpha=0", "seed=-1"):
+    for spec in ("n_samples=1", "keep_probability=1", "alpha=0", "seed=-1"):
         with pytest.raises(ExpoundError, match="context_cite needs"):
             explainer(f"context_cite?{spec}")
     with pytest.raises(ExpoundError, match="give the batch unit_of"):

@@ -86,7 +86,7 @@ def test_scores_are_means_over_windows_in_an_explicit_loop(model, target):
     check_means_over_windows(model, "input_x_gradient", target, LONG, SHORT)
 
 
-@pytest.mark.parametrize("how", ["mask", "remove"])
+@pytest.mark.parametrize("perturbation", ["mask", "remove"])
 def test_removal_is_judged_by_the_answer_to_the_whole_text(model, perturbation):
     windowed = WindowedModel(model, 4)
     batch = windowed.encode([LONG, SHORT])

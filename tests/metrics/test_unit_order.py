@@ -200,7 +200,7 @@ def rank_with_ties(values):
 def test_lds_and_topk_drop_equal_brute_force(family, level, perturbation):
     model, batch, scores, rows = order_units(family, level, perturbation)
     unit = number_units(batch, level)
-    found = metric("lds", unit=level, perturbation=perturbation, n_masks=12).evaluate(model, batch, scores)["lds"]
+    found = metric("lds", unit=level, perturbation=perturbation, n_samples=12).evaluate(model, batch, scores)["lds"]
     judges = {k: metric("topk_drop", unit=level, perturbation=perturbation, k=k) for k in (1, 3, 999)}
     drops = {k: judge.evaluate(model, batch, scores)["topk_drop"] for k, judge in judges.items()}
     for row, (order, answer) in enumerate(rows):
@@ -248,8 +248,8 @@ def test_every_other_task_is_judged_or_refused(name, kind):
     [
         ("deletion_auc?steps=0", "steps of at least 1"),
         ("infidelity?n_samples=0", "n_samples of at least 1"),
-        ("lds?keep=1", "between 0 and 1"),
-        ("lds?n_masks=0", "n_masks of at least 1"),
+        ("lds?keep_probability=1", "between 0 and 1"),
+        ("lds?n_samples=0", "n_samples of at least 1"),
         ("topk_drop?k=0", "k of at least 1"),
         ("decision_flip?unit=phrase", "Valid choices"),
     ],

@@ -42,11 +42,11 @@ def term(model, made, batch, context=FIRST):
 @pytest.mark.parametrize("method", ["input_x_gradient", "decompx_linear?output=logit"])
 def test_it_is_the_correlation_of_sums_and_answers(method):
     model, batch = make_model_and_batch()
-    made, context = AblationFidelity(explainer(method), masks=6, unit="source"), StepContext(seed=3, number=5)
+    made, context = AblationFidelity(explainer(method), n_samples=6, unit="source"), StepContext(seed=3, number=5)
     found, target = [], model.resolve_target(batch)
     scores = made.explainer.attribute(model, batch, target).detach()
     for row, name in enumerate(hash_examples(batch, target)):
-        sets = torch.rand(6, 3, generator=context.generator(f"ablations of {name}")) < made.keep
+        sets = torch.rand(6, 3, generator=context.generator(f"ablations of {name}")) < made.keep_probability
         ids, of = batch.inputs["input_ids"][row], batch.unit_of[row]
         sums, answers = [], []
         for one in sets:
@@ -139,7 +139,7 @@ def test_sentences_and_sources_of_a_chat_are_units():
 def test_what_cannot_be_trained_is_refused():
     for spec, said in (
         ("ablation_fidelity?explainer=occlusion", "occlusion cannot guide a model"),
-        ("ablation_fidelity?masks=1", "n_samples of at least 2"),
+        ("ablation_fidelity?n_samples=1", "n_samples of at least 2"),
         ("ablation_fidelity?lifetime=-1", "lifetime ≥ 0"),
         ("ablation_fidelity?interval=0", "interval ≥ 1"),
         ("ablation_fidelity?weight=-1", "weight of ablation_fidelity is at least 0"),

@@ -33,7 +33,7 @@ def texts(family, count):
 
 
 def train_explainer(model, folder, rows=None, **given):
-    made = RECIPES["at2"](ablations=8, **given)
+    made = RECIPES["at2"](n_samples=8, **given)
     rows = rows or texts("bert", 4)
     return made.train(model, rows, rows, folder, arguments=QUICK)
 
@@ -42,7 +42,7 @@ def test_the_command_makes_an_explainer_that_the_other_commands_take(tmp_path, c
     model, folder, data = str(tmp_path / "model"), str(tmp_path / "at2"), ["--data", "generated?size=24", "--quiet"]
     training = [*data, "--device", "cpu", "--epochs", "1", "--config", "tiny", "--max-length", "32"]
     assert main(["train", "baseline", *training, "--output-dir", model]) == 0
-    fit = [*data, "--device", "cpu", "--model", model, "--ablations", "8", "--set", "max_steps=20", "--lr", "0.01"]
+    fit = [*data, "--device", "cpu", "--model", model, "--n-samples", "8", "--set", "max_steps=20", "--lr", "0.01"]
     assert main(["train", "at2", *fit, "--output-dir", folder]) == 0
     assert "correlation: " in capsys.readouterr().out
     method = f"attention_to_source:{folder}"

@@ -82,12 +82,12 @@ class At2Recipe(Recipe):
 
 
 def at2(
-    ablations: Annotated[int, "Number of ablations per example.", {"min": 2}] = 32,
+    n_samples: Annotated[int, "Number of ablations per example.", {"min": 2}] = 32,
     unit: Annotated[
         UnitName | None, "Unit that is removed. Default: words; sentences of a prompt for generated answers."
     ] = None,
     perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
-    keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
+    keep_probability: Annotated[float, "Probability that a unit is kept."] = 0.5,
     task: Annotated[Literal["generation"] | None, "generation: explain the responses of a language model."] = None,
     learner: Annotated[
         Learner, "Explainer that is fitted: AT2's attention of all heads, or a probe of hidden states as a baseline."
@@ -109,7 +109,9 @@ def at2(
         arguments={"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512},
         effect=Effect("lds", f"{learner}:{{run}}", "attention_last"),
         departures=DEPARTURES if learner == "attention_to_source" else (*DEPARTURES, PROBED),
-        ablated=ContextCite(n_samples=ablations, unit=unit, perturbation=perturbation, keep=keep),
+        ablated=ContextCite(
+            n_samples=n_samples, unit=unit, perturbation=perturbation, keep_probability=keep_probability
+        ),
         learner=learner,
         task=task,
     )

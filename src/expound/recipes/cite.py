@@ -108,7 +108,7 @@ def cite(
     drift_weight: Annotated[
         float, "Weight of the divergence from the original model's answers; 0 leaves it out."
     ] = 10.0,
-    masks: Annotated[int, "Number of ablations per example.", {"min": 2}] = 8,
+    n_samples: Annotated[int, "Number of ablations per example.", {"min": 2}] = 8,
     lifetime: Annotated[
         int, "Epochs for which an example's ablations are kept; 0: new ones in every step.", {"min": 0}
     ] = 0,
@@ -117,7 +117,7 @@ def cite(
         UnitName | None, "Unit that is removed. Default: sources, if the data has them; else sentences, or words."
     ] = None,
     perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
-    keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
+    keep_probability: Annotated[float, "Probability that a unit is kept."] = 0.5,
     alpha: Annotated[float, "How often a lower bound may be violated.", {"min": 0.001, "max": 0.5}] = 0.1,
     rank: Annotated[int, "Rank of LoRA adapters; 0: train all weights.", {"min": 0}] = 0,
 ) -> Recipe:
@@ -135,8 +135,8 @@ def cite(
         citation=citation,
         fidelity=AblationFidelity(
             weight=fidelity_weight,
-            masks=masks,
-            keep=keep,
+            n_samples=n_samples,
+            keep_probability=keep_probability,
             unit=unit,
             perturbation=perturbation,
             lifetime=lifetime,

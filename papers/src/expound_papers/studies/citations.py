@@ -75,15 +75,15 @@ def cite(study: Study) -> None:
         "trained on logits": usual | first,
         "trained on IxG": {"citation": "input_x_gradient"} | first,
         "λ 1": {"fidelity_weight": 1.0},
-        "4 ablations": {"masks": 4} | first,
+        "4 ablations": {"n_samples": 4} | first,
         "every 4th step": {"every": 4} | first,
         "LoRA": {"rank": 8} | first,
-        "more gone": {"keep": 0.3},
+        "more gone": {"keep_probability": 0.3},
     }
     runs = {name: study.train(name, "cite", notes, models, **how) for name, how in changes.items()}
     at2 = study.train("AT2", "at2", few, models, arguments=LONG, **AT2)
     # 17 · 2048 features of each ablation are 139 kB: 2.2 GB of 2,000 answers, where AT2's 32 ablations would make 8.9.
-    of_probe: dict[str, Any] = AT2 | {"learner": "hidden_state_probe"} | ({} if study.is_small else {"ablations": 8})
+    of_probe: dict[str, Any] = AT2 | {"learner": "hidden_state_probe"} | ({} if study.is_small else {"n_samples": 8})
     probe = study.train("probe", "at2", few, models, arguments=LONG, **of_probe)
     explainers: dict[str, Any] = {
         "decompx_linear": "decompx_linear",
@@ -101,7 +101,7 @@ def cite(study: Study) -> None:
         "citation of λ 1 as saved": Explainer(CITED, runs["λ 1"]),
     }
     order = [*learned, *explainers]
-    metrics = {"LDS": "lds?n_masks=64", "ρ with leave-one-out": "lds?sets=leave_one_out", "AUC": "auc"}
+    metrics = {"LDS": "lds?n_samples=64", "ρ with leave-one-out": "lds?ablation=leave_one_out", "AUC": "auc"}
     questions = [data[name] for name in KINDS]
     judged: list[tuple[str, Any, Mapping[str, Any], dict[str, str]]] = [
         ("citations", [frozen, plain, trained], explainers, metrics),
@@ -201,7 +201,7 @@ def cite_classifiers(study: Study) -> None:
         "context_cite, 64": "context_cite?n_samples=64",
         "random": "random",
     }
-    lds = {"LDS": "lds?n_masks=64"}
+    lds = {"LDS": "lds?n_samples=64"}
     study.judge("words", runs, Data("SST2", sst, limit=take(100, 4, 800)), explainers, lds)
     study.judge("pairs' words", of_pairs, Data("SNLI", snli, limit=take(100, 4, 800)), explainers, lds)
     study.judge("answers", runs, Data("SST2 whole", sst, limit=take(800, 8, None)))
@@ -285,7 +285,7 @@ def cite_language_model(study: Study) -> None:
     saved = {"citation as saved": Explainer(CITED, trained)}
     fitted = {"AT2": Explainer("attention_to_source:{run}", at2), "AT2 with a threshold": Explainer(CITED, at2)}
     metrics, passages = (
-        {"LDS": "lds?n_masks=64", "recall": "recall_at_k"},
+        {"LDS": "lds?n_samples=64", "recall": "recall_at_k"},
         make_prompts("Passages", "held-out-once", 100),
     )
     one = choose(explainers, "decompx_linear")

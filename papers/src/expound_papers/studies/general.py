@@ -179,7 +179,7 @@ def language_models(study: Study) -> None:
     explainers = {name: name for name in PASSES}
     explainers |= {"leave one out": "occlusion?output=log_prob", "context_cite, 64": "context_cite?n_samples=64"}
     metrics = {
-        "LDS": "lds?n_masks=64",
+        "LDS": "lds?n_samples=64",
         "recall": "recall_at_k",
         "AUC": "auc",
         "drop": "topk_drop?k=1",
@@ -260,7 +260,7 @@ STRETCHES = {
     "A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency", "NAOPC-C": "naopc_comprehensiveness?max_units=6",
     "NAOPC-S": "naopc_sufficiency?max_units=6",
 }  # fmt: skip
-SOFT = {"soft-C": "soft_comprehensiveness?share=0.5&draws=2", "soft-S": "soft_sufficiency?share=0.5&draws=2"}
+SOFT = {"soft-C": "soft_comprehensiveness?share=0.5&n_samples=2", "soft-S": "soft_sufficiency?share=0.5&n_samples=2"}
 OTHERS = {
     "deletion": "deletion_auc?max_units=6", "insertion": "insertion_auc?max_units=6",
     "flip": "decision_flip?max_units=6",
@@ -319,14 +319,14 @@ def methods(study: Study) -> None:
     fidelity = {}
     for name, each in zip(names, copies, strict=True):
         draws = 1 if "long" in name else 2
-        fidelity[name] = {name: f"f_fidelity?copy={each}&budgets=0.1,0.3,0.5&draws={draws}"}
+        fidelity[name] = {name: f"f_fidelity?copy={each}&budgets=0.1,0.3,0.5&n_samples={draws}"}
     end, auc = SOFT | OTHERS, {"AUC": "auc"}
     limits = {"sequential_integrated_gradients": 20, "solvex": 20}
     study.judge("decoders", decoder, some, METHODS, STRETCHES | fidelity["F of decoders"] | end | auc, limits=limits)
     study.judge("sentences", as_it_is, few, choose(METHODS, *FEWER), STRETCHES | fidelity["F as it is"] | end | auc)
     published = {
-        "soft-C as published": "soft_comprehensiveness?draws=2",
-        "soft-S as published": "soft_sufficiency?draws=2",
+        "soft-C as published": "soft_comprehensiveness?n_samples=2",
+        "soft-S as published": "soft_sufficiency?n_samples=2",
     }
     order = ["soft-C", "soft-C as published", "soft-S", "soft-S as published"]
     study.judge("two soft forms", as_it_is, few, choose(METHODS, *FEWER), choose(SOFT | published, *order))

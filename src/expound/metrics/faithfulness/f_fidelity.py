@@ -32,7 +32,7 @@ class FFidelity(UnitMetric):
         budgets: shares of the units that count as the top.
         alpha: share of the top that is removed; see `beta`.
         beta: at most this share of all units is removed, and at least one unit.
-        draws: random parts for each budget.
+        n_samples: random parts for each budget.
         seed: with the example's content it determines the draws, which are the same for all methods.
     """
 
@@ -40,9 +40,9 @@ class FFidelity(UnitMetric):
     budgets: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5)
     alpha: float = 0.5
     beta: float = 0.1
-    draws: int = 8
+    n_samples: int = 8
     seed: int = 0
-    positive_params: ClassVar = ("draws",)
+    positive_params: ClassVar = ("n_samples",)
     card: ClassVar = MetricCard(
         name="f_fidelity", label="F-fidelity", family="faithfulness", higher_is_better=True, paper="Zheng et al. 2025",
         bounds=(-1, 1),
@@ -89,16 +89,16 @@ class FFidelity(UnitMetric):
         return WindowedModel(copy, model.stride)
 
     def draw_removed(self, batch: Batch, order: UnitOrder) -> Tensor:
-        """Return the removed units of each budget and draw: [K · draws, B, U]."""
+        """Return the removed units of each budget and draw: [K · n_samples, B, U]."""
         top = fractions_to_counts(order.counts, self.budgets)
         part_of_top = fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top)
         count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.beta,)))
-        noise = torch.full((self.draws, *order.place.shape), torch.inf, dtype=torch.float64)
+        noise = torch.full((self.n_samples, *order.place.shape), torch.inf, dtype=torch.float64)
         # One number per unit, not per top unit: every method removes by the same draws.
         for row, (units, random) in enumerate(
             zip(order.counts.tolist(), example_generators(batch, self.seed), strict=True)
         ):
-            noise[:, row, :units] = torch.from_numpy(random.random((self.draws, units)))
+            noise[:, row, :units] = torch.from_numpy(random.random((self.n_samples, units)))
         in_top = order.first(top)[:, None]
         candidates = noise.to(batch.device).masked_fill(~in_top, torch.inf)
         # The `count` lowest numbers of the top are a uniform sample of it without replacement.

@@ -41,13 +41,13 @@ class SoftErasure(Metric):
         share: mean probability of being kept over an example's content, the same for every method: scores are
             multiplied, at most to 1, and the remaining difference is divided among the other tokens. None: scores as
             they are, so that a method with higher scores keeps more and is more sufficient.
-        draws: random draws for each example; the value is their mean.
+        n_samples: random draws for each example; the value is their mean.
         seed: with the example's content it determines the draws, which are the same for all methods.
     """
 
     distance: Distance = "hellinger"
     share: float | None = None
-    draws: int = 4
+    n_samples: int = 4
     seed: int = 0
     keeps_top: ClassVar[bool] = False
 
@@ -55,7 +55,7 @@ class SoftErasure(Metric):
         check_choice("distance", self.distance, get_args(Distance))
         if self.share is not None and not 0 < self.share < 1:
             raise ExpoundError(f"{self.name} needs a share between 0 and 1, got {self.share}")
-        check_positive(self.name, draws=self.draws)
+        check_positive(self.name, n_samples=self.n_samples)
 
     def keep_probabilities(self, scaled: Tensor) -> Tensor:
         """Return the probability [B, L] that an element is kept, from scores [B, L] in [0, 1]."""
@@ -99,7 +99,7 @@ class SoftErasure(Metric):
         """Return D [B], averaged over draws; `keep` [B, L]: probabilities, `whole`: the answers to the whole inputs."""
         embeddings, random = model.embed(batch), example_generators(batch, self.seed)
         distances = []
-        for _ in range(self.draws):
+        for _ in range(self.n_samples):
             uniform = _draw_uniform(random, batch.content, embeddings.shape[-1])
             with model.evaluation_mode():
                 outputs = model(batch, embeddings=drop_elements(embeddings, batch.content, keep, uniform))
@@ -134,7 +134,7 @@ class SoftComprehensiveness(SoftErasure):
         computed="Scores are scaled from 0 to 1 within a text. Each element of a token's embedding is set to zero with "
         "the token's score as probability, and the model is asked again. D is the Hellinger distance between the two "
         "answers (`distance`), as a share of the distance to the answer when all embeddings are zero; the mean over "
-        "`draws`.",
+        "`n_samples`.",
         read="Higher is better. 0: the answer did not move; 1: it moved as far as without any text; above 1: farther. "
         "Undefined (NaN) if zeros are answered like the text. {control}",
         use="Deletion of whole tokens is too coarse, and the sizes of the scores should count.",
