@@ -62,7 +62,7 @@ NO_TERMS = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_wei
 LINEAR = "decompx_linear"
 GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {LINEAR: {"teacher": LINEAR}}
 REGEX: dict[str, dict[str, Any]] = {
-    f"{name}, share {share}": settings | {"share": share}
+    f"{name}, share {share}": settings | {"batch_fraction": share}
     for share in (0.25, 0.125)
     for name, settings in GUIDANCE.items()
 } | {

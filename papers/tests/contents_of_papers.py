@@ -12,7 +12,7 @@ REGEX = {
     "num_train_epochs": 10,
     "max_grad_norm": 1.0,
     "points": 50,
-    "mask_ratio": 0.15,
+    "mask_fraction": 0.15,
     "gradient_weight": 0.01,
     "adversarial_weight": 0.5,
     "guidance_weight": 0.01,
@@ -20,7 +20,7 @@ REGEX = {
     "step_size": 0.001,
     "noise": 1e-05,
     "ascent_steps": 2,
-    "share": 1.0,
+    "batch_fraction": 1.0,
 }
 AML = {
     "learning_rate": 4e-05,
@@ -594,6 +594,6 @@ PAPERS = {
         "figure": "fig-4",
         "kind": "sweep",
         "recipes": ["K = 0.05", "K = 0.1", "K = 0.15", "K = 0.2", "K = 0.25", "K = 0.3"],
-        "settings": {"K = 0.3": REGEX | {"mask_ratio": 0.3}},
+        "settings": {"K = 0.3": REGEX | {"mask_fraction": 0.3}},
     },
 }

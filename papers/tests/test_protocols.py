@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
 
 def test_removal_is_judged_on_texts_without_the_chosen_words(folders, data):
     model, support = (expound.load(folder, device="cpu") for folder in folders)
-    options = {"support": str(folders[1]), "explainer": "occlusion", "ratio": 0.3}
+    options = {"support": str(folders[1]), "explainer": "occlusion", "fraction": 0.3}
     check_protocol("roar", options)
     found = run_protocol("roar", model, data, options, seed=0)
     expected, _ = evaluate_performance(model, extract_rationales(support, data, "occlusion", 0.3, rest=True))

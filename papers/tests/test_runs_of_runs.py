@@ -265,7 +265,7 @@ BAD = [
     ('"learned": "parameterised', '"learned": "parametrised', "unknown learned method"),
     ('"again", [continued, taken], test', '"again", [continued, taken], test, protocol="x"', "unknown proto"),
     ("**how)\n    study.compare", "rato=0.4)\n    study.compare", "unknown option"),
-    ('"ratio": 0.4}', '"ratio": 0.4, "suport": 1}', "unknown parameter of fresh 'suport'"),
+    ('"fraction": 0.4}', '"fraction": 0.4, "suport": 1}', "unknown parameter of fresh 'suport'"),
     ('"students", TOP)', '"students", "jacard")', "unknown measure 'jacard'"),
     ('"students", TOP)', '"students", "jaccard?part=1")', "unknown parameter of jaccard"),
     ('over="dataset"', 'over="dataset", significance=Significance("ATT")', "have no test"),

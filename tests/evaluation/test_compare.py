@@ -175,10 +175,10 @@ def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(model_fo
 
 
 def test_one_metric_with_two_settings_has_two_columns(model_folder, data):
-    metrics = ["sufficiency", "sufficiency?k=0.5", "auc"]
+    metrics = ["sufficiency", "sufficiency?fraction=0.5", "auc"]
     found = expound.compare(expound.load(model_folder), data.select(range(4)), ["random"], metrics)
     assert [card.name for card in found.cards[:3]] == metrics
-    assert not found.results["sufficiency"].equals(found.results["sufficiency?k=0.5"])
+    assert not found.results["sufficiency"].equals(found.results["sufficiency?fraction=0.5"])
 
 
 def test_one_name_for_two_is_no_name(model_folder, data):

@@ -313,7 +313,7 @@ def test_refinement_side_by_side_equals_refinement_one_example_at_a_time(family,
     model = small(family)
     made = make_masking(model, weights=MaskWeights(0.5, 0.2, 0.5))
     batch = model.encode(uneven(family, 4))
-    spec = "aopc_comprehensiveness?budgets=0.2,0.5&perturbation=mask"
+    spec = "aopc_comprehensiveness?fractions=0.2,0.5&perturbation=mask"
     made.with_params(refine_steps=3, refine_rate=0.02, metric=spec, refine_layers=upper)
     model.model.requires_grad_(True)
     found = made.attribute(model, batch)

@@ -81,8 +81,8 @@ def test_a_span_is_the_geometric_mean_of_its_tokens():
 
 
 def test_refusals():
-    with pytest.raises(ExpoundError, match="a ratio between 0 and 1"):
-        explainer("reagent?ratio=1")
+    with pytest.raises(ExpoundError, match="a fraction between 0 and 1"):
+        explainer("reagent?fraction=1")
     model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.float64, seed=1))
     with pytest.raises(ExpoundError, match="no difference from a foil"):
         explainer("reagent").attribute(model, model.batch([5, 6], [7], foil_ids=[8]))

@@ -54,7 +54,7 @@ def reference(name, answer, scores, budgets, rounding):
 
 
 def make_metric(name, perturbation, rounding):
-    budgets = {"budgets": BUDGETS} if hasattr(METRICS[name], "budgets") else {"k": 0.2}
+    budgets = {"fractions": BUDGETS} if hasattr(METRICS[name], "fractions") else {"fraction": 0.2}
     return metric(name, perturbation=perturbation, rounding=rounding, **budgets)
 
 
@@ -116,14 +116,14 @@ def test_by_hand(name, expected):
 def test_both_divisors_by_hand():
     points = torch.tensor([[0.1, -0.2], [0.2, 0.0], [0.6, 0.2]])
     assert metric("aopc_comprehensiveness").aggregate(points).tolist() == pytest.approx([0.3, 0.0])
-    published = metric("aopc_comprehensiveness?divisor=bins_plus_one")
+    published = metric("aopc_comprehensiveness?divisor=fractions_plus_one")
     assert published.aggregate(points).tolist() == pytest.approx([0.225, 0.0])
 
 
 def test_full_budgets_give_perfect_normalised_values():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(families.examples("bert"))
-    everything = {"budgets": (1.0,)}
+    everything = {"fractions": (1.0,)}
     for perturbation in ("remove", "mask", "pad", "zero"):
         p = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), perturbation)
         drop = (p[0] - p[1]).amax(1)
@@ -159,7 +159,7 @@ def test_a_budget_of_no_token_scores_zero(name):
     batch = model.encode(["river", "the river"])
     assert batch.content.sum(1).tolist() < [5, 5]
     judge = make_metric(name, "remove", "floor")
-    judge = replace(judge, k=0.19) if hasattr(judge, "k") else replace(judge, budgets=(0.01, 0.19))
+    judge = replace(judge, fraction=0.19) if hasattr(judge, "fraction") else replace(judge, fractions=(0.01, 0.19))
     assert judge.evaluate(model, batch, attribution_for(batch))[name].tolist() == [0, 0]
 
 

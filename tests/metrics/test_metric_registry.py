@@ -36,12 +36,12 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
     [
         ("aopc_comprehensiveness", {}),
         (
-            "aopc_comprehensiveness?budgets=0.1,0.2&perturbation=mask&divisor=bins_plus_one",
-            {"budgets": (0.1, 0.2), "perturbation": "mask", "divisor": "bins_plus_one"},
+            "aopc_comprehensiveness?fractions=0.1,0.2&perturbation=mask&divisor=fractions_plus_one",
+            {"fractions": (0.1, 0.2), "perturbation": "mask", "divisor": "fractions_plus_one"},
         ),
-        ("log_odds?k=0.1&rounding=floor", {"k": 0.1, "rounding": "floor"}),
+        ("log_odds?fraction=0.1&rounding=floor", {"fraction": 0.1, "rounding": "floor"}),
         ("token_f1?k=none", {"k": None}),
-        ("token_f1?k=25&unit=token&specials=true", {"k": 25.0, "unit": "token", "specials": True}),
+        ("token_f1?k=25&unit=token&specials=true", {"k": 25, "unit": "token", "specials": True}),
     ],
 )
 def test_a_spec_is_the_same_as_its_parameters(spec, params):
@@ -51,11 +51,11 @@ def test_a_spec_is_the_same_as_its_parameters(spec, params):
 
 
 def test_keywords_come_on_top_of_the_spec():
-    assert metric("sufficiency?k=0.1&perturbation=pad", k=0.5).params == {
+    assert metric("sufficiency?fraction=0.1&perturbation=pad", fraction=0.5).params == {
         "perturbation": "pad",
         "rounding": "ceil",
         "keep_question": False,
-        "k": 0.5,
+        "fraction": 0.5,
     }
 
 
@@ -65,14 +65,14 @@ def test_keywords_come_on_top_of_the_spec():
         ("sufficency", "Did you mean 'sufficiency'"),
         (
             "sufficiency?budget=0.1",
-            "unknown parameter of sufficiency 'budget'. Valid choices: k, keep_question, perturbation, rounding",
+            "unknown parameter of sufficiency 'budget'. Valid choices: fraction, keep_question, perturbation, rounding",
         ),
         ("sufficiency?perturbation=delete", "sufficiency: perturbation 'delete'.*mask, pad, remove, zero"),
-        ("sufficiency?k=many", "sufficiency: k: expected float, got 'many'"),
+        ("sufficiency?fraction=many", "sufficiency: fraction: expected float, got 'many'"),
         ("sufficiency?k", "k: expected float, got 'true'"),
-        ("sufficiency?k=2", "above 0 and up to 1"),
+        ("sufficiency?fraction=2", "above 0 and up to 1"),
         ("auc?specials=perhaps", "auc: specials: expected true or false, got 'perhaps'"),
-        ("aopc_sufficiency?budgets=", "expected float"),
+        ("aopc_sufficiency?fractions=", "expected float"),
     ],
 )
 def test_wrong_specs_are_refused_in_one_line(spec, message):

@@ -72,7 +72,7 @@ def test_f1_of_a_fixed_number_or_fraction(length, k, seed):
     scores, gold = torch.from_numpy(rng.integers(0, 4, (1, length))), torch.from_numpy(rng.random((1, length)) < 0.4)
     gold[0, 0], gold[0, 1] = True, False
     chosen = mark_first(scores[0].tolist(), max(1, int(np.ceil(length * k - 1e-9))) if k < 1 else k)
-    got = value_of("token_f1", scores, gold, torch.ones_like(gold), k=k)
+    got = value_of("token_f1", scores, gold, torch.ones_like(gold), **{"fraction" if k < 1 else "k": k})
     assert float(got) == pytest.approx(f1_score(gold[0].int().tolist(), chosen), abs=1e-9)
 
 
@@ -100,7 +100,7 @@ def test_iou_f1_counts_spans_as_sets(length, k, seed):
     hits = sum(max(len(span & truth) / len(span | truth) for truth in truths) >= 0.5 for span in chosen)
     order = ranks(scores.double(), torch.ones_like(gold)).argsort(1)
     ranked = RankedUnits(*(each.gather(1, order) for each in (scores.double(), gold, torch.ones_like(gold))), order)
-    found = metric("iou_f1", k=k).values(ranked)
+    found = metric("iou_f1", **{"k": k} if k is None or k >= 1 else {"fraction": k}).values(ranked)
     assert float(found["iou_f1"]) == pytest.approx(2 * hits / (len(chosen) + len(truths)))
     assert float(found["iou_precision"]) == pytest.approx(hits / len(chosen))
     assert float(found["iou_recall"]) == pytest.approx(hits / len(truths))

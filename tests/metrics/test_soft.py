@@ -61,7 +61,7 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
     batch = model.encode(families.examples(family)[:3])
     attribution, target = attribution_for(batch), model.predict(batch)
     found = {
-        name: metric(name, share=share, distance=distance, n_samples=2, seed=3).evaluate(model, batch, attribution)[
+        name: metric(name, fraction=share, distance=distance, n_samples=2, seed=3).evaluate(model, batch, attribution)[
             name
         ]
         for name in NAMES
@@ -169,7 +169,7 @@ def test_soft_metrics_compare_one_label_of_many_as_on_or_off():
     assert float(judge.distance_between(model, p, q, torch.tensor([1]))) == 0
 
 
-@pytest.mark.parametrize("params", [{"distance": "euclid"}, {"share": 0.0}, {"share": 1.0}, {"n_samples": 0}])
+@pytest.mark.parametrize("params", [{"distance": "euclid"}, {"fraction": 0.0}, {"fraction": 1.0}, {"n_samples": 0}])
 def test_wrong_parameters_are_refused(params):
     with pytest.raises(ExpoundError):
         metric("soft_sufficiency", **params)

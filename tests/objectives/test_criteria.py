@@ -293,7 +293,7 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
 def test_training_the_coefficients_alone_makes_each_criterion_smaller(kind):
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     single = make_explainer(model)
-    options = {"margin": 9.0, "sample_bins": False} if kind in ERASING else {}
+    options = {"margin": 9.0, "sample_fractions": False} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
     batch = make_labelled_batch(model, families.SENTENCES[:4])
     optimizer = torch.optim.Adam(single.parameters(), lr=0.03)
@@ -329,7 +329,7 @@ def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     single = make_explainer(model)
     batch = make_labelled_batch(model, families.SENTENCES[:4])
-    sampled, every = ComprehensivenessLoss(single), ComprehensivenessLoss(single, sample_bins=False)
+    sampled, every = ComprehensivenessLoss(single), ComprehensivenessLoss(single, sample_fractions=False)
     with torch.no_grad():
         values = [sampled(step_of(model, batch, sampled, StepContext(number=number))) for number in range(60)]
         again = sampled(step_of(model, batch, sampled, StepContext(number=0)))
@@ -405,7 +405,7 @@ def test_what_cannot_be_trained_says_why():
     single = InterpretableAttention(2, 4, 8)
     for make, message in (
         (lambda: ComprehensivenessLoss(explainer("lime")), "lime cannot be trained"),
-        (lambda: ComprehensivenessLoss(single, bins=(0.0,)), "above 0 and up to 1"),
+        (lambda: ComprehensivenessLoss(single, fractions=(0.0,)), "above 0 and up to 1"),
         (lambda: SufficiencyLoss(single, temperature=0.0), "temperature of a soft choice is above 0"),
         (lambda: ComprehensivenessLoss(single, margin=0.0), "the margin is above 0"),
         (lambda: SufficiencyLoss(single, form="mse"), "unknown form of sufficiency 'mse'"),

@@ -43,7 +43,7 @@ def test_the_clean_answer_gets_a_gradient_unless_it_is_held_still(kind, held):
 def test_the_temperature_is_that_of_the_choice():
     model = shared("bert")
     batch, single = make_labelled_batch(model), make_explainer(model)
-    term = SufficiencyLoss(single, bins=(0.2,), sample_bins=False, margin=9.0, temperature=1.0)
+    term = SufficiencyLoss(single, fractions=(0.2,), sample_fractions=False, margin=9.0, temperature=1.0)
     step = step_of(model, batch, term)
     (found,) = torch.autograd.grad(term(step), single.head_coefficients, retain_graph=True)
     top = select_top(term.explain_prediction(step), batch.erasable, [0.2] * len(batch), 1.0)

@@ -195,7 +195,7 @@ def test_pictures_have_no_words():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mask_ratio": 15.0}, "mask ratio from 0 to 1"),
+        ({"mask_fraction": 15.0}, "mask fraction from 0 to 1"),
         ({"aggregation": "sum"}, "unknown aggregation 'sum'"),
         ({"explainer": "occlusion", "aggregation": "l2"}, "occlusion has one score a position"),
         ({"direction": "both"}, "unknown direction 'both'"),

@@ -248,7 +248,7 @@ def test_robust_and_guided_training_has_the_papers_values():
         1e-5,
         1e-5,
     )
-    assert (guided.mask_ratio, guided.aggregation_in_use, guided.direction) == (0.15, "l2", "attention")
+    assert (guided.mask_fraction, guided.aggregation_in_use, guided.direction) == (0.15, "l2", "attention")
     assert (guided.explainer.baselines, guided.explainer.n_steps) == ("zero", 8)
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["num_train_epochs"], arguments["max_grad_norm"]) == (1e-5, 10, 1.0)
@@ -468,7 +468,7 @@ def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support,
 
 @pytest.mark.parametrize("ratio", [0.0, 1.5, -0.1])
 def test_a_ratio_out_of_range_is_refused(support, ratio):
-    with pytest.raises(ExpoundError, match="ratio above 0 and up to 1"):
+    with pytest.raises(ExpoundError, match="fraction above 0 and up to 1"):
         extract_rationales(support, data()[1], "random", ratio)
 
 

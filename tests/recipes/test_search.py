@@ -82,12 +82,12 @@ def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
     start = families.tiny("bert", num_labels=2)
     before = digest_weights(start)
     call = {"data": DATA, "recipe": "rrr", "processing_class": families.tokenizer("bert"), **QUICK}
-    call |= {"search": {"weight": [0.1, 100], "share": [0.5]}}
+    call |= {"search": {"weight": [0.1, 100], "batch_fraction": [0.5]}}
     stopped = expound.train(start, output_dir=tmp_path / "run", callbacks=[StopAt()], **call)
     assert not stopped.finished
     assert not (tmp_path / "run" / "metrics.json").exists()
     finished = [path.parent.name for path in (tmp_path / "run" / "search").glob("*/metrics.json")]
-    assert finished == ["weight-0.1,share-0.5"]
+    assert finished == ["weight-0.1,batch_fraction-0.5"]
     resumed = expound.train(start, output_dir=tmp_path / "run", **call)
     unbroken = expound.train(start, output_dir=tmp_path / "whole", **call)
     assert read_record(tmp_path / "run")["search"] == read_record(tmp_path / "whole")["search"]

@@ -39,7 +39,7 @@ from expound.training.masking.run import default_arguments, make_masking_argumen
 from expound.training.masking.trainer import MaskingTrainer
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
-METRIC = "aopc_comprehensiveness?budgets=0.2,0.5&perturbation=mask"
+METRIC = "aopc_comprehensiveness?fractions=0.2,0.5&perturbation=mask"
 WEIGHTS = MaskWeights(0.5, 0.2, 0.4)
 
 

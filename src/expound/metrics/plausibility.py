@@ -212,11 +212,12 @@ class NeedleRank(Plausibility):
 class TokenF1(Plausibility):
     """F1 score of the first units as a set against the marked ones; ties keep the order of the text.
 
-    `k`: number of first units. None takes as many as were marked (the value then equals `recall_at_k`), a number below
-    1 is that fraction of the units, rounded up, and a number from 1 on is that many units, at most all.
+    `k`: number of first units, at most all. `fraction`: the fraction of the units that are the first, rounded up.
+    Without both they are as many as were marked, and the value equals `recall_at_k`.
     """
 
-    k: float | None = None
+    k: int | None = None
+    fraction: float | None = None
     card: ClassVar = MetricCard(
         name="token_f1", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
         needs_rationale=True, label="F1",
@@ -231,8 +232,10 @@ class TokenF1(Plausibility):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.k is not None and self.k < 1:
-            check_fractions((self.k,))
+        if self.fraction is not None:
+            check_fractions((self.fraction,))
+        if self.k is not None and (self.k < 1 or self.fraction is not None):
+            raise ExpoundError(f"{self.name} takes k, at least 1, or a fraction, got {self.k} and {self.fraction}")
 
     def value(self, ranked: RankedUnits) -> Tensor:
         """Return 2 · hits / (selected + marked): [B]."""
@@ -247,11 +250,9 @@ class TokenF1(Plausibility):
     def count_selected(self, ranked: RankedUnits) -> Tensor:
         """Return the number [B] of selected units."""
         count = ranked.candidates.sum(1)
-        if self.k is None:
-            return ranked.gold.sum(1)
-        if self.k < 1:
-            return fractions_to_counts(count, (self.k,))[0]
-        return count.clamp(max=int(self.k))
+        if self.fraction is not None:
+            return fractions_to_counts(count, (self.fraction,))[0]
+        return ranked.gold.sum(1) if self.k is None else count.clamp(max=self.k)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +260,7 @@ class IouF1(TokenF1):
     """F1 of spans: runs of first units that overlap with a run of marked units by at least half of their union.
 
     Args:
-        k: the number of first units, as for `token_f1`.
+        k: the number of first units, as for `token_f1`; also `fraction`.
         threshold: the smallest share of the union.
     """
 

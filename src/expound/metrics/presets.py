@@ -10,10 +10,10 @@ from typing import Any
 
 _AML = {"rounding": "floor"}
 # The reference code divides by one more than the number of budgets; published figures include this.
-_AML_AOPC = _AML | {"divisor": "bins_plus_one"}
+_AML_AOPC = _AML | {"divisor": "fractions_plus_one"}
 FLOORED: dict[str, dict[str, Any]] = {"difference": _AML, "aopc_difference": _AML_AOPC}
 """Further criteria by which AML's code can select a map, in addition to the metrics of its tables."""
-_ER = {"rounding": "er", "budgets": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
+_ER = {"rounding": "er", "fractions": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
 # Explanation regularisation counts special tokens as negatives, which SMaT and IvRA leave out.
 _ER_TOKENS = {"unit": "token", "specials": True, "absolute": True}
 

@@ -74,7 +74,7 @@ PEAK_MEMORY = MetricCard(
 
 
 def metric(spec: str, **params: Any) -> Metric:
-    """Return the metric of a spec: its id, or its id with parameters, as `log_odds?k=0.1&perturbation=pad`.
+    """Return the metric of a spec: its id, or its id with parameters, as `log_odds?fraction=0.1&perturbation=pad`.
 
     `params` override those of the spec.
 

@@ -131,7 +131,7 @@ class Objective(ABC):
         return False
 
     @property
-    def share(self) -> float:
+    def batch_fraction(self) -> float:
         """The fraction, above 0, of a training batch's examples that the term is estimated on, drawn in each step.
 
         Objectives with the same fraction below 1 see the same examples, in a separate pass. Evaluation does not use it.

@@ -49,15 +49,17 @@ class GradientPenalty(EmbeddingGradientObjective, LabelledObjective):
     ‖∂ℓ_b/∂E_b‖₂ over the positions and dimensions of each example, without padding. The norm of the weights, which
     the equation adds, is left to the optimizer's weight decay. Examples without a usable label do not count.
 
-    `share`: see `Objective.share`.
+    `batch_fraction`: see `Objective.batch_fraction`.
     """
 
     weight: float = 0.01
-    share: float = 1.0
+    batch_fraction: float = 1.0
     name: ClassVar[str] = "gradient_penalty"
     equation: ClassVar[str] = r"\frac{1}{B} \sum_b \lVert \partial \ell_b / \partial E_b \rVert_2"
     use: ClassVar[str] = "The answer should hardly move with the input."
-    avoid: ClassVar[str] = "Step time is short: it takes a second derivative (`share` takes it on a part of the batch)."
+    avoid: ClassVar[str] = (
+        "Step time is short: it takes a second derivative (`batch_fraction` takes it on a part of the batch)."
+    )
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean gradient norm over the labelled examples, a scalar."""

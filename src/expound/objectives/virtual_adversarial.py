@@ -37,7 +37,7 @@ class VirtualAdversarialLoss(Objective):
         step_size: η.
         radius: ε; the paper's 1e-5 is a hundredth of a step and hardly moves an answer.
         deviation: σ.
-        share: see `Objective.share`.
+        batch_fraction: see `Objective.batch_fraction`.
 
     Raises:
         ExpoundError: an unknown form, or a number out of range.
@@ -49,14 +49,14 @@ class VirtualAdversarialLoss(Objective):
     step_size: float = 1e-3
     radius: float = 1e-3
     deviation: float = 1e-5
-    share: float = 1.0
+    batch_fraction: float = 1.0
     name: ClassVar[str] = "virtual_adversarial"
     exact_gradient: ClassVar[bool] = False
     separable: ClassVar[bool] = False
     equation: ClassVar[str] = r"\max_{\lVert \delta \rVert \le \epsilon} \ell(f(E + \delta), f(E))"
     use: ClassVar[str] = "Robustness without labels."
     remedy: ClassVar[str] = "Use a radius of 1e-3 or more (--radius), or a higher weight"
-    avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`share`, `steps`)."
+    avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`batch_fraction`, `steps`)."
 
     def __post_init__(self) -> None:
         check_choice("form of virtual adversarial training", self.form, get_args(Form))

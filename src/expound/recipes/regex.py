@@ -13,7 +13,7 @@ from expound.objectives.virtual_adversarial import Form
 from expound.recipes.base import Effect, Recipe
 
 INTEGRATED = "integrated_gradients"
-PAPER = {"teacher": INTEGRATED, "guidance_weight": 0.01, "radius": 1e-5, "share": 1.0}
+PAPER = {"teacher": INTEGRATED, "guidance_weight": 0.01, "radius": 1e-5, "batch_fraction": 1.0}
 ARGUMENTS: Mapping[str, Any] = {
     "learning_rate": 1e-5,
     "num_train_epochs": 10,
@@ -48,7 +48,7 @@ def regex(
     aggregation: Annotated[
         Aggregation | None, "Aggregation of embedding dimensions. Default: l2 for the paper's teachers, else mean."
     ] = None,
-    mask_ratio: Annotated[float, "Share of a text's tokens that is masked, the least important ones."] = 0.15,
+    mask_fraction: Annotated[float, "Share of a text's tokens that is masked, the least important ones."] = 0.15,
     gradient_weight: Annotated[float, "λ2, weight of the input gradient's norm; 0 leaves it out."] = 0.01,
     adversarial_weight: Annotated[float, "λ3, weight of virtual adversarial training; 0 leaves it out."] = 0.5,
     guidance_weight: Annotated[float, "λ4, weight of attention against the teacher; 0 leaves it out."] = 1.0,
@@ -62,7 +62,7 @@ def regex(
     lifetime: Annotated[
         int, "Epochs for which the teacher's scores of an example are kept; 0: computed in every step."
     ] = 0,
-    share: Annotated[
+    batch_fraction: Annotated[
         float,
         "Share of each batch on which the three terms are estimated; with 0.125 a step costs about 2.2 plain ones, with"
         " 1 about 10.",
@@ -79,17 +79,22 @@ def regex(
     --output-dir runs/regex
     """
     terms: tuple[Objective, ...] = (
-        GradientPenalty(gradient_weight, share),
-        VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, noise, share),
+        GradientPenalty(gradient_weight, batch_fraction),
+        VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, noise, batch_fraction),
         ExplanationGuidedLoss(
-            make_teacher(teacher, points), mask_ratio, guidance_weight, aggregation, share=share, lifetime=lifetime
+            make_teacher(teacher, points),
+            mask_fraction,
+            guidance_weight,
+            aggregation,
+            batch_fraction=batch_fraction,
+            lifetime=lifetime,
         ),
     )
     for term in terms:
         if term.weight < 0:
             raise ExpoundError(f"the weight of {term.name} is at least 0")
-    if not 0 < share <= 1:
-        raise ExpoundError(f"expected a share of the batch above 0 and up to 1, got {share}")
+    if not 0 < batch_fraction <= 1:
+        raise ExpoundError(f"expected a share of the batch above 0 and up to 1, got {batch_fraction}")
     return Recipe(
         name="regex",
         paper="Li et al. 2023",

@@ -108,7 +108,7 @@ def measure_best_attention(
 
 
 def measure_micro_f1(
-    model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: float | None = None, seed: int
+    model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: int | None = None, seed: int
 ) -> pd.DataFrame:
     """Compute the micro-averaged F1 of the top-scored tokens of all texts against the marked ones, a row per explainer.
 

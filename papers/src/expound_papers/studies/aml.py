@@ -27,8 +27,8 @@ METRICS = {
     "Suff": "sufficiency?rounding=floor",
     "LO": "log_odds?rounding=floor",
     "Comp": "comprehensiveness?rounding=floor",
-    "A-S": "aopc_sufficiency?rounding=floor&divisor=bins_plus_one",
-    "A-C": "aopc_comprehensiveness?rounding=floor&divisor=bins_plus_one",
+    "A-S": "aopc_sufficiency?rounding=floor&divisor=fractions_plus_one",
+    "A-C": "aopc_comprehensiveness?rounding=floor&divisor=fractions_plus_one",
 }
 IDS = {"Suff": "sufficiency", "LO": "log_odds", "Comp": "comprehensiveness", "A-S": "aopc_sufficiency"}
 IDS["A-C"] = "aopc_comprehensiveness"

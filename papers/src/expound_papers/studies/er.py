@@ -378,7 +378,7 @@ def er_fig_6(study: Study) -> None:
 @register
 def er_fig_8(study: Study) -> None:
     """Explanation regularisation, Figure 8: faithfulness of attribution techniques on the baseline."""
-    setup, how = Setup(study), "rounding=er&budgets=0.01,0.2,0.4,0.6,0.8,1.0"
+    setup, how = Setup(study), "rounding=er&fractions=0.01,0.2,0.4,0.6,0.8,1.0"
     metrics = {kind: f"normalised_{kind}?{how}" for kind in ("sufficiency", "comprehensiveness")}
     data = setup.data["SST Dev"]
     if study.is_small:
@@ -482,8 +482,8 @@ def er_fresh(study: Study) -> None:
     study.judge("whole sentences", baseline, test)
     for name in ("random", "ATT", "ATTR", "IxG", "ALTI", *(() if study.is_small else ("DX",))):
         explainer = EXPLAINERS.get(name, name)
-        runs = setup.add(f"FRESH {name}", "fresh", explainer_id=explainer, ratio=0.2, support=baseline)
-        how: dict[str, Any] = {"explainer": explainer, "ratio": 0.2, "support": baseline}
+        runs = setup.add(f"FRESH {name}", "fresh", explainer_id=explainer, fraction=0.2, support=baseline)
+        how: dict[str, Any] = {"explainer": explainer, "fraction": 0.2, "support": baseline}
         study.judge(f"by {name}", runs, test, protocol="select_then_predict", **how)
     study.table(
         "fresh", "Macro-F1 on the 20 % of the words that an explanation of the baseline puts first, SST Test",

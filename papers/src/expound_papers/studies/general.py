@@ -260,7 +260,10 @@ STRETCHES = {
     "A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency", "NAOPC-C": "naopc_comprehensiveness?max_units=6",
     "NAOPC-S": "naopc_sufficiency?max_units=6",
 }  # fmt: skip
-SOFT = {"soft-C": "soft_comprehensiveness?share=0.5&n_samples=2", "soft-S": "soft_sufficiency?share=0.5&n_samples=2"}
+SOFT = {
+    "soft-C": "soft_comprehensiveness?fraction=0.5&n_samples=2",
+    "soft-S": "soft_sufficiency?fraction=0.5&n_samples=2",
+}
 OTHERS = {
     "deletion": "deletion_auc?max_units=6", "insertion": "insertion_auc?max_units=6",
     "flip": "decision_flip?max_units=6",
@@ -319,7 +322,7 @@ def methods(study: Study) -> None:
     fidelity = {}
     for name, each in zip(names, copies, strict=True):
         draws = 1 if "long" in name else 2
-        fidelity[name] = {name: f"f_fidelity?copy={each}&budgets=0.1,0.3,0.5&n_samples={draws}"}
+        fidelity[name] = {name: f"f_fidelity?copy={each}&fractions=0.1,0.3,0.5&n_samples={draws}"}
     end, auc = SOFT | OTHERS, {"AUC": "auc"}
     limits = {"sequential_integrated_gradients": 20, "solvex": 20}
     study.judge("decoders", decoder, some, METHODS, STRETCHES | fidelity["F of decoders"] | end | auc, limits=limits)

@@ -164,9 +164,9 @@ def regex_table_2(study: Study) -> None:
     for support in (baseline, trained):
         for explainer, spec in specs.items():
             number += 1
-            name, how = f"FRESH {explainer}, {support.name}", {"ratio": 0.2, "support": support}
+            name, how = f"FRESH {explainer}, {support.name}", {"fraction": 0.2, "support": support}
             runs = study.train(
-                name, "fresh", setup.training, setup.model, explainer_id=spec, ratio=0.2, support=support
+                name, "fresh", setup.training, setup.model, explainer_id=spec, fraction=0.2, support=support
             )
             given: dict[str, Any] = {"explainer": spec} | how
             study.judge(f"rationales-{number}", runs, setup.test, protocol="select_then_predict", **given)
@@ -344,15 +344,15 @@ def regex_fig_4(study: Study) -> None:
     """REGEX, Figure 4: the share of the tokens that is masked."""
     setup = Setup(study)
     values = [0.05, 0.15, 0.2, 0.3] if study.is_small else [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
-    runs = [setup.train(f"K = {value:g}", mask_ratio=value) for value in values]
+    runs = [setup.train(f"K = {value:g}", mask_fraction=value) for value in values]
     where = {"recipe": [each.name for each in runs]} if study.is_small else {}
     # At λ4 = .01 guidance hardly moves a model, whatever is masked.
     for value in (0.05, 0.15, 0.3) if study.is_small else ():
         how: dict[str, Any] = {"guidance_weight": 3.0, "options": {"log_gradient_norms": True}}
-        runs.append(setup.train(f"K = {value:g}, λ4 = 3", mask_ratio=value, **how))
+        runs.append(setup.train(f"K = {value:g}, λ4 = 3", mask_fraction=value, **how))
     setup.judge(runs, SIX)
     setup.add_table("table-fig-4", "Faithfulness by K: what random attributions (RAND) gain is no explanation's")
-    caption, over = "Faithfulness by the mask ratio K", "parameters.mask_ratio"
+    caption, over = "Faithfulness by the mask ratio K", "parameters.mask_fraction"
     study.figure("fig-4", "sweep", caption, over=over, metrics=[*METRICS], where=where)
 
 

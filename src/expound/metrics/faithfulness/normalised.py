@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.metrics.faithfulness.erasure import OverBudgets, Probability, compute_drops
+from expound.metrics.faithfulness.erasure import AveragedErasure, Probability, compute_drops
 
 EPSILON = 1e-4
 """Guards the division: if the model answers x₀ like x, a drop above this counts as the largest possible one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalisedComprehensiveness(OverBudgets):
+class NormalisedComprehensiveness(AveragedErasure):
     """Share of the possible drop that is caused by removing the top, averaged over budgets."""
 
     card: ClassVar = MetricCard(
@@ -31,7 +31,7 @@ class NormalisedComprehensiveness(OverBudgets):
         equation=r"\frac{p(x) - p(x \setminus \text{top}_k)}{p(x) - p(\emptyset)}",
         computed="Comprehensiveness as a share of the largest drop: the one to ∅, the text without anything but "
         "special tokens. Drops below 0 count as 0, shares above 1 as 1, and the value is the mean over five budgets "
-        "(1, 5, 10, 20 and 50 % of the tokens, `budgets`). {p} {tokens} {removed}",
+        "(1, 5, 10, 20 and 50 % of the tokens, `fractions`). {p} {tokens} {removed}",
         read="From 0 to 1. 0.40: on average, removing the top causes 40 % of the largest drop. If the model answers ∅ "
         "as it answers x, any drop above 0.0001 counts as 1. {control}",
         use="The model is very confident for some texts and hardly for others, and all texts should count equally.",
@@ -57,7 +57,7 @@ class NormalisedSufficiency(NormalisedComprehensiveness):
         equation=r"1 - \frac{p(x) - p(\text{top}_k)}{p(x) - p(\emptyset)}",
         computed="The share of the largest drop that the top alone prevents; the largest drop is the one to ∅, the "
         "text without anything but special tokens. Mean over five budgets (1, 5, 10, 20 and 50 % of the tokens, "
-        "`budgets`). {p} {tokens} {removed}",
+        "`fractions`). {p} {tokens} {removed}",
         read="From 0 to 1, and unlike in `sufficiency` higher is better. 1: the top alone is enough at every budget. "
         "{control}",
         use="As `normalised_comprehensiveness`, for sufficiency.",

@@ -108,7 +108,7 @@ class TrainingModule(nn.Module):
     def _share_of(self, objective: Objective, *, training: bool) -> float:
         """Return the share of a batch that an objective is computed on."""
         if training:
-            return objective.share
+            return objective.batch_fraction
         # The task's loss is computed on all rows; so is every term of a loss without it, as the terms choose the epoch.
         has_task_loss = any(isinstance(each, CrossEntropy) for each in self.objectives)
         if isinstance(objective, CrossEntropy) or not has_task_loss:
