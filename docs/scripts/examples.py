@@ -35,11 +35,11 @@ METRIC_NOTES = {
 }
 """Notes on the examples of metrics, by id."""
 RECIPE_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "er_joint": {"guide": "attention", "weight": 10.0},
-    "er_constrained": {"guide": "attention", "bound": 0.1},
-    "er_bound": {"guide": "attention"},
-    "fresh": {"explainer_id": "occlusion"},
-    "roar": {"explainer_id": "occlusion"},
+    "er_joint": {"explainer": "attention", "weight": 10.0},
+    "er_constrained": {"explainer": "attention", "bound": 0.1},
+    "er_bound": {"explainer": "attention"},
+    "fresh": {"explainer": "occlusion"},
+    "roar": {"explainer": "occlusion"},
     "smat": {"teacher": "baseline", "student_size": 80},
     "ivra": {"criteria": "comprehensiveness"},
     "aml": {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5, "train_rows": 80},

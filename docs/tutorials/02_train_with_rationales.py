@@ -21,7 +21,7 @@ expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_sh
 # %%
 one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
 for folder, weight in {"control": 0.0, "guided": 10.0}.items():
-    recipe = expound.recipe("er_joint", guide="attention_last", weight=weight)
+    recipe = expound.recipe("er_joint", explainer="attention_last", weight=weight)
     expound.train("baseline", (train, dev), recipe, output_dir=folder, **one_epoch)
 control, guided = (expound.load(folder, device="cpu") for folder in ("control", "guided"))
 
@@ -60,8 +60,8 @@ after.difference(before).round(3)
 # The same on the command line:
 #
 # ```sh
-# expound train er_joint --guide attention_last --weight 0 --model baseline --data generated --output-dir control
-# expound train er_joint --guide attention_last --weight 10 --model baseline --data generated --output-dir guided
+# expound train er_joint --explainer attention_last --weight 0 --model baseline --data generated --output-dir control
+# expound train er_joint --explainer attention_last --weight 10 --model baseline --data generated --output-dir guided
 # expound compare --model guided --against control --data generated --split test --limit 80 \
 #   --methods attention_last,decompx_linear,random --metrics auc,aopc_comprehensiveness --output-dir judged
 # ```

@@ -18,7 +18,7 @@ model = expound.load("baseline", device="cpu")
 # %%
 short = {"num_train_epochs": 6, "learning_rate": 1e-3, "use_cpu": True, "disable_tqdm": True}
 for explainer in ("none", "learned"):
-    recipe = expound.recipe("smat", teacher="baseline", explainer_id=explainer, student_size=200)
+    recipe = expound.recipe("smat", teacher="baseline", explainer=explainer, student_size=200)
     result = recipe.train("tiny", train, dev, f"student-{explainer}", arguments=short, processing_class="baseline")
     print(f"explanations: {explainer}, simulatability: {result.metrics['simulatability']:.3f}")
 

@@ -21,7 +21,7 @@ def study_of_runs(study: Study) -> None:
     continued = study.train("Continued", "baseline", few, tiny, start=teacher, arguments={"learning_rate": 0}, **one)
     taken = study.train("Taken", None, few, tiny, start=teacher, **one)
     how = {"support": teacher, "fraction": 0.4}
-    fresh = study.train("FRESH", "fresh", few, tiny, explainer_id="occlusion", **one, **how)
+    fresh = study.train("FRESH", "fresh", few, tiny, explainer="occlusion", **one, **how)
     explainers = {
         "ATT": "attention_last",
         "learned": "parameterised_attention:{run}/explainer",

@@ -64,7 +64,7 @@ def test_the_help_of_training_shows_every_recipe_and_its_departures_from_the_pap
 @pytest.mark.parametrize(
     "command",
     [
-        "train", "train er_joint --guide", "train er_joint --data x",
+        "train", "train er_joint --explainer", "train er_joint --data x",
         "train baseline --config tin --data generated --output-dir y",
         "train baseline --config tiny --data sst:nowhere --output-dir y",
         "train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
@@ -73,8 +73,8 @@ def test_the_help_of_training_shows_every_recipe_and_its_departures_from_the_pap
         "compare --model m --data generated --metrics auc?k=1", "compare --model m --data generated --preset no",
         "explain hi --model m --methods integrated_gradients?n_stps=3", "demo --methods occlusoin",
         "explain hi --model m --methods parameterised_attention:./nowhere",
-        "train er_joint --guide rolout --config tiny --data generated --output-dir y",
-        "train regex --teacher decompx_linea --config tiny --data generated --output-dir y",
+        "train er_joint --explainer rolout --config tiny --data generated --output-dir y",
+        "train regex --explainer decompx_linea --config tiny --data generated --output-dir y",
         "train aml --metric nothing --model m --data generated --output-dir y",
         "train ivra --criteria nothing --config tiny --data generated --output-dir y",
     ],

@@ -102,7 +102,7 @@ def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
 def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     model, rows = small("bert"), texts("bert", 4)
     attention, probe = (
-        train_explainer(model, tmp_path / name, rows, learner=name)
+        train_explainer(model, tmp_path / name, rows, explainer=name)
         for name in ("attention_to_source", "hidden_state_probe")
     )
     assert probe.metrics["correlation"] > probe.metrics["correlation_of_mean"]
@@ -114,9 +114,9 @@ def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     assert [record["config"]["trainer"] for record in records] == ["attention_to_source", "hidden_state_probe"]
     assert "Products of hidden states take the place of attention." in records[1]["departures"]
     with pytest.raises(ExpoundError, match="holds a run with another configuration"):
-        train_explainer(model, tmp_path / "attention_to_source", rows, learner="hidden_state_probe")
+        train_explainer(model, tmp_path / "attention_to_source", rows, explainer="hidden_state_probe")
     with pytest.raises(ExpoundError, match=r"unknown learner 'probe'.*hidden_state_probe"):
-        RECIPES["at2"](learner="probe")
+        RECIPES["at2"](explainer="probe")
 
 
 def test_what_would_change_the_model_is_refused(tmp_path):

@@ -62,7 +62,7 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
     start.save_pretrained(tmp_path / "start")
     families.tokenizer("gpt2").save_pretrained(tmp_path / "start")
     arguments = QUICK | {"learning_rate": 1e-2}
-    RECIPES["lora"](rank=2).train(tmp_path / "start", *data(), tmp_path / "run", arguments=arguments)
+    RECIPES["lora"](lora_rank=2).train(tmp_path / "start", *data(), tmp_path / "run", arguments=arguments)
     assert (tmp_path / "run" / "adapter_config.json").is_file()
     loaded = expound.load(tmp_path / "run", device="cpu")
     layers = {name.replace("base_layer.", ""): value for name, value in loaded.model.state_dict().items()}
@@ -78,7 +78,7 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
 def test_adapters_of_a_handed_over_model_are_in_the_result_and_not_in_the_model(recipe, kind, tmp_path):
     start, untouched = (families.tiny(kind, num_labels=2) for _ in range(2))
     options = {"processing_class": families.tokenizer(kind), "arguments": QUICK | {"learning_rate": 1e-2}}
-    result = RECIPES[recipe](rank=2).train(start, *data(), tmp_path / "run", **options)
+    result = RECIPES[recipe](lora_rank=2).train(start, *data(), tmp_path / "run", **options)
     start.save_pretrained(tmp_path / "start")
     assert {name: type(part) for name, part in start.named_modules()} == {
         name: type(part) for name, part in untouched.named_modules()
@@ -106,7 +106,7 @@ def test_an_adapters_folder_knows_its_labels_and_loads_from_elsewhere(tmp_path, 
         path = tmp_path / f"{name}.jsonl"
         path.write_text("\n".join(json.dumps(row) for row in examples))
         both = [expound.load_data(str(path), "all")] * 2
-        result = RECIPES["lora"](rank=2).train("start", *both, tmp_path / name, arguments=arguments)
+        result = RECIPES["lora"](lora_rank=2).train("start", *both, tmp_path / name, arguments=arguments)
         monkeypatch.chdir("/")
         loaded = expound.load(tmp_path / name, device="cpu")
         assert (loaded.task.name, loaded.labels) == (result.model.task.name, result.model.labels)
@@ -166,7 +166,7 @@ def test_the_group_lists_the_registry(capsys):
     ],
 )
 def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
-    recipe = expound.recipe("er_joint", preset="paper", guide=guide)
+    recipe = expound.recipe("er_joint", preset="paper", explainer=guide)
     cross_entropy, guided = recipe.objectives
     assert isinstance(cross_entropy, CrossEntropy)
     assert isinstance(guided, ExplanationLoss)
@@ -188,7 +188,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     [("attention", 2e-5, 0.05, 0.035, 0.031), ("rollout", 3e-5, 0.1, 0.03, 0.031), ("ixg", 2e-5, 0.1, 0.35, 0.35)],
 )
 def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, dev_bound):
-    recipe = expound.recipe("er_constrained", preset="paper", guide=guide)
+    recipe = expound.recipe("er_constrained", preset="paper", explainer=guide)
     constrained = recipe.objectives[1]
     assert isinstance(constrained, Constraint)
     assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
@@ -201,7 +201,7 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
 
 def test_a_guide_without_a_bound_in_the_paper_needs_one():
     with pytest.raises(ExpoundError, match="no bound for alti"):
-        expound.recipe("er_constrained", preset="paper", guide="alti")
+        expound.recipe("er_constrained", preset="paper", explainer="alti")
     assert RECIPES["er_constrained"]("alti", bound=0.05).objectives[1].bound == 0.05
 
 

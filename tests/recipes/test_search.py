@@ -130,8 +130,12 @@ def test_which_run_is_chosen_by_hand(runs, higher, expected):
         ("er_joint", "weight=1,x", "weight: expected float, got 'x'"),
         ("er_joint", "weight", "expected --search NAME=VALUE,VALUE"),
         ("er_joint", "weight=1,-1", "weight of explanation is at least 0, got -1"),
-        ("er_joint", "guide=attention,rollout", "one figure, but these have several: auc of attention_last, auc of"),
-        ("er_bound", "guide=attention,rollout", "er_bound has no figure to choose by"),
+        (
+            "er_joint",
+            "explainer=attention,rollout",
+            "one figure, but these have several: auc of attention_last, auc of",
+        ),
+        ("er_bound", "explainer=attention,rollout", "er_bound has no figure to choose by"),
         ("fresh", "explainer=random,occlusion?baseline=dot", "unknown parameter of occlusion 'baseline'"),
     ],
 )
@@ -150,4 +154,4 @@ def test_another_run_in_the_folder_is_not_replaced(tmp_path):
         with pytest.raises(ExpoundError, match="expected a parameter and its values"):
             expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, **QUICK)
     with pytest.raises(ExpoundError, match="values of guide to search, got"):
-        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"guide": [object()]}, **QUICK)
+        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"explainer": [object()]}, **QUICK)

@@ -61,7 +61,7 @@ def assert_coefficients_are_trained(folder):
 
 
 def test_stopped_and_resumed_is_unbroken_with_adapters_coefficients_and_kept_answers(start, tmp_path):
-    recipe = RECIPES["cite"](n_samples=4, lifetime=2, citation="attention_to_source", rank=2)
+    recipe = RECIPES["cite"](n_samples=4, lifetime=2, explainer="attention_to_source", lora_rank=2)
     whole = train(start, tmp_path / "whole", recipe)
     assert whole.steps == 6
     assert not train(
@@ -167,7 +167,7 @@ def test_responses_end_where_the_model_ends_a_text(start):
 
 
 def test_words_of_a_classifier_are_cited_too(tmp_path):
-    recipe = RECIPES["cite"](n_samples=3, drift_weight=1.0)
+    recipe = RECIPES["cite"](n_samples=3, kl_weight=1.0)
     arguments = ARGUMENTS | {"num_train_epochs": 1}
     result = recipe.train(
         "tiny", load_generated(size=16), load_generated(split="dev", size=8), tmp_path, arguments=arguments

@@ -21,7 +21,7 @@ AVOID = "You cannot run `er_bound` first and the defaults' bounds are of other d
 
 
 def er_constrained(
-    guide: Annotated[
+    explainer: Annotated[
         str | Explainer,
         "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
@@ -43,10 +43,10 @@ def er_constrained(
     kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds bounds
     for other guides, models and data than the paper's.
 
-    Example: expound train er_constrained --guide attention_last --bound 0.055 --model bert-base-uncased
+    Example: expound train er_constrained --explainer attention_last --bound 0.055 --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er
     """
-    loss, values = make_explanation_loss(guide, 1.0)
+    loss, values = make_explanation_loss(explainer, 1.0)
     if bound is None:
         bound = values.train_bound
         # the paper's dev bound belongs to its training bound: with another one it does not apply

@@ -13,7 +13,8 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 
 from expound.errors import ExpoundError
-from expound.explainers import Explainer, attribute, explainer
+from expound.explainers import Explainer, attribute
+from expound.explainers import explainer as make_explainer
 from expound.models import ExplainedModel, load
 from expound.recipes.base import Recipe
 from expound.recipes.baseline import train_companion
@@ -21,7 +22,7 @@ from expound.reports.explanations import Explanation
 from expound.training import RunOptions, TrainResult
 from expound.training.loop.starting_model import Source
 
-PAPER = {"explainer_id": "attention_last"}
+PAPER = {"explainer": "attention_last"}
 ARGUMENTS: Mapping[str, Any] = {
     "learning_rate": 2e-5,
     "num_train_epochs": 20,
@@ -61,7 +62,7 @@ class FreshRecipe(Recipe):
 
 
 def fresh(
-    explainer_id: Annotated[
+    explainer: Annotated[
         str | Explainer, "Explainer that ranks the words; any id of `expound methods`."
     ] = "decompx_linear",
     fraction: Annotated[float, "Share of a text's words that is kept, rounded up."] = 0.2,
@@ -82,7 +83,7 @@ def fresh(
     return FreshRecipe(
         name="fresh",
         paper="Jain et al. 2020",
-        explainer=explainer(explainer_id),
+        explainer=make_explainer(explainer),
         fraction=fraction,
         contiguous=contiguous,
         support=None if support is None else load(support),

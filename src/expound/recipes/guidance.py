@@ -64,10 +64,10 @@ def make_guide(guide: str | Explainer) -> Explainer:
     return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
 
 
-def make_explanation_loss(guide: str | Explainer, weight: float) -> tuple[ExplanationLoss, GuideValues]:
+def make_explanation_loss(explainer: str | Explainer, weight: float) -> tuple[ExplanationLoss, GuideValues]:
     """Return the explanation loss of a guide, and the paper's values for it."""
-    explainer = make_guide(guide)
-    return ExplanationLoss(explainer, weight=weight), GUIDE_VALUES.get(explainer.name, DEFAULT_VALUES)
+    guide = make_guide(explainer)
+    return ExplanationLoss(guide, weight=weight), GUIDE_VALUES.get(guide.name, DEFAULT_VALUES)
 
 
 def trainer_arguments(rate: float, epochs: int, **others: Any) -> dict[str, Any]:

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from expound.errors import ExpoundError
-from expound.explainers import Explainer, explainer
+from expound.explainers import Explainer
+from expound.explainers import explainer as make_explainer
 from expound.objectives import CrossEntropy, ExplanationGuidedLoss, GradientPenalty, Objective, VirtualAdversarialLoss
 from expound.objectives.teacher import Aggregation
 from expound.objectives.virtual_adversarial import Form
 from expound.recipes.base import Effect, Recipe
 
 INTEGRATED = "integrated_gradients"
-PAPER = {"teacher": INTEGRATED, "guidance_weight": 0.01, "radius": 1e-5, "batch_fraction": 1.0}
+PAPER = {"explainer": INTEGRATED, "guidance_weight": 0.01, "radius": 1e-5, "batch_fraction": 1.0}
 ARGUMENTS: Mapping[str, Any] = {
     "learning_rate": 1e-5,
     "num_train_epochs": 10,
@@ -40,7 +41,7 @@ DEPARTURES = (
 
 
 def regex(
-    teacher: Annotated[
+    explainer: Annotated[
         str | Explainer,
         "Explainer that attention follows; any id of `expound methods`. The paper: integrated_gradients.",
     ] = "decompx_linear",
@@ -82,7 +83,7 @@ def regex(
         GradientPenalty(gradient_weight, batch_fraction),
         VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, noise, batch_fraction),
         ExplanationGuidedLoss(
-            make_teacher(teacher, points),
+            make_teacher(explainer, points),
             mask_fraction,
             guidance_weight,
             aggregation,
@@ -111,6 +112,6 @@ def regex(
 def make_teacher(teacher: str | Explainer, points: int) -> Explainer:
     """Return the teacher; integrated gradients have zero baselines and `points` points, unless the spec sets them."""
     if not isinstance(teacher, str) or teacher.partition("?")[0] != INTEGRATED:
-        return explainer(teacher)
+        return make_explainer(teacher)
     params = {"n_steps": points, "baselines": "zero"}
-    return explainer(teacher, **{name: value for name, value in params.items() if f"{name}=" not in teacher})
+    return make_explainer(teacher, **{name: value for name, value in params.items() if f"{name}=" not in teacher})

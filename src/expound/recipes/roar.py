@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from expound.explainers import Explainer, explainer
+from expound.explainers import Explainer
+from expound.explainers import explainer as make_explainer
 from expound.models import ExplainedModel, load
 from expound.recipes.base import Recipe
 from expound.recipes.baseline import baseline
@@ -17,7 +18,7 @@ AVOID = "You have no time for a training run per method and share."
 
 
 def roar(
-    explainer_id: Annotated[str | Explainer, "Explainer that ranks the words; any id of `expound methods`."] = "random",
+    explainer: Annotated[str | Explainer, "Explainer that ranks the words; any id of `expound methods`."] = "random",
     fraction: Annotated[float, "Share of a text's words that is removed, rounded up; one word always stays."] = 0.5,
     support: Annotated[
         str | ExplainedModel | None, "Folder of the fine-tuned model that is explained. Default: train one first."
@@ -36,7 +37,7 @@ def roar(
     """
     return FreshRecipe(
         **vars(replace(baseline(), name="roar", paper="Hooker et al. 2019")),
-        explainer=explainer(explainer_id),
+        explainer=make_explainer(explainer),
         fraction=fraction,
         support=None if support is None else load(support),
         rest=True,

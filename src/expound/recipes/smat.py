@@ -91,7 +91,7 @@ def smat(
         str | ExplainedModel | None,
         "Folder or name of the fine-tuned model that is explained. Default: train one first.",
     ] = None,
-    explainer_id: Annotated[
+    explainer: Annotated[
         str,
         "Explainer of the teacher: learned, none, untrained, untrained_last, any id of `expound methods` (a learned"
         " method without a folder is the one in the teacher's folder), or the folder of a saved explainer.",
@@ -108,7 +108,7 @@ def smat(
         "Take the meta-gradient through a lookahead step of the student, as the paper; else through its own step, which"
         " costs less.",
     ] = True,
-    meta_interval: Annotated[int, "Student steps per step of the explainer."] = 1,
+    interval: Annotated[int, "Student steps per step of the explainer."] = 1,
     meta_learning_rate: Annotated[float, "Learning rate of the explainer; the paper uses 2e-4 for regression."] = 5e-4,
     retrain_student: Annotated[
         bool, "Train a new student with the learned explainer fixed: a cleaner comparison with static explainers."
@@ -126,8 +126,8 @@ def smat(
     Example: expound train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat
     """
-    if meta_interval < 1:
-        raise ExpoundError(f"expected a meta interval of at least 1, got {meta_interval}")
+    if interval < 1:
+        raise ExpoundError(f"expected an interval of at least 1, got {interval}")
     return SmatRecipe(
         name="smat",
         paper="Fernandes et al. 2022",
@@ -135,12 +135,12 @@ def smat(
         teacher=None if teacher is None else load(teacher),
         teaching=partial(
             Teaching,
-            explainer=_resolve_explainer(teacher if isinstance(teacher, str) else None, explainer_id),
+            explainer=_resolve_explainer(teacher if isinstance(teacher, str) else None, explainer),
             weight=weight,
             normaliser=normaliser,
             student_explainer=student_explainer,
             lookahead=lookahead,
-            interval=meta_interval,
+            interval=interval,
             rate=meta_learning_rate,
             retrain=retrain_student,
         ),

@@ -87,12 +87,12 @@ class Setup:
         kind, _, guide = name.partition(" + ")
         if kind == "Baseline":
             arguments: dict[str, Any] = {} if self.study.is_small else {"learning_rate": 3e-5, "num_train_epochs": 25}
-            self.add(name, "er_joint", arguments=arguments, guide="attention", weight=0.0)
+            self.add(name, "er_joint", arguments=arguments, explainer="attention", weight=0.0)
             return
         # Six times the loss of the other guides: at their rate 72 steps moved the model as 5,400 do not in the paper.
         slow = {"learning_rate": 5e-5} if self.study.is_small and guide == "IxG" else {}
         if kind == "ER":
-            self.add(name, "er_joint", arguments=slow, guide=GUIDES[guide])
+            self.add(name, "er_joint", arguments=slow, explainer=GUIDES[guide])
         else:
             # About one seed in three keeps the bound of IxG; those that do not are left out of tables.
             seeds = 45 if guide == "IxG" and not self.study.is_small else None
@@ -106,7 +106,7 @@ class Setup:
     def constrain(self, guide: str, decay: float = 0.5682, rate: float = 1.0) -> dict[str, Any]:
         """Return the parameters of constrained training: at small scale with the bound of a model of the loss alone."""
         if not self.study.is_small:
-            return {"guide": GUIDES[guide]}
+            return {"explainer": GUIDES[guide]}
         self.train_bounds(guide)
         alone = self.runs[BOUNDS[guide]]
         bound = alone.figure("explanation", of="train", times=1.5)
@@ -114,7 +114,7 @@ class Setup:
             # As in the paper, the bound on dev: 1.5 times the training loss of so few epochs would bind nothing.
             bound = alone.figure("explanation")
         return {
-            "guide": GUIDES[guide],
+            "explainer": GUIDES[guide],
             "bound": bound,
             "dev_bound": alone.figure("explanation"),
             "multiplier_rate": rate * (2.8125 if guide == "ATT" else 5.625),
@@ -126,7 +126,7 @@ class Setup:
         for guide in guides:
             if BOUNDS[guide] not in self.runs:
                 seeds = [0] if self.study.is_small and guide != "IxG" else 3
-                self.add(BOUNDS[guide], "er_bound", seeds=seeds, guide=GUIDES[guide])
+                self.add(BOUNDS[guide], "er_bound", seeds=seeds, explainer=GUIDES[guide])
 
     def train_all(self, *, bounds: bool = False) -> list[Runs]:
         """Train all models of the paper's tables; with `bounds` also those of the explanation loss alone."""
@@ -136,7 +136,7 @@ class Setup:
         if bounds and self.study.is_small:
             # How far seeds differ; the runs that the bounds constrain stay the same.
             for name, guide in zip(THREE_SEEDS, ("ATT", "ATTR"), strict=True):
-                self.add(name, "er_bound", seeds=3, guide=GUIDES[guide])
+                self.add(name, "er_bound", seeds=3, explainer=GUIDES[guide])
         return [*self.runs.values()]
 
     def pick(self, *names: str) -> list[Data]:
@@ -212,7 +212,7 @@ def vary_weight(study: Study, guide: str, bound: float) -> None:
     names = []
     for weight in WEIGHTS:
         names.append(f"{guide} λ={weight:g}")
-        setup.add(names[-1], "er_joint", guide=GUIDES[guide], weight=weight)
+        setup.add(names[-1], "er_joint", explainer=GUIDES[guide], weight=weight)
     figure = f"fig-{12 if guide == 'IxG' else 5}-{guide.lower()}"
     study.table(
         figure, f"Guided by {guide}: explanation loss and cross-entropy, SST Dev", rows="recipe", columns="metric",
@@ -460,7 +460,7 @@ def er_constrained(study: Study) -> None:
     for guide in ("ATT", "ATTR"):
         parameters = setup.constrain(guide, decay=0.7538, rate=0.5)
         setup.add(f"Then ER-C + {guide}", "er_constrained", start=baseline, arguments=longer, **parameters)
-    setup.add("Then Baseline", "er_joint", start=baseline, arguments=longer, guide="attention", weight=0.0)
+    setup.add("Then Baseline", "er_joint", start=baseline, arguments=longer, explainer="attention", weight=0.0)
     rows += ["Then ER-C + ATT", "Then ER-C + ATTR", "Then Baseline"]
     study.judge("accuracy", setup.train(*rows), setup.pick("SST Dev", "SST Test"))
     where = {"recipe": rows, "dataset": ["SST Dev", "SST Test"]}
@@ -482,7 +482,7 @@ def er_fresh(study: Study) -> None:
     study.judge("whole sentences", baseline, test)
     for name in ("random", "ATT", "ATTR", "IxG", "ALTI", *(() if study.is_small else ("DX",))):
         explainer = EXPLAINERS.get(name, name)
-        runs = setup.add(f"FRESH {name}", "fresh", explainer_id=explainer, fraction=0.2, support=baseline)
+        runs = setup.add(f"FRESH {name}", "fresh", explainer=explainer, fraction=0.2, support=baseline)
         how: dict[str, Any] = {"explainer": explainer, "fraction": 0.2, "support": baseline}
         study.judge(f"by {name}", runs, test, protocol="select_then_predict", **how)
     study.table(

@@ -53,9 +53,9 @@ def defaults(study: Study) -> None:
     train_one("ivra control", "baseline", start=fine, arguments=arguments)
     train_one("extractor")
     for name in ("fresh", "roar"):
-        first: dict[str, Any] = {} if name == "fresh" else {"explainer_id": "decompx_linear"}
+        first: dict[str, Any] = {} if name == "fresh" else {"explainer": "decompx_linear"}
         train_one(name, support=fine, **first)
-        train_one(f"{name} control", name, support=fine, explainer_id="random")
+        train_one(f"{name} control", name, support=fine, explainer="random")
     explainers = {
         "attention": "attention_last",
         "trained": "interpretable_attention:{run}",

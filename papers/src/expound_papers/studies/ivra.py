@@ -223,7 +223,7 @@ def ivra_table_1(study: Study) -> None:
         def teach(
             name: str, teacher: Runs, spec: Any, *, task: str = task, training: Training = training, **changes: Any
         ) -> Runs:
-            given = usual | {"arguments": arguments} | {"teacher": teacher, "explainer_id": spec} | changes
+            given = usual | {"arguments": arguments} | {"teacher": teacher, "explainer": spec} | changes
             return study.train(f"{task}: {name}", "smat", training, setup.model, **given)
 
         for name in ("No explanation", *POST_HOC):
@@ -251,7 +251,7 @@ def compare_criterion(
     setup, all_metrics = Setup(study), ["COMP", "SUFF", "CONS"]
     smat = None
     if not study.is_small:
-        how: dict[str, Any] = {"teacher": setup.fine, "explainer_id": "learned", "student_size": 5000}
+        how: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned", "student_size": 5000}
         smat = study.train("SMaT", "smat", [*setup.trainings.values()], setup.model, **how)
     control = setup.train_control(24)
     soft = [setup.train(f"{criterion} softmax", criterion, small, normaliser="softmax")]
@@ -335,7 +335,7 @@ def ivra_table_6(study: Study) -> None:
         setup = Setup(study, TASKS[:1], Sentiment={"rows": (64, 364), "rationales": True})
     else:
         setup = Setup(study, (), others=others)
-    learn: dict[str, Any] = {"teacher": setup.fine, "explainer_id": "learned"}
+    learn: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned"}
     if study.is_small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
         learn |= {

@@ -48,7 +48,7 @@ def ivra_fig_5(study: Study) -> None:
     runs, students = train_sets(setup, names), []
     setup.judge("{}", runs, ["IvRA"], THREE)
     for each in runs if not study.is_small else ():
-        how: dict[str, Any] = {"explainer_id": "interpretable_attention", "weight": 1.0, "student_size": 2000}
+        how: dict[str, Any] = {"explainer": "interpretable_attention", "weight": 1.0, "student_size": 2000}
         data = [*setup.trainings.values()]
         students.append(study.train(f"student of {each.name}", "smat", data, setup.model, teacher=each, **how))
         for task in TASKS:
@@ -102,7 +102,7 @@ def ivra_fig_6(study: Study) -> None:
 def ivra_fig_7(study: Study) -> None:
     """IvRA, Figure 7: how many tokens matter."""
     setup, metrics = Setup(study, TASKS[:2] if study.is_small else TASKS), ["Important tokens"]
-    how: dict[str, Any] = {"teacher": setup.fine, "explainer_id": "learned", "student_size": 5000}
+    how: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned", "student_size": 5000}
     if study.is_small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 8, "per_device_train_batch_size": 8}
         how |= {"student_size": 100, "meta_learning_rate": 2e-3, "arguments": few}

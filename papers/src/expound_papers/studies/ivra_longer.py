@@ -253,7 +253,7 @@ def ivra_simulatability(study: Study) -> None:
         usual |= {"weight": 10.0, "normaliser": "softmax", "arguments": few}
 
     def teach(name: str, teacher: Runs, spec: Any, **how: Any) -> Runs:
-        given = usual | {"teacher": teacher, "explainer_id": spec} | how
+        given = usual | {"teacher": teacher, "explainer": spec} | how
         return study.train(name, "smat", training, setup.model, **given)
 
     students = [teach("No explanation", setup.fine, "none")]

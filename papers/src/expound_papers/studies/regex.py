@@ -166,7 +166,7 @@ def regex_table_2(study: Study) -> None:
             number += 1
             name, how = f"FRESH {explainer}, {support.name}", {"fraction": 0.2, "support": support}
             runs = study.train(
-                name, "fresh", setup.training, setup.model, explainer_id=spec, fraction=0.2, support=support
+                name, "fresh", setup.training, setup.model, explainer=spec, fraction=0.2, support=support
             )
             given: dict[str, Any] = {"explainer": spec} | how
             study.judge(f"rationales-{number}", runs, setup.test, protocol="select_then_predict", **given)
@@ -234,14 +234,14 @@ def ablate(study: Study) -> Setup:
         return setup
     runs = [setup.train("REGEX")]
     guided: dict[str, dict[str, Any]] = {
-        "Saliency (mean)": {"teacher": "saliency?norm=mean_absolute", "aggregation": "mean"},
-        "InputXGrad (mean)": {"teacher": "input_x_gradient", "aggregation": "mean"},
-        "DeepLift (mean)": {"teacher": LIFT, "aggregation": "mean"},
+        "Saliency (mean)": {"explainer": "saliency?norm=mean_absolute", "aggregation": "mean"},
+        "InputXGrad (mean)": {"explainer": "input_x_gradient", "aggregation": "mean"},
+        "DeepLift (mean)": {"explainer": LIFT, "aggregation": "mean"},
         "IG (mean)": {"points": 50, "aggregation": "mean"},
-        "Saliency (l2)": {"teacher": "saliency?norm=l2", "aggregation": "mean"},
-        "InputXGrad (l2)": {"teacher": "input_x_gradient", "aggregation": "l2"},
-        "DeepLift (l2)": {"teacher": LIFT, "aggregation": "l2"},
-        "decompx_linear": {"teacher": "decompx_linear"},
+        "Saliency (l2)": {"explainer": "saliency?norm=l2", "aggregation": "mean"},
+        "InputXGrad (l2)": {"explainer": "input_x_gradient", "aggregation": "l2"},
+        "DeepLift (l2)": {"explainer": LIFT, "aggregation": "l2"},
+        "decompx_linear": {"explainer": "decompx_linear"},
     }
     for name, how in guided.items():
         runs.append(study.train(name, "regex", setup.training, setup.model, **how))

@@ -60,13 +60,13 @@ class Task:
         for name in names:
             if name == AGAIN:
                 (learned,) = self.train(LEARNED, pool=pool)
-                self.add(name, pool, explainer_id=learned.folder("teacher_explainer"))
+                self.add(name, pool, explainer=learned.folder("teacher_explainer"))
             elif name == LEARNED and name not in self.runs:
-                self.add(name, pool, explainer_id="learned", **self.of_smat)
+                self.add(name, pool, explainer="learned", **self.of_smat)
             elif name == "Integrated Gradients" and self.steps:
-                self.add(name, pool, explainer_id=f"integrated_gradients?n_steps={self.steps}")
+                self.add(name, pool, explainer=f"integrated_gradients?n_steps={self.steps}")
             elif name in STATIC:
-                self.add(name, pool, explainer_id=STATIC[name])
+                self.add(name, pool, explainer=STATIC[name])
         return [self.runs[name] for name in names]
 
     def add(self, name: str, pool: str | None = None, **parameters: Any) -> Runs:
@@ -414,7 +414,7 @@ def smat_table_7(study: Study) -> None:
             rate = {"meta_learning_rate": 2e-3 if study.is_small and not ending else 2e-4} if kind == "learned" else {}
             if ending and study.is_small:
                 task.patience = 5
-            runs.append(task.add(name + ending, pool, explainer_id=kind, normaliser=normaliser, **rate))
+            runs.append(task.add(name + ending, pool, explainer=kind, normaliser=normaliser, **rate))
     study.judge("normalised students", runs, task.exam, protocol="simulatability", teacher=task.teacher)
     by_kind = [name + ending for name in kinds for ending in (", softmax", ", entmax", ", none")]
     where = {"dataset": ["exam"], "recipe": ["No Explainer", *kinds, *by_kind]}

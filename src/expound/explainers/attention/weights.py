@@ -67,7 +67,7 @@ class AttentionLast(LayerwiseAttention):
         paper="Jain and Wallace 2019", unit="share of attention",
         equation=r"s_i = \frac{1}{H} \sum_h A^N_h[q, i]",
         use="A baseline that costs one forward pass, or the attributions that training pulls towards rationales "
-        "(`expound train er_joint --guide attention_last`).",
+        "(`expound train er_joint --explainer attention_last`).",
         avoid="Do not use it for faithful scores of a model that was not trained for it: attention often rests on "
         "special tokens.",
     )  # fmt: skip
@@ -167,7 +167,7 @@ class AttentionRollout(LayerwiseAttention):
         equation=r"s = \left( \tilde{A}_N \cdots \tilde{A}_1 \right)[q, :], \; \tilde{A}_l = \frac{1}{2} (\bar{A}_l + "
         r"I)",
         use="A cheap map of how positions mix over all layers. It is differentiable, so training can pull it towards "
-        "rationales (`--guide attention_rollout`).",
+        "rationales (`--explainer attention_rollout`).",
         avoid="Do not use it to find evidence against the class, or for scores of one class: it reads attention "
         "weights alone.",
     )  # fmt: skip

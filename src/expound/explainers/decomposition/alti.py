@@ -38,7 +38,7 @@ class Alti(LayerMaps):
         equation=r"c_{ij} = \max(0, \lVert y_i \rVert_1 - \lVert y_i - T_i(x_j) \rVert_1), \; s = (C_N \cdots C_1)[q, "
         r":]",
         use="Scores from the contributions of each layer, not from attention weights alone. They are differentiable, "
-        "so training can pull them towards rationales (`--guide alti`).",
+        "so training can pull them towards rationales (`--explainer alti`).",
         avoid="Do not use it when you need signs, or scores of one class.",
     )  # fmt: skip
 
