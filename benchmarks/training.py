@@ -60,7 +60,7 @@ REGEX_BAR = 2.5
 LOOP_BAR = 1.03
 NO_TERMS = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
 LINEAR = "decompx_linear"
-GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {LINEAR: {"explainer": LINEAR}}
+GUIDANCE = {f"IG of {points}": {"n_steps": points} for points in (1, 2, 4, 8)} | {LINEAR: {"explainer": LINEAR}}
 REGEX: dict[str, dict[str, Any]] = {
     f"{name}, share {share}": settings | {"batch_fraction": share}
     for share in (0.25, 0.125)

@@ -20,7 +20,7 @@ COPY = (
 )
 PARAMETERS = {
     "context_cite": "n_samples=48",
-    "reagent": "steps=40",
+    "reagent": "n_steps=40",
     "solvex": "beam=5",
     "smooth_grad": "n_samples=20",
     "f_fidelity": "copy=baseline-copy",

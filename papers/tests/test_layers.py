@@ -13,7 +13,7 @@ from expound.models import Capture, ExplainedModel
 from expound_papers.runs.layer_plausibility import plausibility_by_layer
 
 TECHNIQUES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
-WHOLE = "?unit=token&specials=true&absolute=true"
+WHOLE = "?unit=token&special_tokens=true&absolute=true"
 
 
 @pytest.fixture(scope="module")

@@ -214,7 +214,7 @@ CHANGES = [
     ("attention_last", "attention_last?query=mean", "judgements"),
     ('{"auc": "auc"})', '{"auc": "auc"}, target="label")', "judgements"),
     ("arguments=arguments", "arguments=arguments, patience=2", "all"),
-    ("arguments=arguments", 'arguments=arguments, options={"head_rate": 2.0}', "all"),
+    ("arguments=arguments", 'arguments=arguments, options={"head_lr_multiplier": 2.0}', "all"),
     ('"baseline", films, tiny', '"custom", films, tiny, objectives="cross_entropy,attribution_entropy"', "all"),
 ]
 

@@ -272,7 +272,7 @@ def test_reagent_equals_replacing_tokens_one_by_one(family, monkeypatch):
     seen = []
     drops = reagent.probability_drops
     monkeypatch.setattr(reagent, "probability_drops", lambda *given: seen.append(given[3]) or drops(*given))
-    method = explainer("reagent?steps=5")
+    method = explainer("reagent?n_steps=5")
     if family in DECODERS:
         model, written = decoder(family)
         batch = model.batch(PROMPTS[0], RESPONSES[0])

@@ -227,9 +227,9 @@ def test_smooth_grad_without_noise_is_saliency_and_with_it_the_mean_gradient(ber
     target = torch.tensor([0, 1])
     plain = expound.explainer("saliency").attribute(bert, batch, target)
     torch.testing.assert_close(
-        expound.explainer("smooth_grad", noise=0.0, n_samples=3).attribute(bert, batch, target), plain
+        expound.explainer("smooth_grad", stdevs=0.0, n_samples=3).attribute(bert, batch, target), plain
     )
-    noisy = expound.explainer("smooth_grad", noise=0.2, n_samples=2, seed=1)
+    noisy = expound.explainer("smooth_grad", stdevs=0.2, n_samples=2, seed=1)
     (own, _) = example_seeds(batch, 1)
     real = bert.embed(batch).detach()[0, batch.attended[0]]
     alone = bert.encode(SENTENCES[:1])

@@ -41,7 +41,7 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
         ),
         ("log_odds?fraction=0.1&rounding=floor", {"fraction": 0.1, "rounding": "floor"}),
         ("token_f1?k=none", {"k": None}),
-        ("token_f1?k=25&unit=token&specials=true", {"k": 25, "unit": "token", "specials": True}),
+        ("token_f1?k=25&unit=token&special_tokens=true", {"k": 25, "unit": "token", "special_tokens": True}),
     ],
 )
 def test_a_spec_is_the_same_as_its_parameters(spec, params):
@@ -71,7 +71,7 @@ def test_keywords_come_on_top_of_the_spec():
         ("sufficiency?fraction=many", "sufficiency: fraction: expected float, got 'many'"),
         ("sufficiency?k", "k: expected float, got 'true'"),
         ("sufficiency?fraction=2", "above 0 and up to 1"),
-        ("auc?specials=perhaps", "auc: specials: expected true or false, got 'perhaps'"),
+        ("auc?special_tokens=perhaps", "auc: special_tokens: expected true or false, got 'perhaps'"),
         ("aopc_sufficiency?fractions=", "expected float"),
     ],
 )

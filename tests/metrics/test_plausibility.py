@@ -151,7 +151,7 @@ def test_tokens_with_and_without_special_ones(name, specials, rationale_rows):
     model = model_of("bert")
     batch = model.encode(rationale_rows)
     attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
-    got = metric(name, unit="token", specials=specials, absolute=True).evaluate(model, batch, attribution)[name]
+    got = metric(name, unit="token", special_tokens=specials, absolute=True).evaluate(model, batch, attribution)[name]
     assert got.isnan().tolist() == [False, False, True, not specials, True]
     for row in range(2):
         candidates = (batch.attended if specials else batch.content)[row]
@@ -193,4 +193,4 @@ def test_a_batch_of_ids_without_words_or_padding():
 
 def test_special_tokens_belong_to_no_word():
     with pytest.raises(ExpoundError, match="unit='token'"):
-        metric("auc", specials=True)
+        metric("auc", special_tokens=True)

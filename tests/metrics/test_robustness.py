@@ -200,7 +200,7 @@ def test_max_sensitivity_refuses_images_and_bad_parameters():
     with pytest.raises(ExpoundError, match="images"):
         max_sensitivity(picture, picture.encode(families.examples("vit", 1)), "saliency")
     model = bert()
-    for bad in ({"radius": -1.0}, {"samples": 0}):
+    for bad in ({"radius": -1.0}, {"n_samples": 0}):
         with pytest.raises(ExpoundError, match="expected a radius"):
             max_sensitivity(model, model.encode(TEXTS[:1]), "saliency", **bad)
 

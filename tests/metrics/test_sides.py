@@ -53,7 +53,7 @@ def test_wrong_choices():
     with pytest.raises(ExpoundError, match="side 1 or 2 of a pair, got 3"):
         metric("side_auc", side=3)
     with pytest.raises(ExpoundError, match="neither text"):
-        metric("side_auc", unit="token", specials=True)
+        metric("side_auc", unit="token", special_tokens=True)
     ids = Batch.from_ids(torch.tensor([[5, 6, 7]]))
     marked = torch.tensor([[True, False, False]])
     batch = Batch(**{**vars(ids), "rationale_mask": marked})

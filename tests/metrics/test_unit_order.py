@@ -52,7 +52,9 @@ def test_areas_equal_brute_force_curves(family, level, perturbation):
     model, batch, scores, rows = order_units(family, level, perturbation)
     for steps in (50, 3):
         found = {
-            name: metric(name, unit=level, perturbation=perturbation, steps=steps).evaluate(model, batch, scores)[name]
+            name: metric(name, unit=level, perturbation=perturbation, n_steps=steps).evaluate(model, batch, scores)[
+                name
+            ]
             for name in ("deletion_auc", "insertion_auc")
         }
         for row, (order, answer) in enumerate(rows):
@@ -246,7 +248,7 @@ def test_every_other_task_is_judged_or_refused(name, kind):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("deletion_auc?steps=0", "steps of at least 1"),
+        ("deletion_auc?n_steps=0", "n_steps of at least 1"),
         ("infidelity?n_samples=0", "n_samples of at least 1"),
         ("lds?keep_probability=1", "between 0 and 1"),
         ("lds?n_samples=0", "n_samples of at least 1"),

@@ -30,7 +30,7 @@ from smooth import along_directions
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FIRST = StepContext()
-WIDE = {"radius": 0.05, "step_size": 0.02, "deviation": 0.01}
+WIDE = {"radius": 0.05, "step_size": 0.02, "stdevs": 0.01}
 
 
 def model(head="SequenceClassification", **changes):
@@ -104,7 +104,7 @@ def test_no_perturbation_is_zero_even_under_dropout(form):
     step = step_of(explained, make_labelled_batch(explained))
     other = explained(step.batch).logits
     assert answer_divergence(step, other, step.outputs.logits).min() > 0
-    assert float(VirtualAdversarialLoss(form=form, steps=0, deviation=0.0)(step).detach()) == 0.0
+    assert float(VirtualAdversarialLoss(form=form, ascent_steps=0, stdevs=0.0)(step).detach()) == 0.0
 
 
 @pytest.mark.parametrize("form", ["literal", "smart"])
@@ -113,7 +113,8 @@ def test_every_step_of_ascent_raises_it(form):
     step = step_of(explained, make_labelled_batch(explained))
     scale = {} if form == "literal" else {"step_size": 100.0}
     climbed = [
-        float(VirtualAdversarialLoss(form=form, steps=steps, **WIDE | scale)(step).detach()) for steps in range(3)
+        float(VirtualAdversarialLoss(form=form, ascent_steps=steps, **WIDE | scale)(step).detach())
+        for steps in range(3)
     ]
     assert 0 < climbed[0] < climbed[1] < climbed[2]
 
@@ -208,7 +209,7 @@ def test_spans_with_padding_are_finite():
 def test_the_gradient_of_the_adversarial_term_goes_through_both_answers():
     """With noise alone the perturbation does not depend on the weights."""
     explained = model(num_hidden_layers=2)
-    objective = VirtualAdversarialLoss(steps=0, deviation=0.3)
+    objective = VirtualAdversarialLoss(ascent_steps=0, stdevs=0.3)
     at = along_directions(TrainingModule(explained, [objective]).train(), make_labelled_batch(explained, 2))
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(at(point).sum(), point)
@@ -218,7 +219,11 @@ def test_the_gradient_of_the_adversarial_term_goes_through_both_answers():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"form": "vat"}, "unknown form"), ({"steps": -1}, "steps is at least 0"), ({"radius": -1.0}, "radius")],
+    [
+        ({"form": "vat"}, "unknown form"),
+        ({"ascent_steps": -1}, "ascent_steps is at least 0"),
+        ({"radius": -1.0}, "radius"),
+    ],
 )
 def test_bad_choices_are_named(arguments, message):
     with pytest.raises(ExpoundError, match=message):

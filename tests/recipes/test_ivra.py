@@ -67,7 +67,7 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
 def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_it_is_told(special_tokens, tmp_path):
     tiny("bert").save_pretrained(tmp_path)
     tokenizer("bert").save_pretrained(tmp_path)
-    own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_rate": 1e-4}
+    own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_learning_rate": 1e-4}
     recipe = RECIPES["ivra"]("simulatability", special_tokens=special_tokens, **own)
     term = recipe.build_objectives(make_model(), load_generated(), seed=0)[1]
     student = term.student.network

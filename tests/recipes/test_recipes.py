@@ -206,7 +206,12 @@ def test_a_guide_without_a_bound_in_the_paper_needs_one():
 
 
 def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
-    for given in ({"bound": 0.0}, {"dev_bound": 0.0}, {"multiplier_rate": 0.0}, {"multiplier_rate": -1.0}):
+    for given in (
+        {"bound": 0.0},
+        {"dev_bound": 0.0},
+        {"multiplier_learning_rate": 0.0},
+        {"multiplier_learning_rate": -1.0},
+    ):
         with pytest.raises(ExpoundError, match="above 0, got"):
             RECIPES["er_constrained"](**given)
     with pytest.raises(ExpoundError, match="weight of explanation is at least 0, got -1"):
@@ -215,7 +220,7 @@ def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
 
 
 def test_runs_of_one_recipe_do_not_share_a_multiplier(tmp_path):
-    recipe = RECIPES["er_constrained"]("rollout", bound=1e-4, multiplier_rate=3.0)
+    recipe = RECIPES["er_constrained"]("rollout", bound=1e-4, multiplier_learning_rate=3.0)
     recipe.train("tiny", *data(), tmp_path, arguments=QUICK)
     assert recipe.objectives[1].weight == 1.0
 
@@ -242,7 +247,7 @@ def test_robust_and_guided_training_has_the_papers_values():
     assert [type(objective) for objective in recipe.objectives] == kinds
     assert [objective.weight for objective in recipe.objectives] == [1.0, 0.01, 0.5, 0.01]
     _, _, adversarial, guided = recipe.objectives
-    assert (adversarial.steps, adversarial.step_size, adversarial.radius, adversarial.deviation) == (
+    assert (adversarial.ascent_steps, adversarial.step_size, adversarial.radius, adversarial.stdevs) == (
         2,
         1e-3,
         1e-5,
@@ -346,7 +351,7 @@ def test_terms_of_weight_zero_are_left_out_and_an_id_s_own_points_count():
 def test_two_robust_and_guided_steps_log_every_term_and_are_repeatable(teacher, tmp_path):
     found = []
     for name in ("one", "other"):
-        recipe = RECIPES["regex"](teacher, points=2, form="smart")
+        recipe = RECIPES["regex"](teacher, n_steps=2, form="smart")
         arguments = QUICK | {"max_steps": 2, "logging_steps": 1}
         result = recipe.train("tiny", *data(32), tmp_path / name, arguments=arguments)
         logged = [entry for entry in result.history if "loss" in entry]

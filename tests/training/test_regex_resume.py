@@ -19,7 +19,7 @@ def train(folder, recipe):
         load_generated(split="dev", size=16),
         folder,
         arguments=arguments,
-        head_rate=5.0,
+        head_lr_multiplier=5.0,
     )
 
 

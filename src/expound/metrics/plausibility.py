@@ -40,18 +40,18 @@ class Plausibility(Metric):
     """Base of the metrics that compare the order of units with the units that people marked.
 
     `unit`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores, and
-    a unit is marked if one of its tokens is. `specials`: count special tokens as unmarked tokens with score 0.
+    a unit is marked if one of its tokens is. `special_tokens`: count special tokens as unmarked tokens with score 0.
     `absolute`: order units by the size of their scores, without the sign.
     """
 
     unit: UnitName = "word"
-    specials: bool = False
+    special_tokens: bool = False
     absolute: bool = True
 
     def __post_init__(self) -> None:
         check_choice("unit", self.unit, get_args(UnitName))
-        if self.specials and self.unit != "token":
-            raise ExpoundError(f"special tokens belong to no {self.unit}: specials=True needs unit='token'")
+        if self.special_tokens and self.unit != "token":
+            raise ExpoundError(f"special tokens belong to no {self.unit}: special_tokens=True needs unit='token'")
 
     @abstractmethod
     def value(self, ranked: RankedUnits) -> Tensor:
@@ -75,7 +75,7 @@ class Plausibility(Metric):
     def rank_units(self, batch: Batch, rationale_mask: Tensor, attribution: Tensor) -> RankedUnits:
         """Return the units to compare [B, U], sorted by the attribution; `rationale_mask` [B, L]: marks of people."""
         gold, scores = rationale_mask & batch.content, attribution.double()
-        candidates = batch.attended if self.specials else batch.content
+        candidates = batch.attended if self.special_tokens else batch.content
         if self.unit != "token":
             scores, gold, candidates = _pool_units(number_units(batch, self.unit), scores, gold)
         # The size is taken of a word's sum: its tokens' scores of opposite signs cancel first.

@@ -15,7 +15,7 @@ FLOORED: dict[str, dict[str, Any]] = {"difference": _AML, "aopc_difference": _AM
 """Further criteria by which AML's code can select a map, in addition to the metrics of its tables."""
 _ER = {"rounding": "er", "fractions": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
 # Explanation regularisation counts special tokens as negatives, which SMaT and IvRA leave out.
-_ER_TOKENS = {"unit": "token", "specials": True, "absolute": True}
+_ER_TOKENS = {"unit": "token", "special_tokens": True, "absolute": True}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ivra": {

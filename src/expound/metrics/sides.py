@@ -38,8 +38,8 @@ class SideAuc(Auc):
         super().__post_init__()
         if self.side not in (1, 2):
             raise ExpoundError(f"expected side 1 or 2 of a pair, got {self.side}")
-        if self.specials:
-            raise ExpoundError("special tokens belong to neither text of a pair: leave specials=False")
+        if self.special_tokens:
+            raise ExpoundError("special tokens belong to neither text of a pair: leave special_tokens=False")
 
     def rank_units(self, batch: Batch, rationale_mask: Tensor, attribution: Tensor) -> RankedUnits:
         """Return the units [B, U] of this text only, sorted by score, see `Plausibility.rank_units`."""

@@ -14,7 +14,7 @@ from expound.training import ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
-PAPER = {"bound": None, "multiplier_rate": None, "multiplier_decay": 0.99}
+PAPER = {"bound": None, "multiplier_learning_rate": None, "multiplier_decay": 0.99}
 EQUATION = r"\min \text{CE} \text{ subject to } d(e(x), t) \le \beta"
 USE = "You know how close attributions should come, and not the weight."
 AVOID = "You cannot run `er_bound` first and the defaults' bounds are of other data."
@@ -30,7 +30,7 @@ def er_constrained(
         "Bound on the training explanation loss; er_bound prints one. The default suits attention_last on SST.",
     ] = 0.055,
     dev_bound: Annotated[float | None, "Bound on the dev explanation loss. Default: the paper's, or --bound."] = None,
-    multiplier_rate: Annotated[
+    multiplier_learning_rate: Annotated[
         float | None, "Learning rate of the multiplier; the paper's belongs to thousands of steps."
     ] = 2.0,
     multiplier_decay: Annotated[
@@ -58,7 +58,7 @@ def er_constrained(
         loss,
         bound=bound,
         dev_bound=dev_bound,
-        learning_rate=values.multiplier_rate if multiplier_rate is None else multiplier_rate,
+        learning_rate=values.multiplier_learning_rate if multiplier_learning_rate is None else multiplier_learning_rate,
         decay=multiplier_decay,
     )
     return Recipe(

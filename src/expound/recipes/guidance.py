@@ -43,7 +43,7 @@ class GuideValues(NamedTuple):
     joint_rate: float
     joint_epochs: int
     constrained_rate: float
-    multiplier_rate: float
+    multiplier_learning_rate: float
     train_bound: float | None
     dev_bound: float | None
 

@@ -186,7 +186,7 @@ def ivra(
         InnerOptimizerName,
         "Optimizer of the student. The paper uses sgd; small models learn little with it in short runs.",
     ] = "sgd",
-    student_rate: Annotated[float, "Learning rate of the student; for adamw try 1e-4."] = 5e-3,
+    student_learning_rate: Annotated[float, "Learning rate of the student; for adamw try 1e-4."] = 5e-3,
     student_weight: Annotated[
         float,
         "β, weight of explanations in the student's loss. The paper uses 1, SMaT 5; small models learn more with 10.",
@@ -194,7 +194,7 @@ def ivra(
     outer_divergence: Annotated[
         bool, "Add β·KL(r ‖ r*) to the outer loss, as printed; SMaT's outer loss compares answers only."
     ] = False,
-    gamma: Annotated[
+    lr_decay: Annotated[
         float | None,
         "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
     ] = None,
@@ -219,7 +219,7 @@ def ivra(
         "comprehensiveness": {"margin": comprehensiveness_margin, "temperature": temperature},
         "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form, "temperature": temperature},
         "consistency": {"distance": consistency_distance},
-        "simulatability": {"rate": student_rate, "outer_divergence": outer_divergence},
+        "simulatability": {"rate": student_learning_rate, "outer_divergence": outer_divergence},
     }
     if Simulatability.name in names and student is None:
         raise ExpoundError("simulatability needs a student: give the pretrained model it starts from as --student")
@@ -229,7 +229,7 @@ def ivra(
         "learning_rate": slowest.rate,
         "num_train_epochs": 20,
         "per_device_train_batch_size": 64,
-        "lr_scheduler_kwargs": {"gamma": slowest.gamma if gamma is None else gamma, "epochs": 2},
+        "lr_scheduler_kwargs": {"gamma": slowest.gamma if lr_decay is None else lr_decay, "epochs": 2},
         "warmup_steps": 0,
         "metric_for_best_model": "criterion",
     }

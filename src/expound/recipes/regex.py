@@ -45,7 +45,7 @@ def regex(
         str | Explainer,
         "Explainer that attention follows; any id of `expound methods`. The paper: integrated_gradients.",
     ] = "decompx_linear",
-    points: Annotated[int, "Quadrature points of integrated_gradients; the paper uses 50."] = 8,
+    n_steps: Annotated[int, "Quadrature points of integrated_gradients; the paper uses 50."] = 8,
     aggregation: Annotated[
         Aggregation | None, "Aggregation of embedding dimensions. Default: l2 for the paper's teachers, else mean."
     ] = None,
@@ -58,7 +58,7 @@ def regex(
         float, "ε, the largest perturbation of each dimension (literal); the paper's 1e-5 hardly moves an answer."
     ] = 1e-3,
     step_size: Annotated[float, "η, size of an ascent step."] = 1e-3,
-    noise: Annotated[float, "σ, standard deviation of the initial noise."] = 1e-5,
+    stdevs: Annotated[float, "σ, standard deviation of the initial noise."] = 1e-5,
     ascent_steps: Annotated[int, "Number of ascent steps."] = 2,
     lifetime: Annotated[
         int, "Epochs for which the teacher's scores of an example are kept; 0: computed in every step."
@@ -81,9 +81,9 @@ def regex(
     """
     terms: tuple[Objective, ...] = (
         GradientPenalty(gradient_weight, batch_fraction),
-        VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, noise, batch_fraction),
+        VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, stdevs, batch_fraction),
         ExplanationGuidedLoss(
-            make_teacher(explainer, points),
+            make_teacher(explainer, n_steps),
             mask_fraction,
             guidance_weight,
             aggregation,
@@ -103,15 +103,15 @@ def regex(
         arguments={**ARGUMENTS, "learning_rate": 1e-4, "num_train_epochs": 4, "per_device_train_batch_size": 16},
         paper_arguments=ARGUMENTS,
         max_length=256,
-        head_rate=10.0,
+        head_lr_multiplier=10.0,
         effect=Effect("aopc_comprehensiveness", "attention_last"),
         departures=DEPARTURES,
     )
 
 
-def make_teacher(teacher: str | Explainer, points: int) -> Explainer:
-    """Return the teacher; integrated gradients have zero baselines and `points` points, unless the spec sets them."""
+def make_teacher(teacher: str | Explainer, n_steps: int) -> Explainer:
+    """Return the teacher; integrated gradients have zero baselines and `n_steps` points, unless the spec sets them."""
     if not isinstance(teacher, str) or teacher.partition("?")[0] != INTEGRATED:
         return make_explainer(teacher)
-    params = {"n_steps": points, "baselines": "zero"}
+    params = {"n_steps": n_steps, "baselines": "zero"}
     return make_explainer(teacher, **{name: value for name, value in params.items() if f"{name}=" not in teacher})

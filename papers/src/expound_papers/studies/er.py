@@ -28,9 +28,9 @@ EXPLAINERS = {
     "DX": "decompx",
 }
 METRICS = {
-    "AUC": "auc?unit=token&specials=true&absolute=true",
-    "AP": "average_precision?unit=token&specials=true&absolute=true",
-    "Recall@k": "recall_at_k?unit=token&specials=true&absolute=true",
+    "AUC": "auc?unit=token&special_tokens=true&absolute=true",
+    "AP": "average_precision?unit=token&special_tokens=true&absolute=true",
+    "Recall@k": "recall_at_k?unit=token&special_tokens=true&absolute=true",
 }
 QUICK = {"num_train_epochs": 3, "learning_rate": 2e-4, "per_device_train_batch_size": 16, "bf16": True, "use_cpu": True}
 
@@ -117,7 +117,7 @@ class Setup:
             "explainer": GUIDES[guide],
             "bound": bound,
             "dev_bound": alone.figure("explanation"),
-            "multiplier_rate": rate * (2.8125 if guide == "ATT" else 5.625),
+            "multiplier_learning_rate": rate * (2.8125 if guide == "ATT" else 5.625),
             "multiplier_decay": decay,
         }
 

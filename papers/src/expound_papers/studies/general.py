@@ -250,7 +250,7 @@ METHODS |= {
     "smooth_grad": "smooth_grad?n_samples=10", "integrated_gradients": "integrated_gradients?n_steps=10",
     "sequential_integrated_gradients": "sequential_integrated_gradients?n_steps=3",
     "deep_lift": "deep_lift?rule=captum",
-    "lime": "lime?n_samples=40", "kernel_shap": "kernel_shap?n_samples=40", "reagent": "reagent?steps=30",
+    "lime": "lime?n_samples=40", "kernel_shap": "kernel_shap?n_samples=40", "reagent": "reagent?n_steps=30",
     "shapley_sampling": "shapley_sampling?n_samples=40", "solvex": "solvex?beam=1",
 }  # fmt: skip
 FEWER = [name for name in METHODS if name not in ("sequential_integrated_gradients", "solvex")]

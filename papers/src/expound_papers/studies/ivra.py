@@ -25,7 +25,7 @@ POST_HOC = ["Attention (all layers)", "Attention (last layer)", "Input × Gradie
 UNTRAINED, SPARSE = "IvRA, untrained", "IvRA, untrained sparsemax"
 ORDER = [*POST_HOC, "SMaT", "IvRA", UNTRAINED, SPARSE, "Random"]
 COEFS: dict[str, Any] = {"mix": "coefs", "special_tokens": False}
-STUDENT: dict[str, Any] = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": 10.0}
+STUDENT: dict[str, Any] = {"student_optimizer": "adamw", "student_learning_rate": 1e-4, "student_weight": 10.0}
 LAST: dict[str, Any] = {
     "warmup_steps": 0,
     "eval_strategy": "no",
@@ -392,7 +392,7 @@ def ivra_table_7(study: Study) -> None:
                     }
                 if study.is_small and criterion == "SIM":
                     small, seeds = {**small, **STUDENT}, 2 if rate == "1e-4" else 3
-                setup.train(names[-1], criterion, small, arguments=arguments, seeds=seeds, gamma=gamma)
+                setup.train(names[-1], criterion, small, arguments=arguments, seeds=seeds, lr_decay=gamma)
         how: dict[str, Any] = {"columns": "training", "where": {"recipe": names}}
         caption = f"{criterion} of the best epoch, on dev"
         setup.add_table(f"table-7-{criterion.lower()}", caption, f"dev_criterion_{metric}", "recipe", **how)

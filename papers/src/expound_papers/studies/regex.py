@@ -45,7 +45,7 @@ class Setup:
         }
         self.model, self.given = (
             model or Model("encoder", "bert-base-uncased", max_length=256),
-            dict[str, Any](points=50),
+            dict[str, Any](n_steps=50),
         )
         limits: dict[str, Any] = {"train": {}, "dev": {}, "test": {}}
         if small:
@@ -55,7 +55,7 @@ class Setup:
             source = "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}"
             self.model = Model("encoder", source, max_length=96)
             self.explainers |= {"DX": "decompx_linear", "x∇x (sum)": "input_x_gradient"}
-            self.given |= {"points": 3, "radius": 1e-3}
+            self.given |= {"n_steps": 3, "radius": 1e-3}
             # Seeds differ in the initialisation, not in the order of the data: Table 3 asks for that, and shares the
             # runs.
             study.arguments = {
@@ -74,7 +74,7 @@ class Setup:
         data = how.pop("data")
         given = self.given | how
         if name == "Baseline":
-            del given["points"]
+            del given["n_steps"]
             given.pop("radius", None)
         return self.study.train(name, "regex", data, self.model, **given)
 
@@ -237,7 +237,7 @@ def ablate(study: Study) -> Setup:
         "Saliency (mean)": {"explainer": "saliency?norm=mean_absolute", "aggregation": "mean"},
         "InputXGrad (mean)": {"explainer": "input_x_gradient", "aggregation": "mean"},
         "DeepLift (mean)": {"explainer": LIFT, "aggregation": "mean"},
-        "IG (mean)": {"points": 50, "aggregation": "mean"},
+        "IG (mean)": {"n_steps": 50, "aggregation": "mean"},
         "Saliency (l2)": {"explainer": "saliency?norm=l2", "aggregation": "mean"},
         "InputXGrad (l2)": {"explainer": "input_x_gradient", "aggregation": "l2"},
         "DeepLift (l2)": {"explainer": LIFT, "aggregation": "l2"},
@@ -246,7 +246,7 @@ def ablate(study: Study) -> Setup:
     for name, how in guided.items():
         runs.append(study.train(name, "regex", setup.training, setup.model, **how))
     for name, parameters in without.items():
-        how = dict(parameters) if "guided" in name else {"points": 50, **parameters}
+        how = dict(parameters) if "guided" in name else {"n_steps": 50, **parameters}
         runs.append(study.train(name, "regex", setup.training, setup.model, **how))
     setup.judge(runs, SIX)
     return setup

@@ -43,7 +43,7 @@ Addresses: TypeAlias = dict[str, dict[str, Mapping[str, Any]]]
 Specs: TypeAlias = Mapping[str, str]
 NO_EXPLAINER = "none"
 """The spec of no explainer, for students that learn from answers alone."""
-RUN_OPTIONS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
+RUN_OPTIONS = ("masked_share", "head_lr_multiplier", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 TRIAL, TRIAL_SEEDS = "trial", [7]
 
 

@@ -19,8 +19,8 @@ GROUPS = {
     "Method": (),
     "Parts of the method": (),
     "Training": (
-        "config", "epochs", "learning_rate", "eval_steps", "argument", "masked_share", "head_rate", "head_dropout",
-        "head_activation", "early_stopping_patience", "early_stopping_threshold", "log_gradient_norms",
+        "config", "epochs", "learning_rate", "eval_steps", "argument", "masked_share", "head_lr_multiplier",
+        "head_dropout", "head_activation", "early_stopping_patience", "early_stopping_threshold", "log_gradient_norms",
     ),
     "Output": ("output_dir", "overwrite", "resume", "html", "json", "dry_run", "quiet", "report_to", "help"),
     "Machine": ("device", "dtype", "batch_size", "workers", "threads", "ray", "rows_per_part", "seed"),

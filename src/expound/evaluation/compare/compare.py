@@ -114,7 +114,7 @@ def compare(
             another batch size, unless a metric compares the examples of a batch with each other.
         seed: random seed of the bootstrap and of every method that has one.
         special_tokens: keep the scores that methods give to special tokens instead of setting them to 0. Only metrics
-            with a parameter `specials` use them.
+            with a parameter `special_tokens` use them.
         allow_nan: continue if a method's scores are not finite; their metrics are NaN, and a warning counts them.
         stride: read texts longer than the model in windows that share this many tokens, see `expound.attribute`;
             metrics perturb the whole text and read it in windows again. Default: texts are cut.

@@ -100,8 +100,8 @@ def judge(
 
 
 def include_special_tokens(batch: Batch, metric: Metric) -> Batch:
-    """Return the batch that a metric with `specials` judges: special tokens are content without rationale."""
-    if not getattr(metric, "specials", False):
+    """Return the batch that a metric with `special_tokens` judges: special tokens are content without rationale."""
+    if not getattr(metric, "special_tokens", False):
         return batch
     return replace(batch, content=batch.attended)
 

@@ -38,7 +38,7 @@ class Reagent(Explainer):
     of several. For a regression δ is tanh of the drop of the value.
 
     Args:
-        steps: replaced inputs per example, or `auto` for the authors' rule: stop once the 5 best positions suffice,
+        n_steps: replaced inputs per example, or `auto` for the authors' rule: stop once the 5 best positions suffice,
             that is, with all others replaced, every explained token is among the 3 likeliest (a class: the likeliest).
             `auto` runs at most 1,000 steps and takes a second pass per step for the test.
         fraction: probability that a token is replaced.
@@ -48,7 +48,7 @@ class Reagent(Explainer):
         ExpoundError: a number out of range, foils, or `auto` for a regression, which has no likeliest answer.
     """
 
-    steps: int | Literal["auto"] = 100
+    n_steps: int | Literal["auto"] = 100
     fraction: float = 0.3
     seed: int = 0
     card: ClassVar = MethodCard(
@@ -61,14 +61,14 @@ class Reagent(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if (self.steps != "auto" and self.steps < 1) or not 0 < self.fraction < 1:
+        if (self.n_steps != "auto" and self.n_steps < 1) or not 0 < self.fraction < 1:
             raise ExpoundError(
-                f"reagent needs a step and a fraction between 0 and 1, got {self.steps} and {self.fraction}"
+                f"reagent needs a step and a fraction between 0 and 1, got {self.n_steps} and {self.fraction}"
             )
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return the number of passes: the full input and one per step, or at most two per step with `auto`."""
-        return (2.0 * MAX_STEPS if self.steps == "auto" else self.steps) + 1.0, 0.0
+        return (2.0 * MAX_STEPS if self.n_steps == "auto" else self.n_steps) + 1.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return softmax(ζ) over content: [B, L]."""
@@ -78,10 +78,10 @@ class Reagent(Explainer):
         start = torch.zeros(batch.content.shape, dtype=torch.float64)
         for row, (generator, content) in enumerate(zip(random, batch.removable.cpu(), strict=True)):
             start[row, content] = torch.from_numpy(generator.random(int(content.sum())))
-        if self.steps == "auto":
+        if self.n_steps == "auto":
             zeta = self._run_until_sufficient(model, batch, target, start.to(batch.device), random)
         else:
-            ids, replaced = draw_replacements(model, batch, random, self.steps, self.fraction)
+            ids, replaced = draw_replacements(model, batch, random, self.n_steps, self.fraction)
             drops = probability_drops(model, batch, target, ids)
             zeta = sum_steps(start.to(drops), replaced, drops)
         zeta = zeta.masked_fill(~batch.removable, torch.finfo(zeta.dtype).min)
@@ -113,16 +113,16 @@ class Reagent(Explainer):
 
 
 def draw_replacements(
-    model: ExplainedModel, batch: Batch, random: list[np.random.Generator], steps: int, fraction: float
+    model: ExplainedModel, batch: Batch, random: list[np.random.Generator], n_steps: int, fraction: float
 ) -> tuple[Tensor, Tensor]:
     """Return inputs with replaced tokens [M, B, L], and a mask [M, B, L] of the replaced positions.
 
     Each removable position is replaced with probability `fraction`. The draws depend on the example's generator only.
     """
-    ids = input_numbers(model, batch).expand(steps, -1, -1).clone()
+    ids = input_numbers(model, batch).expand(n_steps, -1, -1).clone()
     replaced = torch.zeros(ids.shape, dtype=torch.bool)
     for row, (generator, content) in enumerate(zip(random, batch.removable.cpu(), strict=True)):
-        size = (steps, int(content.sum()))
+        size = (n_steps, int(content.sum()))
         replaced[:, row, content] = torch.from_numpy(generator.random(size) < fraction)
         if not size[1]:
             continue

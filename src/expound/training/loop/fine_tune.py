@@ -43,7 +43,13 @@ from expound.training.loop.starting_model import (
 from expound.training.loop.trainer import ObjectiveTrainer
 
 logger = logging.getLogger(__name__)
-OUTCOME_OPTIONS = ("early_stopping_patience", "early_stopping_threshold", "masked_share", "head_rate", "head_dropout")
+OUTCOME_OPTIONS = (
+    "early_stopping_patience",
+    "early_stopping_threshold",
+    "masked_share",
+    "head_lr_multiplier",
+    "head_dropout",
+)
 """Options that change the outcome and are not among the Trainer's arguments."""
 IDLE_SHARE, IDLE_EXPLANATIONS = 0.01, 0.2
 """A term below this share of the task's gradient, and dev explanations above this share without order, are reported."""
