@@ -124,14 +124,14 @@ def measure_ivra(steps: int) -> dict[str, dict[str, Any]]:
             )
 
         attentions = {
-            normaliser: InterpretableAttention.for_model(model, normaliser=normaliser)
-            for normaliser in ("sparsemax", "softmax")
+            normalizer: InterpretableAttention.for_model(model, normalizer=normalizer)
+            for normalizer in ("sparsemax", "softmax")
         }
         with torch.no_grad():
             kinds = {name: partial(explain, each) for name, each in attentions.items()}
             ratios = measure_ratios(partial(model, batch), kinds, 2 * steps)
         results[f"explanation of 16 texts of {length} tokens"] = ratios | {"bar": IVRA_BARS["explanation"]}
-    attention = InterpretableAttention.for_model(model, normaliser="softmax")
+    attention = InterpretableAttention.for_model(model, normalizer="softmax")
     criteria: dict[str, Objective] = {
         "comprehensiveness": ComprehensivenessLoss(attention),
         "sufficiency": SufficiencyLoss(attention),

@@ -52,7 +52,7 @@ FOLDERS = {
     "citation": "cited",
     "hidden_state_probe": "fitted",
     "interpretable_attention": "guided/interpretable_attention",
-    "parameterised_attention": "scaffolded/teacher_explainer",
+    "parameterized_attention": "scaffolded/teacher_explainer",
     "rationale_extractor": "extracted",
 }
 """Folders in which training saves learned methods; the names are examples."""
@@ -60,7 +60,7 @@ UNTRAINED = (
     "attention_to_source",
     "hidden_state_probe",
     "interpretable_attention",
-    "parameterised_attention",
+    "parameterized_attention",
     "rationale_extractor",
 )
 """Learned methods that can explain before training; the pictures show this state."""

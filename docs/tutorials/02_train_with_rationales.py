@@ -2,7 +2,7 @@
 # # Train with rationales and see what changes
 #
 # The generated reviews come with rationales: the words that decide the label are marked. `er_joint` adds the distance
-# between the model's attention and these marks to the loss (explanation regularisation, Ferreira et al. 2024). This
+# between the model's attention and these marks to the loss (explanation regularization, Ferreira et al. 2024). This
 # tutorial tests whether the attention follows the rationales, and what else changes.
 # %%
 import expound

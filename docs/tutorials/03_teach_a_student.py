@@ -27,7 +27,7 @@ for explainer in ("none", "learned"):
 # learned explainer, which can be used like every other method:
 
 # %%
-learned = "parameterised_attention:student-learned/teacher_explainer"
+learned = "parameterized_attention:student-learned/teacher_explainer"
 examples = test.select(range(50))
 expound.compare(model, examples, ["attention_all", learned, "random"], ["aopc_comprehensiveness", "auc"])
 

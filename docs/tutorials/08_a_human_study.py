@@ -15,7 +15,7 @@ model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # ## How many people?
 #
-# `expound people power` simulates studies. Suppose that the better of two neighbouring methods is ranked first in
+# `expound people power` simulates studies. Suppose that the better of two neighboring methods is ranked first in
 # 65 % of the cases. How many annotators does a study of three methods need to find the order of the methods?
 
 # %%

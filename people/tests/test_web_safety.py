@@ -308,7 +308,7 @@ def test_no_path_from_a_request_reaches_the_file_system(full_site, chief, tmp_pa
         assert "root:" not in reply.text
     asked = {"text": "a film", "whole": "1"}
     for field in ("model", "method", "picture", "unit"):
-        names = [where, f"parameterised_attention:{where}", f"saliency?x={where}"]
+        names = [where, f"parameterized_attention:{where}", f"saliency?x={where}"]
         for name in names:
             reply = chief.get("/explore", params=asked | {field: name})
             assert reply.status_code == 422 or field == "picture"
@@ -319,7 +319,7 @@ def test_a_learned_method_that_the_server_was_not_given_is_never_loaded(chief, t
     loaded = []
     monkeypatch.setattr("expound.explainers.base.Explainer.from_pretrained", loaded.append)
     reply = chief.get(
-        "/explore", params={"text": "a film", "method": f"parameterised_attention:{tmp_path}", "whole": "1"}
+        "/explore", params={"text": "a film", "method": f"parameterized_attention:{tmp_path}", "whole": "1"}
     )
     assert reply.status_code == 422
     assert loaded == []

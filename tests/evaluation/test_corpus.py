@@ -19,7 +19,7 @@ from scipy import stats
 
 import expound
 import families
-from expound import CorpusJob, Explanation, ExpoundError, explain_corpus, summarise
+from expound import CorpusJob, Explanation, ExpoundError, explain_corpus, summarize
 from expound.cli import main
 from expound.cli.summary import _list_tables
 from expound.data.load import Stream
@@ -370,7 +370,7 @@ def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
         stored_rows.append(make_explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
     parts.write(0, rows, stored_rows)
     parts.finish()
-    found = summarise(tmp_path, clusters=2, top=4)
+    found = summarize(tmp_path, clusters=2, top=4)
     assert [(one.size, {word for word, _ in one.words[:2]}) for one in found.clusters] in (
         [(20, {"sun", "rain"}), (20, {"sun", "rain"})],
         [(20, {one.words[0][0], one.words[1][0]}) for one in found.clusters],

@@ -37,8 +37,8 @@ def formula(name, whole, without, alone, nothing):
         "sufficiency": whole - alone,
         "difference": (whole - without) - (whole - alone),
         "log_odds": math.log(max(without, 1e-12)) - math.log(max(whole, 1e-12)),
-        "normalised_comprehensiveness": min(1, max(0, max(0, whole - without) / (1 - empty))),
-        "normalised_sufficiency": min(1, max(0, (enough - empty) / (1 - empty))),
+        "normalized_comprehensiveness": min(1, max(0, max(0, whole - without) / (1 - empty))),
+        "normalized_sufficiency": min(1, max(0, (enough - empty) / (1 - empty))),
     }[name.removeprefix("aopc_")]
 
 
@@ -70,8 +70,8 @@ def test_agrees_with_erasing_one_input_at_a_time(name, family, head, perturbatio
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, perturbation)
         values = reference(name, answer, attribution[row].tolist(), judge.fractions(), rounding)
-        sharp = "normalised" in name and max(0, answer(()) - answer(answer.content)) < 1e-3
-        tolerance = 0.02 if sharp else 2e-4 if "normalised" in name else 1e-5
+        sharp = "normalized" in name and max(0, answer(()) - answer(answer.content)) < 1e-3
+        tolerance = 0.02 if sharp else 2e-4 if "normalized" in name else 1e-5
         assert float(got[row]) == pytest.approx(sum(values) / len(values), abs=tolerance)
 
 
@@ -105,8 +105,8 @@ HALF = torch.tensor([[[True, True, False, False]]])
         ("sufficiency", 0.85 - 0.70),
         ("difference", 0.70 - 0.25),
         ("log_odds", math.log(0.25 / 0.85)),
-        ("normalised_comprehensiveness", 0.60 / 0.7501),
-        ("normalised_sufficiency", 1 - 0.15 / 0.7501),
+        ("normalized_comprehensiveness", 0.60 / 0.7501),
+        ("normalized_sufficiency", 1 - 0.15 / 0.7501),
     ],
 )
 def test_by_hand(name, expected):
@@ -120,7 +120,7 @@ def test_both_divisors_by_hand():
     assert published.aggregate(points).tolist() == pytest.approx([0.225, 0.0])
 
 
-def test_full_budgets_give_perfect_normalised_values():
+def test_full_budgets_give_perfect_normalized_values():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(families.examples("bert"))
     everything = {"fractions": (1.0,)}
@@ -129,7 +129,7 @@ def test_full_budgets_give_perfect_normalised_values():
         drop = (p[0] - p[1]).amax(1)
         target = (p[0] - p[1]).argmax(1)
         attribution = attribution_for(batch)
-        assert drop.min() > 1e-5  # premise: there is something to normalise by
+        assert drop.min() > 1e-5  # premise: there is something to normalize by
 
         def value(name, perturbation=perturbation, target=target, attribution=attribution, **params):
             return (
@@ -139,14 +139,14 @@ def test_full_budgets_give_perfect_normalised_values():
             )
 
         assert value("sufficiency", k=1.0).eq(0).all()
-        assert value("normalised_sufficiency", **everything).eq(1).all()
-        assert torch.allclose(value("normalised_comprehensiveness", **everything), drop / (drop + 1e-4), atol=1e-6)
+        assert value("normalized_sufficiency", **everything).eq(1).all()
+        assert torch.allclose(value("normalized_comprehensiveness", **everything), drop / (drop + 1e-4), atol=1e-6)
         assert torch.allclose(value("comprehensiveness", k=1.0), drop, atol=1e-6)
 
 
-def test_normalised_values_stay_in_bounds_if_an_empty_text_has_the_same_answer():
+def test_normalized_values_stay_in_bounds_if_an_empty_text_has_the_same_answer():
     p = {4: 0.3, 2: 0.1, 0: 0.5}  # p by the number of positions that stay
-    for name, expected in (("normalised_comprehensiveness", 1.0), ("normalised_sufficiency", 0.0)):
+    for name, expected in (("normalized_comprehensiveness", 1.0), ("normalized_sufficiency", 0.0)):
         value = metric(name).compute_effect(
             lambda keep: torch.tensor([[p[int(n)] for n in row] for row in keep.sum(-1)]).double(), HALF
         )
@@ -175,7 +175,7 @@ def test_padding_does_not_matter(name, family):
         alone = model.encode([example])
         own = attribution[row][together.attended[row]][None]
         value = metric(name).evaluate(model, alone, own, target[row : row + 1])[name]
-        assert float(value) == pytest.approx(float(got[row]), abs=2e-3 if "normalised" in name else 1e-5)
+        assert float(value) == pytest.approx(float(got[row]), abs=2e-3 if "normalized" in name else 1e-5)
 
 
 def test_equal_scores_are_judged_by_position_and_one_token_texts_have_values():

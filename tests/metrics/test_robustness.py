@@ -72,7 +72,7 @@ def test_the_matrix_compares_every_pair_of_models_on_every_text():
     assert (similarity.values[0, 1] < 1).any()
 
 
-def test_the_tests_of_initialisation_and_training_are_means_over_pairs():
+def test_the_tests_of_initialization_and_training_are_means_over_pairs():
     values = np.zeros((4, 4, 2))
     for (i, j), both in {(0, 1): (0.2, 0.4), (0, 2): (0.6, 0.8), (1, 2): (0.1, 0.0), (0, 3): (0.3, 0.9)}.items():
         values[i, j] = values[j, i] = both

@@ -104,14 +104,14 @@ def test_decisions_do_flip_with_the_right_word():
     assert (metric("decision_flip").evaluate(model, batch, -drops)["decision_flip"] >= found).all()
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_infidelity_is_captum_s(normalise):
+@pytest.mark.parametrize("normalize", [True, False])
+def test_infidelity_is_captum_s(normalize):
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode([families.SENTENCES[0]])
     scores, target = attribution_for(batch).double(), model.predict(batch)
     unit = number_units(batch, "word")
     count = int(unit.max()) + 1
-    judge = metric("infidelity", n_samples=20, normalise=normalise, seed=5)
+    judge = metric("infidelity", n_samples=20, normalize=normalize, seed=5)
     taken = draw_unit_sets(batch, torch.tensor([count]), 20, 5)
 
     def answers(presence):
@@ -124,7 +124,7 @@ def test_infidelity_is_captum_s(normalise):
         whole,
         torch.stack([scores[0][unit[0] == number].sum() for number in range(count)])[None],
         n_perturb_samples=20,
-        normalize=normalise,
+        normalize=normalize,
     )
     assert float(judge.evaluate(model, batch, scores, target)["infidelity"]) == pytest.approx(float(expected), rel=1e-5)
 

@@ -170,7 +170,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     cross_entropy, guided = recipe.objectives
     assert isinstance(cross_entropy, CrossEntropy)
     assert isinstance(guided, ExplanationLoss)
-    assert (guided.normalisation_in_use, guided.compares_distributions, guided.score, guided.weight) == (
+    assert (guided.normalization_in_use, guided.compares_distributions, guided.score, guided.weight) == (
         how,
         shared,
         "mae",
@@ -462,7 +462,7 @@ def test_the_whole_text_is_kept_at_a_ratio_of_one(support):
 
 def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support, tmp_path):
     recipe = RECIPES["fresh"]("occlusion", 0.2)
-    recipe = type(recipe)(**{**vars(recipe), "support": support})
+    recipe = type(recipe)(**{**vars(recipe), "explained_model": support})
     train, dev = data()
     result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
     assert not (tmp_path / "run-support").exists()
@@ -502,7 +502,7 @@ def test_words_against_the_prediction_do_not_stay_and_tell_it(support):
 
 
 def test_a_model_is_retrained_without_what_was_chosen(support, tmp_path):
-    recipe = replace(RECIPES["roar"]("occlusion", 0.4), support=support)
+    recipe = replace(RECIPES["roar"]("occlusion", 0.4), explained_model=support)
     train, dev = data()
     result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
     short = extract_rationales(support, dev, "occlusion", 0.4, rest=True)

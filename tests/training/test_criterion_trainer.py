@@ -220,7 +220,7 @@ def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
         for weight in other.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     batch = other.encode([{"text": "a great film"}])
-    untrained = InterpretableAttention.for_model(other, **{"normaliser": single.normaliser, "mix": single.mix})
+    untrained = InterpretableAttention.for_model(other, **{"normalizer": single.normalizer, "mix": single.mix})
     found, usual = (each.explain(other, batch, special_tokens=True).scores for each in (single, untrained))
     torch.testing.assert_close(found.sum(1), torch.ones(1))
     assert not torch.allclose(found, usual)

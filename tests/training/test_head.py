@@ -118,7 +118,7 @@ def test_the_heads_dropout_alone_is_another_one_and_comes_back(family):
     assert {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)} == places
 
 
-def test_explanation_regularisation_trains_without_dropout_in_the_head(tmp_path):
+def test_explanation_regularization_trains_without_dropout_in_the_head(tmp_path):
     seen = []
 
     class Watching(ObjectiveTrainer):

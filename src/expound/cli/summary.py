@@ -1,4 +1,4 @@
-"""`expound summary`: tables that summarise an explained corpus."""
+"""`expound summary`: tables that summarize an explained corpus."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def summary(
     seed: options.Seed = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Summarise an explained corpus: important words, groups of explanations, disagreement with rationales, changes.
+    """Summarize an explained corpus: important words, groups of explanations, disagreement with rationales, changes.
 
     Example: expound summary explained --against explained-last-month
     """
-    from expound.evaluation.corpus.summary import summarise
+    from expound.evaluation.corpus.summary import summarize
 
-    corpus = summarise(folder, against, clusters=clusters, top=top, least=least, seed=seed)
+    corpus = summarize(folder, against, clusters=clusters, top=top, least=least, seed=seed)
     if json:
         import json as library
 

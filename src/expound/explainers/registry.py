@@ -58,7 +58,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "attention_to_source": "learned.attention_to_source:AttentionToSource",
         "hidden_state_probe": "learned.hidden_state_probe:HiddenStateProbe",
         "citation": "learned.trained_citation:TrainedCitation",
-        "parameterised_attention": "learned.parameterised_attention:ParameterisedAttention",
+        "parameterized_attention": "learned.parameterized_attention:ParameterizedAttention",
         "rationale_extractor": "learned.rationale_extractor:RationaleExtractor",
         "interpretable_attention": "learned.interpretable_attention:InterpretableAttention",
         "attributive_masking": "attributive_masking.explainer:AttributiveMasking",

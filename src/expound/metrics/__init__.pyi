@@ -19,8 +19,8 @@ from .faithfulness.f_fidelity import FFidelity as FFidelity
 from .faithfulness.infidelity import Infidelity as Infidelity
 from .faithfulness.naopc import NaopcComprehensiveness as NaopcComprehensiveness
 from .faithfulness.naopc import NaopcSufficiency as NaopcSufficiency
-from .faithfulness.normalised import NormalisedComprehensiveness as NormalisedComprehensiveness
-from .faithfulness.normalised import NormalisedSufficiency as NormalisedSufficiency
+from .faithfulness.normalized import NormalizedComprehensiveness as NormalizedComprehensiveness
+from .faithfulness.normalized import NormalizedSufficiency as NormalizedSufficiency
 from .faithfulness.soft import SoftComprehensiveness as SoftComprehensiveness
 from .faithfulness.soft import SoftSufficiency as SoftSufficiency
 from .faithfulness.unit_aopc import UnitComprehensiveness as UnitComprehensiveness

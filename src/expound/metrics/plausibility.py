@@ -270,7 +270,7 @@ class IouF1(TokenF1):
         needs_rationale=True, label="IOU-F1",
         equation=r"2 \, |\{p : \max_t |p \cap t| / |p \cup t| \ge \tfrac{1}{2}\}| / (|P| + |T|)",
         computed="The k words with the largest scores (k: as many as were marked, unless it is given) and the marked "
-        "words are cut into spans of neighbouring words, P and T. A span of P counts if it shares at least half of "
+        "words are cut into spans of neighboring words, P and T. A span of P counts if it shares at least half of "
         "the union with a span of T (`threshold`). `Metric.evaluate` also returns `iou_precision`, the share of "
         "spans of P that count, and `iou_recall`, their number divided by that of T.",
         read="1: every selected span matches a marked one. The IOU-F1 of ERASER's scorer for a dataset is F1 of the "

@@ -14,7 +14,7 @@ _AML_AOPC = _AML | {"divisor": "fractions_plus_one"}
 FLOORED: dict[str, dict[str, Any]] = {"difference": _AML, "aopc_difference": _AML_AOPC}
 """Further criteria by which AML's code can select a map, in addition to the metrics of its tables."""
 _ER = {"rounding": "er", "fractions": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
-# Explanation regularisation counts special tokens as negatives, which SMaT and IvRA leave out.
+# Explanation regularization counts special tokens as negatives, which SMaT and IvRA leave out.
 _ER_TOKENS = {"unit": "token", "special_tokens": True, "absolute": True}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -26,8 +26,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "auc": {},
     },
     "er": {
-        "normalised_comprehensiveness": _ER,
-        "normalised_sufficiency": _ER,
+        "normalized_comprehensiveness": _ER,
+        "normalized_sufficiency": _ER,
         "auc": _ER_TOKENS,
         "average_precision": _ER_TOKENS,
         "recall_at_k": _ER_TOKENS,
@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "token_f1": {"unit": "token", "k": 25},
     },
     "regex": {
-        "normalised_comprehensiveness": {"perturbation": "pad"},
-        "normalised_sufficiency": {"perturbation": "pad"},
+        "normalized_comprehensiveness": {"perturbation": "pad"},
+        "normalized_sufficiency": {"perturbation": "pad"},
     },
 }

@@ -270,7 +270,7 @@ class ExplainedModel(HuggingFaceModel):
             return self.task.predict(require_finite_logits(logits).detach(), batch)
         if isinstance(target, str) and target == "label":
             if batch.labels is None:
-                raise ExpoundError("target='label' needs labelled examples (responses: target='predicted')")
+                raise ExpoundError("target='label' needs labeled examples (responses: target='predicted')")
             return self.task.check_target(self.task.target_from_labels(batch.labels), batch, len(self.labels))
         if not isinstance(target, Tensor) or not target.ndim:
             target = self.task.parse_target(target, batch, self.label_id)

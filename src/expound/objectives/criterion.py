@@ -36,7 +36,7 @@ class Criterion(AttributionObjective):
     explainer: Explainer = ATTENTION
     weight: float = 1.0
     lr_multiplier: float = 1.0
-    remedy: ClassVar[str] = "Try the normaliser softmax, a temperature of 1, and more steps"
+    remedy: ClassVar[str] = "Try the normalizer softmax, a temperature of 1, and more steps"
 
     def __post_init__(self) -> None:
         if not isinstance(self.explainer, SinglePass) or not self.explainer.differentiable:

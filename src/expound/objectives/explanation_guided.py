@@ -13,7 +13,7 @@ from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.base import describe_explainer
 from expound.explainers.gradients.integrated_gradients import IntegratedGradients
 from expound.models import Batch, Capture, Outputs
-from expound.objectives.base import LabelledObjective, TrainingStep
+from expound.objectives.base import LabeledObjective, TrainingStep
 from expound.objectives.teacher import (
     Aggregation,
     compute_importance,
@@ -30,7 +30,7 @@ LAST = Capture(attentions=True, last_only=True)
 
 
 @dataclass(frozen=True)
-class ExplanationGuidedLoss(LabelledObjective):
+class ExplanationGuidedLoss(LabeledObjective):
     """KL(att(x) ‖ s) + KL(att(x̃) ‖ s), mean over examples (Li et al. 2023, REGEX, eq. 6 and 7).
 
     s: the teacher's attribution of the gold label on the unmasked input, without dropout and without a graph. x̃: x
@@ -99,7 +99,7 @@ class ExplanationGuidedLoss(LabelledObjective):
         return self.memory if self.lifetime else None
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """Return the divergence of attention from the teacher, a scalar: a mean over labelled examples."""
+        """Return the divergence of attention from the teacher, a scalar: a mean over labeled examples."""
         model, batch = step.model, step.batch
         target = self._get_gold_target(step)
         scores = self._ask_teacher(step, target)
@@ -110,7 +110,7 @@ class ExplanationGuidedLoss(LabelledObjective):
         divergence = self._compare(_attention_distribution(step, step.outputs, target), teacher)
         # eq. 7: the masked input is compared with the scores of the unmasked one
         divergence = divergence + self._compare(_attention_distribution(step, masked_outputs, target), teacher)
-        return self.mean_over_labelled(step, divergence)
+        return self.mean_over_labeled(step, divergence)
 
     def _ask_teacher(self, step: TrainingStep, target: Tensor) -> Tensor:
         """Return the teacher's scores [B, L], computed now or taken from the memory."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from expound.explainers.differentiation import compute_gradient, embed_with_gradient
 from expound.models import Capture
 from expound.models.outputs import to_float32
-from expound.objectives.base import LabelledObjective, Objective, TrainingStep, task_losses
+from expound.objectives.base import LabeledObjective, Objective, TrainingStep, task_losses
 
 
 class EmbeddingGradientObjective(Objective):
@@ -43,7 +43,7 @@ class EmbeddingGradientObjective(Objective):
 
 
 @dataclass(frozen=True)
-class GradientPenalty(EmbeddingGradientObjective, LabelledObjective):
+class GradientPenalty(EmbeddingGradientObjective, LabeledObjective):
     """The norm of the task loss's gradient at the input embeddings, mean over examples (Li et al. 2023, REGEX, eq. 4).
 
     ‖∂ℓ_b/∂E_b‖₂ over the positions and dimensions of each example, without padding. The norm of the weights, which
@@ -62,7 +62,7 @@ class GradientPenalty(EmbeddingGradientObjective, LabelledObjective):
     )
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """Return the mean gradient norm over the labelled examples, a scalar."""
+        """Return the mean gradient norm over the labeled examples, a scalar."""
 
         def compute_losses(logits: Tensor) -> Tensor:
             return task_losses(step.model, step.batch, logits)[0]
@@ -72,4 +72,4 @@ class GradientPenalty(EmbeddingGradientObjective, LabelledObjective):
         # squares of half-precision gradients underflow
         gradient = to_float32(gradient)
         norms: Tensor = torch.linalg.vector_norm(gradient, dim=(1, 2))
-        return self.mean_over_labelled(step, norms)
+        return self.mean_over_labeled(step, norms)

@@ -28,7 +28,7 @@ class SelectedWordsLoss(AttributionObjective):
     are differentiated through their samples (Bastings et al. 2019). For Bernoulli gates the gradient of the expected
     loss is estimated by REINFORCE (Lei et al. 2016) from two samples, each of which is the other one's baseline. In
     evaluation gates have their most likely values. The expected share of selected tokens, and the expected number of
-    changes between neighbours, are computed from the gates' probabilities.
+    changes between neighbors, are computed from the gates' probabilities.
 
     Args:
         explainer: the extractor, trained with the model; default: a new `rationale_extractor`.
@@ -36,7 +36,7 @@ class SelectedWordsLoss(AttributionObjective):
         fraction: the share of a text's tokens that should be selected.
         sparsity: the weight of |expected share − fraction| within the term.
         sparsity_warmup: the steps over which this weight grows from 0. If gates close at once, they close alike.
-        continuity: the weight of the expected changes between neighbours, per token.
+        continuity: the weight of the expected changes between neighbors, per token.
         lr_multiplier: the learning rate of the extractor, as a multiple of the model's.
 
     Raises:

@@ -67,7 +67,7 @@ def select_least_important(scores: Tensor, content: Tensor, fraction: float) -> 
 
 
 def to_distribution(scores: Tensor, content: Tensor) -> Tensor:
-    """Return scores of at least 0, normalised to sum to 1 over content [B, L]; uniform if all scores are 0."""
+    """Return scores of at least 0, normalized to sum to 1 over content [B, L]; uniform if all scores are 0."""
     scores = to_float32(scores).masked_fill(~content, 0.0)
     shares = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
     # eq. 6: the constant keeps the logarithms of KL finite

@@ -1,4 +1,4 @@
-"""Explanation regularisation (ER): training on the explanation loss alone, to find bounds for `er_constrained`."""
+"""Explanation regularization (ER): training on the explanation loss alone, to find bounds for `er_constrained`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constrained explanation regularisation (ER-C): lowest cross-entropy with the explanation loss below a bound."""
+"""Constrained explanation regularization (ER-C): lowest cross-entropy with the explanation loss below a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanation regularisation (ER): the sum of cross-entropy and explanation loss."""
+"""Explanation regularization (ER): the sum of cross-entropy and explanation loss."""
 
 from __future__ import annotations
 

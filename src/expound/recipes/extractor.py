@@ -34,7 +34,7 @@ def extractor(
     sparsity_warmup: Annotated[
         int, "Steps over which this weight grows from 0; without them all gates may close alike.", {"min": 0}
     ] = 150,
-    continuity_weight: Annotated[float, "Weight of changes between neighbours, per token.", {"min": 0}] = 0.0,
+    continuity_weight: Annotated[float, "Weight of changes between neighbors, per token.", {"min": 0}] = 0.0,
 ) -> Recipe:
     """Train a model to select the words that it answers from, without human rationales (rationale extraction).
 

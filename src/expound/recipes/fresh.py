@@ -40,21 +40,21 @@ DEPARTURES = ("No tagger is trained on the extracted rationales.", "Words are se
 class FreshRecipe(Recipe):
     """Select, then predict (Jain et al. 2020).
 
-    `explainer` ranks the words of every text by their attribution for the prediction of the support model. The
-    predictor sees only the top `fraction` of them, in the order of the text, in training and in evaluation. `support`:
-    the explained model; None: a baseline is trained first, in a folder beside the output folder. `rest`: words are
-    ranked by the size of their scores, and the predictor sees all but the first ones.
+    `explainer` ranks the words of every text by their attribution for the prediction of the explained model. The
+    predictor sees only the top `fraction` of them, in the order of the text, in training and in evaluation.
+    `explained_model`: the explained model; None: a baseline is trained first, in a folder beside the output folder.
+    `rest`: words are ranked by the size of their scores, and the predictor sees all but the first ones.
     """
 
     explainer: Explainer
     fraction: float = 0.2
     contiguous: bool = False
-    support: ExplainedModel | None = None
+    explained_model: ExplainedModel | None = None
     rest: bool = False
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the predictor on extracted rationales; its dev metrics are on extracted rationales too."""
-        support = self.support or train_companion(folder, "support", model, train, dev, options)
+        support = self.explained_model or train_companion(folder, "support", model, train, dev, options)
         choice = (self.explainer, self.fraction, self.contiguous, self.rest)
         train = extract_rationales(support, train, *choice)
         dev = extract_rationales(support, dev, *choice)
@@ -69,7 +69,7 @@ def fresh(
     contiguous: Annotated[
         bool, "Keep the contiguous words with the highest sum of scores, instead of the top words."
     ] = False,
-    support: Annotated[
+    explained_model: Annotated[
         str | ExplainedModel | None, "Folder of the fine-tuned model that is explained. Default: train one first."
     ] = None,
 ) -> Recipe:
@@ -86,7 +86,7 @@ def fresh(
         explainer=make_explainer(explainer),
         fraction=fraction,
         contiguous=contiguous,
-        support=None if support is None else load(support),
+        explained_model=None if explained_model is None else load(explained_model),
         arguments={**ARGUMENTS, "learning_rate": 1e-4, "num_train_epochs": 4, "per_device_train_batch_size": 16},
         paper_arguments=ARGUMENTS,
         patience=10,

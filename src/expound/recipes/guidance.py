@@ -1,4 +1,4 @@
-"""Shared by the variants of explanation regularisation: names of guides, and values of Ferreira et al. 2024."""
+"""Shared by the variants of explanation regularization: names of guides, and values of Ferreira et al. 2024."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARED_FIELDS: Mapping[str, Any] = {
 DEPARTURES = (
     "Any encoder or decoder with a classification head, without its dropout, and in BigBird's the paper's tanh.",
     "Guided attention is taken before its dropout; the authors' code takes it after.",
-    "Word embeddings enter the model once; the authors' code adds positions and normalises twice.",
+    "Word embeddings enter the model once; the authors' code adds positions and normalizes twice.",
     "Batches are of like length; a dev figure is the mean over the whole split, not over batch means.",
     "An L2 norm of zero counts as 1e-12.",
 )

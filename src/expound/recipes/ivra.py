@@ -35,7 +35,7 @@ from expound.training.loop.lora import add_lora, temporary_adapters
 from expound.training.loop.starting_model import Source, load_starting_model
 
 CALIBRATION_ROWS = 64
-PAPER = {"normaliser": "sparsemax", "temperature": TEMPERATURE}
+PAPER = {"normalizer": "sparsemax", "temperature": TEMPERATURE}
 
 
 class CriterionValues(NamedTuple):
@@ -121,7 +121,7 @@ class IvraRecipe(Recipe):
         """
         student = self._make_student(model, train, seed)
         explainer = InterpretableAttention.for_model(model, **self.attention).to(model.device)
-        if explainer.mix == "literal" and explainer.normaliser == "softmax":
+        if explainer.mix == "literal" and explainer.normalizer == "softmax":
             # literal softmax is uniform to 1e-6: its grids are scaled to standard deviation 1, measured on some rows
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
         if not self.train_model:
@@ -157,7 +157,7 @@ def ivra(
     criteria: Annotated[
         str, "Criteria, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …"
     ] = "comprehensiveness",
-    normaliser: Annotated[
+    normalizer: Annotated[
         Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."
     ] = "softmax",
     mix: Annotated[
@@ -236,7 +236,7 @@ def ivra(
     # simulatability has no metric to compare trained and untrained coefficients by
     effect, judge = None, CRITERION_METRICS.get(names[0])
     if judge is not None:
-        untrained = f"interpretable_attention?untrained&normaliser={normaliser}"
+        untrained = f"interpretable_attention?untrained&normalizer={normalizer}"
         effect = Effect(judge.name, "interpretable_attention:{run}", untrained)
     return IvraRecipe(
         name="ivra",
@@ -245,7 +245,7 @@ def ivra(
         trainer=CriterionTrainer,
         criteria={name: params.get(name, {}) for name in names},
         attention={
-            "normaliser": normaliser,
+            "normalizer": normalizer,
             "mix": mix,
             "features": features,
             "heads": heads,

@@ -36,7 +36,7 @@ DEPARTURES = (
     "Integrated gradients have 8 points a step unless told otherwise; the paper says 50.",
     "Warm-up is 10 % of the steps, which the paper prints as gradient accumulation.",
     "Tokens are masked, not words, by the mask token; attention and teacher share 1 over content.",
-    "No tokenisation by spaCy before the model's own.",
+    "No tokenization by spaCy before the model's own.",
 )
 
 

@@ -20,7 +20,7 @@ AVOID = "You have no time for a training run per method and share."
 def roar(
     explainer: Annotated[str | Explainer, "Explainer that ranks the words; any id of `expound methods`."] = "random",
     fraction: Annotated[float, "Share of a text's words that is removed, rounded up; one word always stays."] = 0.5,
-    support: Annotated[
+    explained_model: Annotated[
         str | ExplainedModel | None, "Folder of the fine-tuned model that is explained. Default: train one first."
     ] = None,
 ) -> Recipe:
@@ -32,13 +32,14 @@ def roar(
     A thousand examples are few: without half of the words of decompx_linear, models of SST were right on .59 of 250
     sentences, without random words on .64, and with one of three seeds there was no difference.
 
-    Example: expound train roar --explainer occlusion --fraction 0.5 --support runs/baseline --model bert-base-uncased
+    Example: expound train roar --explainer occlusion --fraction 0.5 --explained-model runs/baseline --model
+        bert-base-uncased
     --data sst:data/sst --output-dir runs/roar
     """
     return FreshRecipe(
         **vars(replace(baseline(), name="roar", paper="Hooker et al. 2019")),
         explainer=make_explainer(explainer),
         fraction=fraction,
-        support=None if support is None else load(support),
+        explained_model=None if explained_model is None else load(explained_model),
         rest=True,
     )

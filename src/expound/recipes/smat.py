@@ -14,7 +14,7 @@ from datasets import Dataset
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS
 from expound.explainers.learned.base import CONFIG
-from expound.explainers.learned.parameterised_attention import Normaliser
+from expound.explainers.learned.parameterized_attention import Normalizer
 from expound.models import ExplainedModel, load
 from expound.recipes.base import Recipe
 from expound.recipes.baseline import train_companion
@@ -64,7 +64,7 @@ class SmatRecipe(Recipe):
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the student. `simulatability` compares it with the teacher, the other metrics with the labels.
 
-        `expound.load` loads the student from the folder, `explainer("parameterised_attention:…/teacher_explainer")` the
+        `expound.load` loads the student from the folder, `explainer("parameterized_attention:…/teacher_explainer")` the
         teacher's explainer.
 
         Raises:
@@ -99,10 +99,10 @@ def smat(
     weight: Annotated[
         float | None, "β, weight of the explanations in the student's loss. Default: 5, for signed methods 0.2."
     ] = None,
-    normaliser: Annotated[Normaliser, "Normalisation of the heads' coefficients."] = "sparsemax",
+    normalizer: Annotated[Normalizer, "Normalization of the heads' coefficients."] = "sparsemax",
     student_explainer: Annotated[
         StudentExplainer, "Explainer of the student; IvRA's students have interpretable_attention."
-    ] = "parameterised_attention",
+    ] = "parameterized_attention",
     lookahead: Annotated[
         bool,
         "Take the meta-gradient through a lookahead step of the student, as the paper; else through its own step, which"
@@ -121,7 +121,7 @@ def smat(
     teacher's answers replace the labels. Explanations help students that see a hundred examples; that learned ones help
     more than plain attention is not shown, and a thousand examples take over an hour on a CPU. The folder contains the
     student, teacher_explainer and student_explainer; evaluate the former with `expound compare --methods
-    parameterised_attention:FOLDER/teacher_explainer`.
+    parameterized_attention:FOLDER/teacher_explainer`.
 
     Example: expound train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat
@@ -137,7 +137,7 @@ def smat(
             Teaching,
             explainer=_resolve_explainer(teacher if isinstance(teacher, str) else None, explainer),
             weight=weight,
-            normaliser=normaliser,
+            normalizer=normalizer,
             student_explainer=student_explainer,
             lookahead=lookahead,
             interval=interval,

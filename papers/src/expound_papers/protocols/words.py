@@ -42,7 +42,7 @@ def measure_sanity(
     absolute: bool = False,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Measure the similarity of explanations after weights are randomised: Spearman's ρ, lower is better (Adebayo).
+    """Measure the similarity of explanations after weights are randomized: Spearman's ρ, lower is better (Adebayo).
 
     Args:
         model: a trained model.
@@ -55,11 +55,11 @@ def measure_sanity(
     import numpy as np
 
     from expound.explainers import attribute
-    from expound.metrics.sanity import randomise_cascade, rank_correlations
+    from expound.metrics.sanity import randomize_cascade, rank_correlations
     from expound.models import load
 
     rows = list(data)
-    _, *stages = map(float, randomise_cascade(model, rows, explainer, absolute=absolute, seed=seed).means)
+    _, *stages = map(float, randomize_cascade(model, rows, explainer, absolute=absolute, seed=seed).means)
     found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
     if random_labels:
         known, other = list(attribute(model, rows, explainer)), load(random_labels, device=model.device)
@@ -73,7 +73,7 @@ def measure_best_attention(
 ) -> dict[str, float]:
     """Measure the plausibility of the single most plausible attention layer (mean of its heads) and of the best head.
 
-    This is `ParameterisedAttention` with one non-zero coefficient (Fernandes et al. 2022, Table 2: the rows that are
+    This is `ParameterizedAttention` with one non-zero coefficient (Fernandes et al. 2022, Table 2: the rows that are
     supervised, since people's rationales choose the layer or head).
 
     Args:

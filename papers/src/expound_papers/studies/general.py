@@ -54,12 +54,12 @@ def defaults(study: Study) -> None:
     train_one("extractor")
     for name in ("fresh", "roar"):
         first: dict[str, Any] = {} if name == "fresh" else {"explainer": "decompx_linear"}
-        train_one(name, support=fine, **first)
-        train_one(f"{name} control", name, support=fine, explainer="random")
+        train_one(name, explained_model=fine, **first)
+        train_one(f"{name} control", name, explained_model=fine, explainer="random")
     explainers = {
         "attention": "attention_last",
         "trained": "interpretable_attention:{run}",
-        "untrained": "interpretable_attention?untrained&normaliser=softmax",
+        "untrained": "interpretable_attention?untrained&normalizer=softmax",
         "selected words": "rationale_extractor:{run}",
         "saliency": "saliency",
         "decompx_linear": "decompx_linear",
@@ -82,7 +82,7 @@ def defaults(study: Study) -> None:
         study.judge(name, each, test, choose(explainers, *by), choose(metrics, *what), target=target)
     for name, recipe, protocol in (("kept words", "fresh", "select_then_predict"), ("left words", "roar", "roar")):
         for ending, explainer in {"": "decompx_linear", " control": "random"}.items():
-            how: dict[str, Any] = {"explainer": explainer, "support": fine}
+            how: dict[str, Any] = {"explainer": explainer, "explained_model": fine}
             title = f"{name},{ending}" if ending else name
             study.judge(title, runs[recipe + ending], test, protocol=protocol, **how)
     # More sentences, for differences of a few points in accuracy.
@@ -112,7 +112,7 @@ def defaults(study: Study) -> None:
     caption = "Attention trained by a criterion, and untrained on a model trained as long"
     where: dict[str, Any] = {"judgement": ["criteria", "criteria, control"]}
     add("criteria", caption, [*metrics][1:], where, "ivra control")
-    add("gradients", "AUC of saliency, whose gradients rrr penalises", "AUC", of["gradients"], "rrr control")
+    add("gradients", "AUC of saliency, whose gradients rrr penalizes", "AUC", of["gradients"], "rrr control")
     caption = "Words that the extractor selects, against other explanations of the same model"
     add("selected", caption, "sufficiency", of["selected"], "random", "explainer")
     how = {"scale": 100, "decimals": 1}

@@ -67,9 +67,9 @@ class Setup:
             "Input × Gradient": "input_x_gradient",
             "Integrated Gradients": f"integrated_gradients?n_steps={8 if self.small else 50}&baselines=zero",
             "LIME": f"lime?n_samples={64 if self.small else 500}",
-            "SMaT": "parameterised_attention:{run}/teacher_explainer",
+            "SMaT": "parameterized_attention:{run}/teacher_explainer",
             "IvRA": "interpretable_attention:{run}",
-            UNTRAINED: "interpretable_attention?untrained&normaliser=softmax",
+            UNTRAINED: "interpretable_attention?untrained&normalizer=softmax",
             SPARSE: "interpretable_attention?untrained",
             "Random": "random",
         }
@@ -101,12 +101,12 @@ class Setup:
 
     def train(
         self, name: str, criteria: str, small: Mapping[str, Any], steps: int = 24, data: Any = None, *,
-        normaliser: str = "sparsemax", arguments: Mapping[str, Any] | None = None, start: Runs | None = None,
+        normalizer: str = "sparsemax", arguments: Mapping[str, Any] | None = None, start: Runs | None = None,
         seeds: Any = None, **parameters: Any,
     ) -> Runs:  # fmt: skip
         """Train attention for criteria; `small` are parameters of the small scale alone."""
         ids = ",".join(IDS.get(each, each) for each in criteria.split(", "))
-        given = {"criteria": ids, "normaliser": normaliser} | parameters | (dict(small) if self.small else {})
+        given = {"criteria": ids, "normalizer": normalizer} | parameters | (dict(small) if self.small else {})
         if "SIM" in criteria:
             given["student"] = self.model
         return self.study.train(
@@ -206,12 +206,12 @@ def ivra_table_1(study: Study) -> None:
     tasks = TASKS[:2] if study.is_small else TASKS
     setup = Setup(study, tasks, Sentiment={"rows": (64, 1070)}, Entailment={"rows": (300, 1300)})
     rate = {"lr_multiplier": 167, **STUDENT}
-    soft = setup.train("SIM softmax", "SIM", rate | {"special_tokens": False}, 96, normaliser="softmax")
+    soft = setup.train("SIM softmax", "SIM", rate | {"special_tokens": False}, 96, normalizer="softmax")
     sparse = setup.train("SIM sparsemax", "SIM", rate | COEFS, 96)
     few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
     usual: dict[str, Any] = {"weight": 1.0, "student_explainer": "interpretable_attention"}
     if study.is_small:
-        usual |= {"weight": 10.0, "normaliser": "softmax"}
+        usual |= {"weight": 10.0, "normalizer": "softmax"}
     for task in tasks:
         training = setup.make_training(f"{task}, students", task, "pool")
         arguments = few if study.is_small else {}
@@ -228,9 +228,9 @@ def ivra_table_1(study: Study) -> None:
 
         for name in ("No explanation", *POST_HOC):
             students.append(teach(name, fine, setup.explainers.get(name, "none")))
-        learned: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterised_attention"}
+        learned: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterized_attention"}
         if study.is_small:
-            learned |= {"weight": 10.0, "meta_learning_rate": 2e-3, "normaliser": "sparsemax"}
+            learned |= {"weight": 10.0, "meta_learning_rate": 2e-3, "normalizer": "sparsemax"}
         explainer = teach("SMaT, learned", fine, "learned", **learned).folder("teacher_explainer")
         students.append(teach("SMaT", fine, explainer))
         exam, place = setup.data[task], task.lower()
@@ -254,8 +254,8 @@ def compare_criterion(
         how: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned", "student_size": 5000}
         smat = study.train("SMaT", "smat", [*setup.trainings.values()], setup.model, **how)
     control = setup.train_control(24)
-    soft = [setup.train(f"{criterion} softmax", criterion, small, normaliser="softmax")]
-    soft += [setup.train(f"{criterion} {name}", each, small, normaliser="softmax") for name, each in others.items()]
+    soft = [setup.train(f"{criterion} softmax", criterion, small, normalizer="softmax")]
+    soft += [setup.train(f"{criterion} {name}", each, small, normalizer="softmax") for name, each in others.items()]
     sparse = setup.train(f"{criterion} sparsemax", criterion, small)
     setup.judge("{}, post hoc", setup.fine, [*POST_HOC, UNTRAINED, SPARSE], all_metrics)
     # Trained on as long, by the cross-entropy alone.
@@ -340,7 +340,7 @@ def ivra_table_6(study: Study) -> None:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
         learn |= {
             "weight": 10.0,
-            "student_explainer": "parameterised_attention",
+            "student_explainer": "parameterized_attention",
             "meta_learning_rate": 2e-3,
             "arguments": few,
         }

@@ -25,10 +25,10 @@ LEARNED, AGAIN = "Attention (SMaT)", "SMaT, then a new student"
 EXPLAINERS = {
     "Grad × Input": "input_x_gradient",
     "Integrated Grad.": "integrated_gradients?n_steps=50&baselines=zero",
-    "Attn (all layers)": "parameterised_attention?untrained",
-    "Attn (last layer)": "parameterised_attention?untrained&layers=last",
+    "Attn (all layers)": "parameterized_attention?untrained",
+    "Attn (last layer)": "parameterized_attention?untrained&layers=last",
 }
-ATTN_SMAT = {"Attn (SMaT)": "parameterised_attention:{run}/teacher_explainer"}
+ATTN_SMAT = {"Attn (SMaT)": "parameterized_attention:{run}/teacher_explainer"}
 SEEDS, OTHER_SEEDS = [0, 9, 11, 30, 69], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
 TEACHER = {
     "learning_rate": 5e-5, "weight_decay": 0.01, "warmup_steps": 500, "lr_scheduler_type": "constant_with_warmup",
@@ -393,7 +393,7 @@ def smat_fig_5_quality(study: Study) -> None:
 
 @register
 def smat_table_7(study: Study) -> None:
-    """Learning to Scaffold, Table 7: what normalises the heads' coefficients."""
+    """Learning to Scaffold, Table 7: what normalizes the heads' coefficients."""
     task, kinds = (
         begin_quality(study),
         {"Attention (all layers)": "untrained", "Attention (last layer)": "untrained_last"},
@@ -401,7 +401,7 @@ def smat_table_7(study: Study) -> None:
     kinds[LEARNED] = "learned"
     pool = "200" if study.is_small else "4200"
     runs = task.train("No Explainer", pool=pool)
-    for ending, normaliser in {
+    for ending, normalizer in {
         "": "sparsemax",
         ", softmax": "softmax",
         ", entmax": "entmax15",
@@ -414,9 +414,9 @@ def smat_table_7(study: Study) -> None:
             rate = {"meta_learning_rate": 2e-3 if study.is_small and not ending else 2e-4} if kind == "learned" else {}
             if ending and study.is_small:
                 task.patience = 5
-            runs.append(task.add(name + ending, pool, explainer=kind, normaliser=normaliser, **rate))
-    study.judge("normalised students", runs, task.exam, protocol="simulatability", teacher=task.teacher)
+            runs.append(task.add(name + ending, pool, explainer=kind, normalizer=normalizer, **rate))
+    study.judge("normalized students", runs, task.exam, protocol="simulatability", teacher=task.teacher)
     by_kind = [name + ending for name in kinds for ending in (", softmax", ", entmax", ", none")]
     where = {"dataset": ["exam"], "recipe": ["No Explainer", *kinds, *by_kind]}
-    caption = "Simulatability (Pearson) by what normalises the coefficients; sparsemax where nothing is said"
+    caption = "Simulatability (Pearson) by what normalizes the coefficients; sparsemax where nothing is said"
     task.add_table("table-7", caption, scale=1, decimals=4, where=where)

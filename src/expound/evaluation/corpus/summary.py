@@ -54,7 +54,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class CorpusSummary:
-    """The result of `summarise`.
+    """The result of `summarize`.
 
     Attributes:
         rows: number of explanations.
@@ -97,7 +97,7 @@ class CorpusSummary:
         return values
 
 
-def summarise(
+def summarize(
     folder: str | Path,
     against: str | Path | None = None,
     *,

@@ -52,7 +52,7 @@ class Solvex(Explainer):
         paper="Zhou and Shah 2023", unit="rank",
         equation=r"\max_\pi \sum_t [ p(\pi_{\le t}) - p(x \setminus \pi_{\le t}) ] \text{ by beam search}",
         use="Use it as a ceiling: it shows how good an order of the words can be by a metric.",
-        avoid="Do not use it as evidence that a method is good by the metric that it optimises.",
+        avoid="Do not use it as evidence that a method is good by the metric that it optimizes.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

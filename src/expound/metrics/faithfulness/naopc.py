@@ -1,4 +1,4 @@
-"""Normalised AOPC: the area over the perturbation curve relative to the best and the worst order of the same units.
+"""Normalized AOPC: the area over the perturbation curve relative to the best and the worst order of the same units.
 
 With Δ(S) = p(x) − p(x without S), an order of n units scores AOPC = (1/n) Σ_k Δ(its first k). NAOPC = (AOPC − lower) /
 (upper − lower), with the limits over all orders of the same units, removed in the same way (Edin et al. 2025). The

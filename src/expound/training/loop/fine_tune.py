@@ -202,7 +202,7 @@ def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[O
     if constant is not None and constant > IDLE_EXPLANATIONS:
         yield (
             f"{constant:.0%} of the dev explanations have equal scores for all words, which rank nothing: try the "
-            "normaliser softmax, or a lower learning rate"
+            "normalizer softmax, or a lower learning rate"
         )
 
 

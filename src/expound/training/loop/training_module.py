@@ -36,7 +36,7 @@ class TrainingModule(nn.Module):
         if not names or len(set(names)) < len(names):
             raise ExpoundError(f"expected objectives with different names, got: {', '.join(names) or 'none'}")
         for objective in objectives:
-            # Masking would change the hash by which a student's held-out examples are recognised.
+            # Masking would change the hash by which a student's held-out examples are recognized.
             if masked_share and objective.companion is not None:
                 raise ExpoundError(f"{objective.name} knows its examples by their words: set masked_share to 0")
         self.explained = explained

@@ -1,4 +1,4 @@
-"""Normalised comprehensiveness and sufficiency, on a scale from an empty text to the whole text.
+"""Normalized comprehensiveness and sufficiency, on a scale from an empty text to the whole text.
 
 x₀ is the input with all content erased in the same way as the rest, and d₀ = max(0, p(x) − p(x₀)) + ε. A budget scores
 1 − max(0, p(x) − p(top alone)) / d₀ for sufficiency and max(0, p(x) − p(x without the top)) / d₀ for comprehensiveness,
@@ -22,11 +22,11 @@ EPSILON = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalisedComprehensiveness(AveragedErasure):
+class NormalizedComprehensiveness(AveragedErasure):
     """Share of the possible drop that is caused by removing the top, averaged over budgets."""
 
     card: ClassVar = MetricCard(
-        name="normalised_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
+        name="normalized_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
         equation=r"\frac{p(x) - p(x \setminus \text{top}_k)}{p(x) - p(\emptyset)}",
         computed="Comprehensiveness as a share of the largest drop: the one to ∅, the text without anything but "
@@ -48,11 +48,11 @@ class NormalisedComprehensiveness(AveragedErasure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalisedSufficiency(NormalisedComprehensiveness):
+class NormalizedSufficiency(NormalizedComprehensiveness):
     """Share of the possible drop that the top alone prevents; unlike in `sufficiency`, higher is better."""
 
     card: ClassVar = MetricCard(
-        name="normalised_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
+        name="normalized_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
         equation=r"1 - \frac{p(x) - p(\text{top}_k)}{p(x) - p(\emptyset)}",
         computed="The share of the largest drop that the top alone prevents; the largest drop is the one to ∅, the "
@@ -60,7 +60,7 @@ class NormalisedSufficiency(NormalisedComprehensiveness):
         "`fractions`). {p} {tokens} {removed}",
         read="From 0 to 1, and unlike in `sufficiency` higher is better. 1: the top alone is enough at every budget. "
         "{control}",
-        use="As `normalised_comprehensiveness`, for sufficiency.",
+        use="As `normalized_comprehensiveness`, for sufficiency.",
         avoid="Do not use it when the model gives the class the same probability without any text, or in one column "
         "with `sufficiency`, whose lower values are better.",
     )  # fmt: skip
