@@ -11,7 +11,7 @@ arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "dis
 expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 model = expound.load("baseline", device="cpu")
 
-metrics = ["auc", "recall_at_k", "aopc_comprehensiveness"]
+metrics = ["rationale_auc", "recall_at_k", "aopc_comprehensiveness"]
 expound.compare(model, test.select(range(40)), ["occlusion", "attention_rollout", "random"], metrics)
 
 # %% [markdown]

@@ -47,7 +47,7 @@ expound.attribute(guided, [test[3]], method="attention_last")
 # %%
 examples = test.select(range(80))
 methods = ["attention_last", "decompx_linear", "random"]
-metrics = ["auc", "aopc_comprehensiveness"]
+metrics = ["rationale_auc", "aopc_comprehensiveness"]
 before = expound.compare(control, examples, methods, metrics)
 after = expound.compare(guided, examples, methods, metrics)
 after.difference(before).round(3)
@@ -63,7 +63,7 @@ after.difference(before).round(3)
 # expound train er_joint --explainer attention_last --weight 0 --model baseline --data generated --output-dir control
 # expound train er_joint --explainer attention_last --weight 10 --model baseline --data generated --output-dir guided
 # expound compare --model guided --against control --data generated --split test --limit 80 \
-#   --methods attention_last,decompx_linear,random --metrics auc,aopc_comprehensiveness --output-dir judged
+#   --methods attention_last,decompx_linear,random --metrics rationale_auc,aopc_comprehensiveness --output-dir judged
 # ```
 #
 # If the explanation loss has to fall below a fixed bound, use [er_constrained](../recipes/er_constrained.md).

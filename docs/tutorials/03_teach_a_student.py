@@ -29,7 +29,7 @@ for explainer in ("none", "learned"):
 # %%
 learned = "parameterized_attention:student-learned/teacher_explainer"
 examples = test.select(range(50))
-expound.compare(model, examples, ["attention_all", learned, "random"], ["aopc_comprehensiveness", "auc"])
+expound.compare(model, examples, ["attention_all", learned, "random"], ["aopc_comprehensiveness", "rationale_auc"])
 
 # %% [markdown]
 # [Results](../results/smat.md) on real data with several seeds; [SMaT's page](../recipes/smat.md) lists the options.

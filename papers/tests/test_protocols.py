@@ -70,7 +70,7 @@ def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
 
 
 def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data):
-    model, metric = expound.load(folders[0], device="cpu"), "auc?absolute=false"
+    model, metric = expound.load(folders[0], device="cpu"), "rationale_auc?absolute=false"
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     explainers = {}
     for layer in range(layers):
@@ -81,7 +81,7 @@ def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data
                 heads if head is None else 1
             )
             explainers[f"{layer}/{head}"] = explainer
-    said = expound.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
+    said = expound.compare(model, data, explainers, [metric]).results.groupby("method")["rationale_auc"].mean()
     check_protocol("best_attention", {"metric": metric})
     found = run_protocol("best_attention", model, data, {"metric": metric}, seed=0)
     whole = said.index.str.endswith("None")

@@ -45,7 +45,7 @@ def study_runs(tmp_path_factory):
         how = {"task": "generation", "unit": "source", "n_samples": 3}
         fitted = study.train("fitted", "at2", notes, base, arguments={"max_steps": 2, "warmup_steps": None}, **how)
         explainers = {"IxG": "input_x_gradient", "gone": "occlusion?output=log_prob"}
-        metrics = {"LDS": "lds?n_samples=6", "ρ": "lds?ablation=leave_one_out", "AUC": "auc"}
+        metrics = {"LDS": "lds?n_samples=6", "ρ": "lds?ablation=leave_one_out", "AUC": "rationale_auc"}
         study.judge("citations", frozen, redundant, explainers, metrics, unit="source")
         at2 = {"AT2": Explainer("attention_to_source:{run}", fitted)}
         study.judge("fit", frozen, redundant, at2, {"LDS": metrics["LDS"]}, unit="source")
@@ -76,9 +76,9 @@ def test_each_seed_has_its_model_and_citations_are_what_compare_says(study_runs)
         found = pd.read_parquet(folder / RESULTS)
         model = expound.load(study_runs[2] / f"base-{seed}" / "model", task="generation", device="cpu")
         methods = {each: each for each in ("input_x_gradient", "occlusion?output=log_prob")}
-        metrics = ["lds?n_samples=6", "lds?ablation=leave_one_out", "auc"]
+        metrics = ["lds?n_samples=6", "lds?ablation=leave_one_out", "rationale_auc"]
         table = expound.compare(model, data, methods, metrics, unit="source", seed=seed).results
-        pd.testing.assert_frame_equal(found[metrics], table[[*metrics[:2], "auc"]].set_axis(metrics, axis=1))
+        pd.testing.assert_frame_equal(found[metrics], table[[*metrics[:2], "rationale_auc"]].set_axis(metrics, axis=1))
         assert json.loads((folder / FIGURES).read_text())["accuracy"] == 0
         seen.append(found[metrics[0]].tolist())
     assert seen[0] != seen[1]

@@ -42,7 +42,7 @@ def test_evidence_is_recovered_by_the_scores_of_sources(model, result_and_folder
         scores, gold = source_scores(model, ROWS[number], method), np.array(marked, bool)
         row = results[(results["method"] == method) & (results["example"] == number)].iloc[0]
         pairs = np.sign(scores[gold][:, None] - scores[~gold][None])
-        assert row["auc"] == pytest.approx((pairs.mean() + 1) / 2)
+        assert row["rationale_auc"] == pytest.approx((pairs.mean() + 1) / 2)
         first = np.argsort(-scores, kind="stable")[: gold.sum()]
         assert row["recall_at_k"] == pytest.approx(gold[first].mean())
 
@@ -83,9 +83,9 @@ def test_what_is_kept_comes_back(result_and_folder):
     assert [row["kind"] for row in loaded.examples] == ["one", "two"]
     assert loaded.examples[1]["sources"] == OTHER["sources"]
     board = loaded.leaderboard_of("kind", "two")
-    column = [card.name for card in board.cards].index("auc")
+    column = [card.name for card in board.cards].index("rationale_auc")
     part = comparison.results[comparison.results["example"] == 1]
-    np.testing.assert_allclose(board.mean[:, column], part.set_index("method").loc[board.rows, "auc"])
+    np.testing.assert_allclose(board.mean[:, column], part.set_index("method").loc[board.rows, "rationale_auc"])
     assert board.count[:, column].tolist() == [1, 1, 1]
     page = (folder / "report.html").read_text()
     assert "women" in page
@@ -113,5 +113,5 @@ def test_the_command_line_reads_chats_from_a_file(tmp_path, capsys):
     data = ["--data", f"jsonl:{tmp_path}/chats.jsonl", "--model", str(tmp_path / "model")]
     assert main(["compare", "--task", "generation", *data, *options]) == 0, capsys.readouterr().err
     found = Comparison.load(tmp_path / "out")
-    assert {"auc", "recall_at_k", "topk_drop", "lds", "unit_sufficiency"} <= set(found.results.columns)
-    assert found.results["auc"].notna().all()
+    assert {"rationale_auc", "recall_at_k", "topk_drop", "lds", "unit_sufficiency"} <= set(found.results.columns)
+    assert found.results["rationale_auc"].notna().all()

@@ -20,7 +20,7 @@ from expound.explainers.base import Explainer
 from small import make_explainer, small
 
 TEXTS = ["a film", "a moving film about a small town and its river", "the plot is dull"]
-METRICS = ["aopc_comprehensiveness", "important_tokens", "auc"]
+METRICS = ["aopc_comprehensiveness", "important_tokens", "rationale_auc"]
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,11 @@ def test_gradients_reach_all_of_a_long_text(model):
 
 def test_a_comparison_explains_by_windows_and_asks_about_whole_texts(model, tmp_path):
     rows = [{"text": LONG, "rationale": [[0, 8]]}, {"text": SHORT, "rationale": [[4, 8]]}]
-    given = {"methods": ["saliency", "attention_last"], "metrics": ["aopc_comprehensiveness", "auc"], "stride": 4}
+    given = {
+        "methods": ["saliency", "attention_last"],
+        "metrics": ["aopc_comprehensiveness", "rationale_auc"],
+        "stride": 4,
+    }
     found = expound.compare(model, rows, output_dir=tmp_path, **given)
     assert len(found.results) == 4
     assert not found.results["truncated"].any()

@@ -35,7 +35,7 @@ def formula(name, whole, without, alone, nothing):
     return {
         "comprehensiveness": whole - without,
         "sufficiency": whole - alone,
-        "difference": (whole - without) - (whole - alone),
+        "comprehensiveness_minus_sufficiency": (whole - without) - (whole - alone),
         "log_odds": math.log(max(without, 1e-12)) - math.log(max(whole, 1e-12)),
         "normalized_comprehensiveness": min(1, max(0, max(0, whole - without) / (1 - empty))),
         "normalized_sufficiency": min(1, max(0, (enough - empty) / (1 - empty))),
@@ -103,7 +103,7 @@ HALF = torch.tensor([[[True, True, False, False]]])
     [
         ("comprehensiveness", 0.85 - 0.25),
         ("sufficiency", 0.85 - 0.70),
-        ("difference", 0.70 - 0.25),
+        ("comprehensiveness_minus_sufficiency", 0.70 - 0.25),
         ("log_odds", math.log(0.25 / 0.85)),
         ("normalized_comprehensiveness", 0.60 / 0.7501),
         ("normalized_sufficiency", 1 - 0.15 / 0.7501),
@@ -246,9 +246,9 @@ def test_metrics_share_perturbed_inputs():
     hook = model.model.register_forward_pre_hook(lambda module, args, kwargs: calls.append(1), with_kwargs=True)
     try:
         with model.cache_perturbed():
-            metric("aopc_difference").evaluate(model, batch, attribution, target)
+            metric("aopc_comprehensiveness_minus_sufficiency").evaluate(model, batch, attribution, target)
             asked = len(calls)
-            for name in ("comprehensiveness", "sufficiency", "difference"):
+            for name in ("comprehensiveness", "sufficiency", "comprehensiveness_minus_sufficiency"):
                 metric(name).evaluate(model, batch, attribution, target)
             rerun = len(calls) - asked
     finally:

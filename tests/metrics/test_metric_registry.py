@@ -71,7 +71,10 @@ def test_keywords_come_on_top_of_the_spec():
         ("sufficiency?fraction=many", "sufficiency: fraction: expected float, got 'many'"),
         ("sufficiency?k", "k: expected float, got 'true'"),
         ("sufficiency?fraction=2", "above 0 and up to 1"),
-        ("auc?special_tokens=perhaps", "auc: special_tokens: expected true or false, got 'perhaps'"),
+        (
+            "rationale_auc?special_tokens=perhaps",
+            "rationale_auc: special_tokens: expected true or false, got 'perhaps'",
+        ),
         ("aopc_sufficiency?fractions=", "expected float"),
     ],
 )
@@ -87,7 +90,7 @@ def test_wrong_specs_are_refused_in_one_line(spec, message):
         ("sufficiency", {"perturbation": "delete"}),
         ("sufficiency", {"rounding": "half"}),
         ("aopc_sufficiency", {"divisor": "two"}),
-        ("auc", {"unit": "page"}),
+        ("rationale_auc", {"unit": "page"}),
     ],
 )
 def test_wrong_values_from_python_are_refused(name, params):
@@ -138,7 +141,7 @@ def test_cards_format_their_bounds(capsys, monkeypatch):
     shown = capsys.readouterr().out
     lines = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if line.split()}
     assert "None" not in shown
-    assert " 0 … 1 " in lines["auc"]
+    assert " 0 … 1 " in lines["rationale_auc"]
     assert " 1 … ∞ " in lines["needle_rank"]
     assert " −∞ … ∞ " in lines["topk_drop"]
     assert " -27.6 … 27.6 " in lines["log_odds"]

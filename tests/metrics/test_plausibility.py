@@ -17,7 +17,7 @@ from expound.metrics.ranking import ranks
 from expound.models import Batch
 from judged import model_of
 
-IDS = ("auc", "auprc", "average_precision", "recall_at_k", "token_f1")
+IDS = ("rationale_auc", "auprc", "average_precision", "recall_at_k", "token_f1")
 
 
 def mark_first(scores, k):
@@ -33,7 +33,7 @@ def area(gold, scores):
 
 
 REFERENCES = {
-    "auc": roc_auc_score,
+    "rationale_auc": roc_auc_score,
     "auprc": area,
     "average_precision": average_precision_score,
     "recall_at_k": lambda gold, scores: recall_score(gold, mark_first(scores, sum(gold))),
@@ -110,7 +110,7 @@ def test_by_hand():
     scores = torch.tensor([[3.0, 2.0, 2.0, 1.0]])
     gold = torch.tensor([[False, True, False, True]])
     # Pairs (marked, unmarked): 2 < 3, 2 = 2, 1 < 3, 1 < 2.  Precision at 2: 1/3, at 1: 2/4.
-    expected = {"auc": 0.125, "average_precision": (1 / 3 + 1 / 2) / 2, "recall_at_k": 0.5, "token_f1": 0.5}
+    expected = {"rationale_auc": 0.125, "average_precision": (1 / 3 + 1 / 2) / 2, "recall_at_k": 0.5, "token_f1": 0.5}
     expected["needle_rank"] = 2.5  # second and third are equal
     for name, value in expected.items():
         assert float(value_of(name, scores, gold, torch.ones_like(gold))) == pytest.approx(value)
@@ -167,7 +167,7 @@ def test_planted_evidence_is_found(name, rationale_rows):
     assert perfect[:2].tolist() == [1, 1]
     wrong = metric(name).evaluate(model, batch, (batch.content & ~batch.rationale_mask).float())[name]
     assert (wrong[:2] < perfect[:2]).all()
-    if name == "auc":
+    if name == "rationale_auc":
         assert wrong[:2].tolist() == [0, 0]
         assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name][:2].tolist() == [
             0.5,
@@ -193,4 +193,4 @@ def test_a_batch_of_ids_without_words_or_padding():
 
 def test_special_tokens_belong_to_no_word():
     with pytest.raises(ExpoundError, match="unit='token'"):
-        metric("auc", special_tokens=True)
+        metric("rationale_auc", special_tokens=True)

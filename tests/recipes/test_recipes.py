@@ -287,7 +287,9 @@ def test_a_control_trains_without_the_terms_and_the_difference_has_an_interval(t
     # as wide as the terminal
     shown = " ".join(capsys.readouterr().out.split())
     number = r"([+-]\d\.\d+)"
-    found = re.search(rf"auc on \d+ dev rows: .* of the control: {number} \(95 % {number} to {number}, p = ", shown)
+    found = re.search(
+        rf"rationale_auc on \d+ dev rows: .* of the control: {number} \(95 % {number} to {number}, p = ", shown
+    )
     difference, low, high = map(float, found.groups())
     assert low <= difference <= high
     # short training on the rationales of generated texts moves attention far

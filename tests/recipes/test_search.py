@@ -39,13 +39,13 @@ def test_a_command_keeps_the_best_run_where_a_plain_run_would_be(tmp_path, capsy
     # the figures again, by `compare` on the dev split
     dev = expound.load_data(DATA, "dev")
     search = read_record(folder)["search"]
-    assert (search["figure"], search["task_metric"]) == ("auc of attention_last", "accuracy")
+    assert (search["figure"], search["task_metric"]) == ("rationale_auc of attention_last", "accuracy")
     expected = []
     for run in search["runs"]:
         own = folder / "search" / f"weight-{run['weight']:g}"
         model = expound.load(own, device="cpu")
-        results = expound.compare(model, dev, ["attention_last"], ["auc"], show_progress=False).results
-        assert run["value"] == pytest.approx(results["auc"].mean(), abs=1e-6)
+        results = expound.compare(model, dev, ["attention_last"], ["rationale_auc"], show_progress=False).results
+        assert run["value"] == pytest.approx(results["rationale_auc"].mean(), abs=1e-6)
         assert run["task_value"] == json.loads((own / "metrics.json").read_text())["accuracy"]
         assert f"{run['value']:.4f}" in shown
         expected.append((run["value"], run["weight"], own))
@@ -133,7 +133,7 @@ def test_which_run_is_chosen_by_hand(runs, higher, expected):
         (
             "er_joint",
             "explainer=attention,rollout",
-            "one figure, but these have several: auc of attention_last, auc of",
+            "one figure, but these have several: rationale_auc of attention_last, rationale_auc of",
         ),
         ("er_bound", "explainer=attention,rollout", "er_bound has no figure to choose by"),
         ("fresh", "explainer=random,occlusion?baseline=dot", "unknown parameter of occlusion 'baseline'"),

@@ -9,10 +9,10 @@ from .faithfulness.decision_flip import DecisionFlip as DecisionFlip
 from .faithfulness.deletion_curves import DeletionAuc as DeletionAuc
 from .faithfulness.deletion_curves import InsertionAuc as InsertionAuc
 from .faithfulness.drops import AopcComprehensiveness as AopcComprehensiveness
-from .faithfulness.drops import AopcDifference as AopcDifference
+from .faithfulness.drops import AopcComprehensivenessMinusSufficiency as AopcComprehensivenessMinusSufficiency
 from .faithfulness.drops import AopcSufficiency as AopcSufficiency
 from .faithfulness.drops import Comprehensiveness as Comprehensiveness
-from .faithfulness.drops import Difference as Difference
+from .faithfulness.drops import ComprehensivenessMinusSufficiency as ComprehensivenessMinusSufficiency
 from .faithfulness.drops import LogOdds as LogOdds
 from .faithfulness.drops import Sufficiency as Sufficiency
 from .faithfulness.f_fidelity import FFidelity as FFidelity
@@ -26,11 +26,11 @@ from .faithfulness.soft import SoftSufficiency as SoftSufficiency
 from .faithfulness.unit_aopc import UnitComprehensiveness as UnitComprehensiveness
 from .faithfulness.unit_aopc import UnitSufficiency as UnitSufficiency
 from .gain import average_relative_gain as average_relative_gain
-from .plausibility import Auc as Auc
 from .plausibility import Auprc as Auprc
 from .plausibility import AveragePrecision as AveragePrecision
 from .plausibility import IouF1 as IouF1
 from .plausibility import NeedleRank as NeedleRank
+from .plausibility import RationaleAuc as RationaleAuc
 from .plausibility import RecallAtK as RecallAtK
 from .plausibility import TokenF1 as TokenF1
 from .presets import PRESETS as PRESETS

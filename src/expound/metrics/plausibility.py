@@ -86,11 +86,11 @@ class Plausibility(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auc(Plausibility):
+class RationaleAuc(Plausibility):
     """Area under the ROC curve: chance that a marked unit has a higher score than an unmarked one; ties count ½."""
 
     card: ClassVar = MetricCard(
-        name="auc", family="plausibility", higher_is_better=True, paper="Fawcett 2006", bounds=(0, 1),
+        name="rationale_auc", family="plausibility", higher_is_better=True, paper="Fawcett 2006", bounds=(0, 1),
         needs_rationale=True, label="AUC",
         equation=r"P(s_{\text{marked}} > s_{\text{unmarked}})",
         computed="The share of pairs of a marked and an unmarked word in which the marked word has the larger score; "
@@ -126,7 +126,7 @@ class AveragePrecision(Plausibility):
         read="1: all marked words come first. By chance it is near the share of marked words, so it is low if little "
         "is marked. Undefined (NaN) if nothing, or everything, is marked.",
         use="Few words are marked, and the top of the order matters.",
-        avoid="Do not use it to compare datasets with different shares of marked words; use `auc`.",
+        avoid="Do not use it to compare datasets with different shares of marked words; use `rationale_auc`.",
     )  # fmt: skip
 
     def value(self, ranked: RankedUnits) -> Tensor:

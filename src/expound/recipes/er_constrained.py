@@ -68,6 +68,6 @@ def er_constrained(
         trainer=ConstrainedTrainer,
         **trainer_arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
-        effect=Effect("auc", loss.explainer.name),
+        effect=Effect("rationale_auc", loss.explainer.name),
         departures=DEPARTURES,
     )

@@ -42,6 +42,6 @@ def er_joint(
         **trainer_arguments(values.joint_rate, values.joint_epochs, eval_on_start=True),
         patience=5,
         threshold=1e-5,
-        effect=Effect("auc", loss.explainer.name),
+        effect=Effect("rationale_auc", loss.explainer.name),
         departures=DEPARTURES,
     )

@@ -42,6 +42,6 @@ def rrr(
         **trainer_arguments(DEFAULT_VALUES.joint_rate, DEFAULT_VALUES.joint_epochs, eval_on_start=True),
         patience=5,
         threshold=1e-5,
-        effect=Effect("auc", "saliency"),
+        effect=Effect("rationale_auc", "saliency"),
         departures=DEPARTURES,
     )

@@ -69,7 +69,7 @@ def measure_sanity(
 
 
 def measure_best_attention(
-    model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false"
+    model: ExplainedModel, data: Dataset, *, metric: str = "rationale_auc?absolute=false"
 ) -> dict[str, float]:
     """Measure the plausibility of the single most plausible attention layer (mean of its heads) and of the best head.
 

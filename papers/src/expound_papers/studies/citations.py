@@ -101,7 +101,7 @@ def cite(study: Study) -> None:
         "citation of λ 1 as saved": Explainer(CITED, runs["λ 1"]),
     }
     order = [*learned, *explainers]
-    metrics = {"LDS": "lds?n_samples=64", "ρ with leave-one-out": "lds?ablation=leave_one_out", "AUC": "auc"}
+    metrics = {"LDS": "lds?n_samples=64", "ρ with leave-one-out": "lds?ablation=leave_one_out", "AUC": "rationale_auc"}
     questions = [data[name] for name in KINDS]
     judged: list[tuple[str, Any, Mapping[str, Any], dict[str, str]]] = [
         ("citations", [frozen, plain, trained], explainers, metrics),

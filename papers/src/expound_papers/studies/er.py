@@ -28,7 +28,7 @@ EXPLAINERS = {
     "DX": "decompx",
 }
 METRICS = {
-    "AUC": "auc?unit=token&special_tokens=true&absolute=true",
+    "AUC": "rationale_auc?unit=token&special_tokens=true&absolute=true",
     "AP": "average_precision?unit=token&special_tokens=true&absolute=true",
     "Recall@k": "recall_at_k?unit=token&special_tokens=true&absolute=true",
 }

@@ -65,7 +65,7 @@ def defaults(study: Study) -> None:
         "decompx_linear": "decompx_linear",
         "random": "random",
     }
-    metrics = {"AUC": "auc", "comprehensiveness": "aopc_comprehensiveness", "sufficiency": "aopc_sufficiency"}
+    metrics = {"AUC": "rationale_auc", "comprehensiveness": "aopc_comprehensiveness", "sufficiency": "aopc_sufficiency"}
     metrics["consistency"] = "consistency"
     criteria = [f"ivra {name}" for name in ("comprehensiveness", "sufficiency", "consistency")]
     judged: dict[str, tuple[list[str], list[str], list[str]]] = {
@@ -181,7 +181,7 @@ def language_models(study: Study) -> None:
     metrics = {
         "LDS": "lds?n_samples=64",
         "recall": "recall_at_k",
-        "AUC": "auc",
+        "AUC": "rationale_auc",
         "drop": "topk_drop?k=1",
         "comprehensiveness": "unit_comprehensiveness?perturbation=remove",
         "sufficiency": "unit_sufficiency?perturbation=remove",
@@ -323,7 +323,7 @@ def methods(study: Study) -> None:
     for name, each in zip(names, copies, strict=True):
         draws = 1 if "long" in name else 2
         fidelity[name] = {name: f"f_fidelity?copy={each}&fractions=0.1,0.3,0.5&n_samples={draws}"}
-    end, auc = SOFT | OTHERS, {"AUC": "auc"}
+    end, auc = SOFT | OTHERS, {"AUC": "rationale_auc"}
     limits = {"sequential_integrated_gradients": 20, "solvex": 20}
     study.judge("decoders", decoder, some, METHODS, STRETCHES | fidelity["F of decoders"] | end | auc, limits=limits)
     study.judge("sentences", as_it_is, few, choose(METHODS, *FEWER), STRETCHES | fidelity["F as it is"] | end | auc)

@@ -19,7 +19,7 @@ METRICS = {
     "SUFF": "aopc_sufficiency?keep_question=true",
     "CONS": "consistency",
     "Important tokens": "important_tokens",
-    "AUC": "auc",
+    "AUC": "rationale_auc",
 }
 POST_HOC = ["Attention (all layers)", "Attention (last layer)", "Input × Gradient", "Integrated Gradients", "LIME"]
 UNTRAINED, SPARSE = "IvRA, untrained", "IvRA, untrained sparsemax"

@@ -246,7 +246,7 @@ def explain_reviews(study: Study, *, static: bool = True) -> None:
     """How plausible explainers of the teacher are on reviews with rationales; learned ones come from students' runs."""
     task = begin_text(study)
     movies = Data("Movies", "eraser:${EXPOUND_DATA:-data}/movies", limit=60 if study.is_small else None)
-    metrics = {"AUC": "auc?absolute=false"}
+    metrics = {"AUC": "rationale_auc?absolute=false"}
     if static:
         # Integrated gradients of long reviews take longer than all the rest.
         explainers = {name: spec for name, spec in EXPLAINERS.items() if not (study.is_small and "Integrated" in name)}
@@ -255,7 +255,7 @@ def explain_reviews(study: Study, *, static: bool = True) -> None:
     study.judge("learned", learned, movies, ATTN_SMAT, metrics, model=task.teacher)
     if static:
         # The rows with a star: people's rationales of the test reviews choose the layer and the head.
-        how: dict[str, Any] = {"metric": "auc?absolute=false"}
+        how: dict[str, Any] = {"metric": "rationale_auc?absolute=false"}
         study.judge("supervised", task.teacher, movies, protocol="best_attention", **how)
 
 

@@ -61,7 +61,7 @@ USUAL_METHODS = (
     "alti",
 )
 USUAL_FOR_GENERATION = (
-    "auc",
+    "rationale_auc",
     "recall_at_k",
     "needle_rank",
     "topk_drop?k=1",
@@ -73,7 +73,7 @@ USUAL_METRICS = (
     "aopc_comprehensiveness",
     "aopc_sufficiency",
     "log_odds",
-    "auc",
+    "rationale_auc",
     "average_precision",
     "recall_at_k",
     "important_tokens",

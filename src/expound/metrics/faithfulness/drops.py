@@ -108,11 +108,12 @@ class Differences(Erasure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference(Differences, AtBudget):
+class ComprehensivenessMinusSufficiency(Differences, AtBudget):
     """Comprehensiveness minus sufficiency: p(the top alone) − p(x without the top)."""
 
     card: ClassVar = MetricCard(
-        name="difference", family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1),
+        name="comprehensiveness_minus_sufficiency", family="faithfulness", higher_is_better=True,
+        paper="Barkan et al. 2024", bounds=(-1, 1),
         equation=r"p(\text{top}_k) - p(x \setminus \text{top}_k)",
         computed="Comprehensiveness minus sufficiency: the probability with only the top fifth of the tokens "
         "(`fraction`), minus the probability without them. {p} {tokens} {removed}",
@@ -124,11 +125,11 @@ class Difference(Differences, AtBudget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AopcDifference(Differences, AveragedErasure):
+class AopcComprehensivenessMinusSufficiency(Differences, AveragedErasure):
     """Comprehensiveness minus sufficiency, averaged over several budgets."""
 
     card: ClassVar = MetricCard(
-        name="aopc_difference", label="Difference (AOPC)",
+        name="aopc_comprehensiveness_minus_sufficiency", label="Difference (AOPC)",
         family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1),
         equation=r"\text{AOPC}_C - \text{AOPC}_S",
         computed="`aopc_comprehensiveness` minus `aopc_sufficiency` over the same five budgets (1, 5, 10, 20 and 50 % "
