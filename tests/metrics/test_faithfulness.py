@@ -69,7 +69,7 @@ def test_agrees_with_erasing_one_input_at_a_time(name, family, head, perturbatio
     got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, perturbation)
-        values = reference(name, answer, attribution[row].tolist(), judge.fractions(), rounding)
+        values = reference(name, answer, attribution[row].tolist(), judge.list_fractions(), rounding)
         sharp = "normalized" in name and max(0, answer(()) - answer(answer.content)) < 1e-3
         tolerance = 0.02 if sharp else 2e-4 if "normalized" in name else 1e-5
         assert float(got[row]) == pytest.approx(sum(values) / len(values), abs=tolerance)

@@ -69,7 +69,7 @@ def test_keywords_come_on_top_of_the_spec():
         ),
         ("sufficiency?perturbation=delete", "sufficiency: perturbation 'delete'.*mask, pad, remove, zero"),
         ("sufficiency?fraction=many", "sufficiency: fraction: expected float, got 'many'"),
-        ("sufficiency?k", "k: expected float, got 'true'"),
+        ("sufficiency?fraction", "fraction: expected float, got 'true'"),
         ("sufficiency?fraction=2", "above 0 and up to 1"),
         (
             "rationale_auc?special_tokens=perhaps",

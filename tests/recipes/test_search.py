@@ -126,7 +126,7 @@ def test_which_run_is_chosen_by_hand(runs, higher, expected):
 @pytest.mark.parametrize(
     ("recipe", "search", "message"),
     [
-        ("er_joint", "wait=1,2", "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: guide, "),
+        ("er_joint", "wait=1,2", "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: explainer, "),
         ("er_joint", "weight=1,x", "weight: expected float, got 'x'"),
         ("er_joint", "weight", "expected --search NAME=VALUE,VALUE"),
         ("er_joint", "weight=1,-1", "weight of explanation is at least 0, got -1"),
@@ -153,5 +153,5 @@ def test_another_run_in_the_folder_is_not_replaced(tmp_path):
     for search in ({}, {"weight": []}):
         with pytest.raises(ExpoundError, match="expected a parameter and its values"):
             expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, **QUICK)
-    with pytest.raises(ExpoundError, match="values of guide to search, got"):
+    with pytest.raises(ExpoundError, match="values of explainer to search, got"):
         expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"explainer": [object()]}, **QUICK)
