@@ -86,7 +86,7 @@ expound.attribute(model, [test[0]], method=methods[2])
 #
 # ```sh
 # expound people create --protocol study.yaml
-# expound people serve --host 0.0.0.0 --name https://study.example.org
+# expound people serve --host 0.0.0.0 --public-host https://study.example.org
 # ```
 #
 # `papers/studies/people/smat-table-4.yaml` is a complete protocol; `expound people schema` prints the schema.

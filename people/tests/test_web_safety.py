@@ -40,7 +40,7 @@ def paths(made):
 
 def test_the_server_listens_on_loopback_unless_told_otherwise(start_server):
     assert start_server()["host"] == "127.0.0.1"
-    assert start_server("--host", "0.0.0.0", "--name", "study.example")["host"] == "0.0.0.0"
+    assert start_server("--host", "0.0.0.0", "--public-host", "study.example")["host"] == "0.0.0.0"
 
 
 def test_each_start_prints_an_address_with_a_new_token_that_opens_the_door(start_server):

@@ -8,7 +8,7 @@ from captum.attr import DeepLift, GradientShap
 import expound
 from expound import Batch
 from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
-from expound.explainers.gradients.integrated_gradients import Value, integrate
+from expound.explainers.gradients.integrated_gradients import PathValue, integrate
 from expound.explainers.seeding import example_seeds
 from families import SENTENCES, processor, tiny
 
@@ -134,7 +134,7 @@ def test_adaptive_points_are_evaluated_once_and_placed_where_the_function_bends(
         values = []
         for path, point in zip(paths, points, strict=True):
             height = np.tanh(steepness[path] * (point - 0.2))
-            values.append(Value(height, steepness[path] * (1 - height**2)))
+            values.append(PathValue(height, steepness[path] * (1 - height**2)))
         return values
 
     paths = integrate(evaluate, 2, 0.001, 500)
@@ -153,7 +153,7 @@ def test_adaptive_points_are_evaluated_once_and_placed_where_the_function_bends(
 
 def test_adaptive_refinement_stops_at_max_steps():
     noise = np.random.default_rng(0)
-    paths = integrate(lambda p, x: [Value(float(noise.normal()), 0.0) for _ in p], 1, 1e-9, 40)
+    paths = integrate(lambda p, x: [PathValue(float(noise.normal()), 0.0) for _ in p], 1, 1e-9, 40)
     assert 40 <= len(paths[0].values) <= 80
 
 

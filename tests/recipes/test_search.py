@@ -126,7 +126,11 @@ def test_which_run_is_chosen_by_hand(runs, higher, expected):
 @pytest.mark.parametrize(
     ("recipe", "search", "message"),
     [
-        ("er_joint", "wait=1,2", "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: explainer, "),
+        (
+            "er_joint",
+            "wait=1,2",
+            "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: explainer, ",
+        ),
         ("er_joint", "weight=1,x", "weight: expected float, got 'x'"),
         ("er_joint", "weight", "expected --search NAME=VALUE,VALUE"),
         ("er_joint", "weight=1,-1", "weight of explanation is at least 0, got -1"),

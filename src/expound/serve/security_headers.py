@@ -69,7 +69,7 @@ class SecurityMiddleware:
         match = HOST_PATTERN.fullmatch(host.lower())
         # DNS rebinding: another site can let its own name resolve to this machine, and would then have our origin.
         if match is None or match["name"] not in self.hosts or int(match["port"] or 1) not in PORTS:
-            return 421, "This server does not have that name. Start it with --name to add one."
+            return 421, "This server does not have that name. Start it with --public-host to add one."
         if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers, host):
             return 403, "This request comes from another site."
         size = headers.get("content-length", "0")

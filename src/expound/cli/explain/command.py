@@ -107,7 +107,7 @@ def explain(
         ),
     ] = False,
     allow_nan: options.AllowNan = False,
-    incomplete: options.Incomplete = False,
+    allow_incomplete_weights: options.Incomplete = False,
     stride: options.Stride = None,
     quiet: options.Quiet = False,
     threads: Threads = None,
@@ -136,7 +136,7 @@ def explain(
         "device": device,
         "dtype": dtype,
         "max_length": max_length,
-        "incomplete": incomplete,
+        "allow_incomplete_weights": allow_incomplete_weights,
     }
     load_options |= options.prompt_options(template, labels)
     if task is not None:

@@ -143,10 +143,10 @@ class ScaledAttention(OutputExplainer, SinglePass):
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
         slopes = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
         weights = model.scatter_attention(batch, [block.mean(1) for block in last])
-        steepness = model.scatter_attention(batch, [slope.mean(1) for slope in slopes])
+        mean_slopes = model.scatter_attention(batch, [slope.mean(1) for slope in slopes])
         # The product of means over heads, as in the authors' code, not the mean of products.
         products = []
-        for weight, slope in zip(weights, steepness, strict=True):
+        for weight, slope in zip(weights, mean_slopes, strict=True):
             row, row_slope = (select_readout_row(model, batch, matrix, target) for matrix in (weight, slope))
             products.append(row * row_slope)
         return torch.stack(products).sum(0)
