@@ -138,10 +138,10 @@ def test_full_budgets_give_perfect_normalized_values():
                 .double()
             )
 
-        assert value("sufficiency", k=1.0).eq(0).all()
+        assert value("sufficiency", fraction=1.0).eq(0).all()
         assert value("normalized_sufficiency", **everything).eq(1).all()
         assert torch.allclose(value("normalized_comprehensiveness", **everything), drop / (drop + 1e-4), atol=1e-6)
-        assert torch.allclose(value("comprehensiveness", k=1.0), drop, atol=1e-6)
+        assert torch.allclose(value("comprehensiveness", fraction=1.0), drop, atol=1e-6)
 
 
 def test_normalized_values_stay_in_bounds_if_an_empty_text_has_the_same_answer():
