@@ -70,7 +70,7 @@ def test_the_help_of_training_shows_every_recipe_and_its_departures_from_the_pap
         "train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
         "study run nowhere.py", "study status nowhere",
         "compare --model m --data generated --methods occlusoin", "compare --model m --data generated --metrics acu",
-        "compare --model m --data generated --metrics auc?k=1", "compare --model m --data generated --preset no",
+        "compare --model m --data generated --metrics rationale_auc?k=1", "compare --model m --data generated --preset no",
         "explain hi --model m --methods integrated_gradients?n_stps=3", "demo --methods occlusoin",
         "explain hi --model m --methods parameterized_attention:./nowhere",
         "train er_joint --explainer rolout --config tiny --data generated --output-dir y",
