@@ -2,7 +2,7 @@
 # # Your own method as a plugin package
 #
 # A method is one class with a card. A package registers it as an entry point. After `pip install`, expound finds it by
-# its id in Python, on the command line, in study files and on the web pages. The package
+# its id in Python, on the command line, in studies and on the web pages. The package
 # [examples/plugin](../contribute/plugin.md) also contains a metric, an objective and a data format.
 #
 # ## The method

@@ -9,11 +9,11 @@ from sqlalchemy import select
 
 from expound.errors import ExpoundError
 from expound_people.items import restore_explanation
-from expound_people.projects import find_project
+from expound_people.projects import REPLACED_TOKEN_TIME, find_project
 from expound_people.protocol.file import KnownPart, digest_protocol, parse_protocol
 from expound_people.protocol.known_answers import has_passed, make_known_item
 from expound_people.results import compute_findings, find_widest_interval, load_answers
-from expound_people.tables import Annotator, AnnotatorAnswer, AnnotatorStep
+from expound_people.tables import Annotator, AnnotatorAnswer, AnnotatorStep, utc_now
 from participants import (
     METHODS,
     answer,
@@ -120,7 +120,7 @@ def test_screened_out_and_failed_annotators_see_the_end_page(study):
     assert [person.status for person in people(study)] == ["screened out", "", "screened out", "failed"]
 
 
-def test_links_need_platform_parameters_and_a_person_takes_part_once(study):
+def test_links_need_platform_parameters_and_a_person_takes_part_once(study, monkeypatch):
     client = stranger(study)
     assert "PROLIFIC_PID, STUDY_ID, SESSION_ID" in client.get("/take/films?PROLIFIC_PID=p1").text
     client, _ = follow_link(study, 1)
@@ -128,6 +128,8 @@ def test_links_need_platform_parameters_and_a_person_takes_part_once(study):
     assert client.get(link(1)).url.path == "/annotate/1"  # the same device goes on
     elsewhere, page = follow_link(study, 1)
     assert "Example 1 of 5" in page.text  # another one, with the same parameters, too
+    later = utc_now() + REPLACED_TOKEN_TIME + timedelta(seconds=1)
+    monkeypatch.setattr("expound_people.projects.utc_now", lambda: later)
     assert client.get("/annotate").status_code == 403
     _, page = follow_link(study, 1, session="another")
     assert "already taken part" in page.text

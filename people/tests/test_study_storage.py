@@ -44,7 +44,7 @@ def test_servers_that_open_an_empty_database_at_once_migrate_it_once(url):
     with ThreadPoolExecutor(6) as servers:
         opened = list(servers.map(Storage, [url] * 6))
     with opened[0].engine.connect() as connection:
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == ["0003"]
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == ["0004"]
     for storage in opened:
         storage.close()
 

@@ -19,7 +19,7 @@ PROTOCOLS = sorted((FOLDER / "people").glob("*.yaml"))
 def test_doctor_names_versions_extras_and_devices(capsys):
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
-    assert all(word in said for word in ("torch", "Python", "extra web", "cpu"))
+    assert all(word in said for word in ("torch", "Python", "extra serve", "expound-people", "cpu"))
 
 
 def test_doctor_names_what_is_missing_or_too_old_and_ends_with_1(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -65,6 +66,12 @@ def test_label_studios_offsets_in_browser_units_are_found_by_the_text_they_mark(
     assert found.label == "neg"
     assert found.marks == {"3": ((0, 9, 17),), "eve@example.org": ()}
     assert found.texts[0][9:17] == "bad film"
+
+
+def test_label_studios_offsets_without_a_text_are_browser_units():
+    task = copy.deepcopy(TASK)
+    del task["annotations"][0]["result"][0]["value"]["text"]
+    assert read_tasks([task])[0].marks == read_tasks([TASK])[0].marks
 
 
 def test_a_span_that_is_not_the_text_it_says_is_refused():

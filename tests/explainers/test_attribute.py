@@ -227,7 +227,7 @@ def test_any_text_is_explained_or_refused_with_a_clear_error(texts, family, pair
         ([("", " ")], "empty text"),
         ("[SEP] [SEP]", "nothing to explain"),
         ("\u200b", "nothing to explain"),
-        ([{"sentence": "small"}], "its columns: sentence"),
+        ([{"words": "small"}], "unknown key of a row 'words'. Did you mean 'text'"),
         ([{"text": None}], "no text"),
         ([{"text": 5}], "no text"),
         ([{"text": "small", "text_pair": 5}], "text_pair"),

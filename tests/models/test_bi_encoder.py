@@ -54,6 +54,33 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
         assert (whole.scores * (here & batch.attended)).abs().sum(1).min() > 1e-6
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_every_content_token_belongs_to_a_word_of_its_own_text(family):
+    model = make_bi_encoder(family)
+    batch = model.encode(PAIRS)
+    sides = batch.inputs["token_type_ids"]
+    for row, alignment in enumerate(batch.alignments):
+        words, content = batch.word_of[row], batch.content[row]
+        # All but the two special tokens of each text.
+        assert content.sum() == batch.attended[row].sum() - 4
+        assert not (words >= 0)[~content].any()
+        for place in content.nonzero().flatten().tolist():
+            side, start, end = alignment.spans[place]
+            assert side == sides[row, place]
+            # A token without a word is one of white space.
+            assert start == end if words[place] < 0 else alignment.words[words[place]].side == side
+        assert {word for word in words.tolist() if word >= 0} == set(range(len(alignment.words)))
+
+
+def test_words_are_sums_of_their_tokens_on_both_sides():
+    model = make_bi_encoder()
+    for pair in (PAIRS[0], PAIRS[0][::-1]):
+        item = expound.attribute(model, pair, "input_x_gradient")[0]
+        np.testing.assert_allclose(item.scores.sum(), item.content_scores.sum(), rtol=1e-4)
+        for side in (0, 1):
+            assert all(score for unit, score in zip(item.units, item.scores[0], strict=True) if unit.side == side)
+
+
 def test_integrated_gradients_sum_to_the_difference_from_the_reference():
     model = make_bi_encoder()
     batch = model.encode(PAIRS)

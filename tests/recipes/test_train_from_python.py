@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 import expound
 from expound.explainers import InputXGradient, IntegratedGradients
+from expound.recipes.train import _find_splits
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
@@ -193,3 +194,16 @@ for name in expound.__all__:
     getattr(expound, name)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_form_of_rows_is_read_alike(tmp_path):
+    frame = pd.DataFrame(REVIEWS)
+    frame.to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
+    columns = {name: list(values) for name, values in frame.items()}
+    named = {"label_column": "stars", "rationale_column": "why"}
+    stream = Dataset.from_list(REVIEWS).to_iterable_dataset()
+    found = [_find_splits(form, None, 0, named) for form in (REVIEWS, frame, columns, stream, tmp_path / "rows.jsonl")]
+    assert found[0][0].features["label"].names == ["bad", "good"]
+    for train, dev in found:
+        assert train.to_list() == found[0][0].to_list()
+        assert dev.to_list() == found[0][1].to_list()

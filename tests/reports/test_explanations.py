@@ -106,7 +106,8 @@ def test_every_field_takes_part_in_equality():
     changes = {
         "targets": (TARGET._replace(value=0),), "units": WORDS[:2] + WORDS[:1], "scores": np.ones((1, 3)),
         "unit": "token", "method": "x", "texts": ("other",), "params": {}, "prediction": None, "signed": False,
-        "truncated": True, "index": 4, "delta": None, "bounds": np.ones((1, 3)), "interactions": ((0, 1, 0.5),),
+        "truncated": True, "index": 4, "delta": None, "rest": [1.0], "bias": 1.0,
+        "bounds": np.ones((1, 3)), "interactions": ((0, 1, 0.5),),
         "tokens": TOKENS[::-1], "token_scores": np.ones((1, 6)), "special": (False,) * 6,
         "layers": np.ones((1, 6)), "exchange": RESPONSE, "response_scores": np.ones((1, 2)), "image_shape": (1, 3),
         "metadata": {"id": 1},

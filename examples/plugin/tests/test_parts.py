@@ -1,7 +1,6 @@
 """expound's contracts hold for every part of the package, and expound finds them by their ids."""
 
 import pytest
-from expound_example.penalize_confidence import penalize_confidence
 
 import expound
 from expound.cli import main
@@ -16,6 +15,7 @@ from expound.testing import (
 )
 from expound_example.confidence_penalty import ConfidencePenalty
 from expound_example.keep_one import KeepOne
+from expound_example.penalize_confidence import penalize_confidence
 from expound_example.starred import Starred
 
 

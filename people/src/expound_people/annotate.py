@@ -37,7 +37,7 @@ def show_invitation(request: Request, token: str) -> Response:
     """Show the page of an invitation, with a button to accept it."""
     # Opening the link must not change anything: mail programs and virus scanners open links, too.
     with get_storage(request).read_session() as session:
-        progress = answers.load_progress(session, _require_annotator(session, token))
+        progress = answers.load_progress(session, _require_invited(request, session, token))
         return render_page(
             request,
             "join",
@@ -63,7 +63,7 @@ async def accept_invitation(request: Request, token: str, form: authentication.U
 
 def _mark_joined(request: Request, token: str) -> None:
     with get_storage(request).write_session() as session:
-        person = _require_annotator(session, token)
+        person = _require_invited(request, session, token)
         person.joined = person.joined or utc_now()
 
 
@@ -195,6 +195,16 @@ def open_progress(
     # The token is checked on every request, in the same transaction, so that revoking it takes effect at once.
     with studies.write_session() if writing else studies.read_session() as session:
         yield session, answers.load_progress(session, _require_annotator(session, token), role)
+
+
+def _require_invited(request: Request, session: Session, token: str) -> Annotator:
+    """Return the annotator with the token of an invitation. Wrong ones are counted, see `require_attempt`."""
+    authentication.require_attempt(request)
+    person = find_annotator(session, token)
+    authentication.record_attempt(request, is_right=person is not None)
+    if person is None:
+        raise HTTPException(403, INVALID_INVITATION)
+    return person
 
 
 def _require_annotator(session: Session, token: str) -> Annotator:

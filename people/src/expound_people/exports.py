@@ -51,7 +51,8 @@ SCHEMA = pa.schema(
 )
 """One row per answer; for a ranking, one row per method. Values that an answer does not have are null. `included`:
 whether the analysis includes the annotator, who is complete and not flagged by the study's protocol."""
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+# Spreadsheets of East Asian locales take the full-width forms for formulas, too.
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 class Export(NamedTuple):

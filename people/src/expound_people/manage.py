@@ -29,7 +29,7 @@ from expound_people.protocol.file import digest_protocol
 from expound_people.reporting import fit_effects
 from expound_people.results import compute_findings, load_marked_examples
 from expound_people.services import get_pages, get_storage
-from expound_people.tables import Annotator, AnnotatorAnswer, Item, Project
+from expound_people.tables import Annotator, AnnotatorAnswer, Item, Project, is_storable
 from expound_people.texts import choose_language
 
 router = APIRouter(prefix="/studies")
@@ -88,6 +88,8 @@ def import_marks(request: Request, form: authentication.CheckedForm, file: authe
     # Deeply nested JSON exceeds Python's recursion limit.
     except (ValueError, RecursionError) as error:
         raise ExpoundError(f"the file is not JSON: {error}") from None
+    if not _is_storable(content):
+        raise ExpoundError("the file has a character that cannot be stored: NUL, or half of a surrogate pair")
     examples = FORMATS[form_name](content, "the file")
     lengths = [max(map(len, example.texts), default=0) for example in examples]
     if len(examples) > site.limits.file_examples or any(longest > site.limits.text_length for longest in lengths):
@@ -96,6 +98,15 @@ def import_marks(request: Request, form: authentication.CheckedForm, file: authe
     with get_storage(request).write_session() as session:
         projects.create_project(session, name, make_marked_items(examples), "highlight")
     return RedirectResponse(f"/studies/{name}", 303)
+
+
+def _is_storable(content: Any) -> bool:
+    """Return whether all texts in a JSON value can be stored."""
+    if isinstance(content, dict):
+        return all(is_storable(key) and _is_storable(value) for key, value in content.items())
+    if isinstance(content, list):
+        return all(map(_is_storable, content))
+    return not isinstance(content, str) or is_storable(content)
 
 
 @router.get("/{name}")

@@ -5,25 +5,28 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from hashlib import sha256
 from itertools import count
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from expound.errors import ExpoundError, check_choice, unknown
 from expound.reports.explanations import Explanation
 from expound_people.items import StudyItem
 from expound_people.kinds import KINDS, ONLY_PHASE
-from expound_people.protocol.file import Protocol, parse_protocol
+from expound_people.protocol.file import MAX_SEED, Protocol, parse_protocol
 from expound_people.protocol.known_answers import make_known_item
-from expound_people.tables import Annotator, AnnotatorAnswer, Project, utc_now
+from expound_people.tables import Annotator, AnnotatorAnswer, Project, ReplacedToken, is_storable, utc_now
 from expound_people.texts import make_translator
 
 NAME_PATTERN = re.compile(r"[\w][\w .-]{0,79}")
 # 256 random bits: invitations cannot be guessed, so they need neither a password nor a limit of attempts.
 TOKEN_BYTES = 32
+REPLACED_TOKEN_TIME = timedelta(minutes=1)
+"""Time for which a token is valid after another one has replaced it."""
 MAX_INVITATIONS = 200
 MAX_NAME_LENGTH = 80
 """Maximum length of an annotator's name."""
@@ -63,6 +66,8 @@ def create_project(
         kind, seed = plan.kind, plan.seed
         question = plan.question or make_translator(plan.language)(f"{plan.text_prefix}_question")
     check_new_study(session, name, kind)
+    if not 0 <= seed <= MAX_SEED:
+        raise ExpoundError(f"expected a seed from 0 to {MAX_SEED} for a study, got {seed}")
     predicted = {item.prediction for item in items} | {item.changed.prediction for item in items if item.changed}
     predicted.discard(None)
     answers = list(labels) or sorted(label for label in predicted if label is not None)
@@ -200,6 +205,8 @@ def invite_annotators(session: Session, project: Project, names: Sequence[str]) 
     taken = {annotator.name for annotator in project.annotators}
     tokens: dict[str, str] = {}
     for name in names:
+        if not is_storable(name):
+            raise ExpoundError("a name has a character that cannot be stored")
         if not 1 <= len(name) <= MAX_NAME_LENGTH:
             raise ExpoundError(f"expected a name of 1 to {MAX_NAME_LENGTH} characters, got {len(name)}")
         if name in taken or name in tokens:
@@ -220,10 +227,19 @@ def revoke_invitation(session: Session, project: Project, annotator_id: int) -> 
 
 def find_annotator(session: Session, token: str) -> Annotator | None:
     """Return the annotator with this token; None if the token is unknown or revoked."""
-    annotator = session.scalar(select(Annotator).where(Annotator.token_digest == digest_token(token)))
+    digest = digest_token(token)
+    annotator = session.scalar(select(Annotator).where(Annotator.token_digest == digest))
+    if annotator is None:
+        replaced = select(ReplacedToken.annotator_id).where(ReplacedToken.digest == digest, is_recently_replaced())
+        annotator = session.scalar(select(Annotator).where(Annotator.id.in_(replaced)))
     if annotator is not None and annotator.revoked is None:
         return annotator
     return None
+
+
+def is_recently_replaced() -> ColumnElement[bool]:
+    """Return the condition of replaced tokens that are still valid."""
+    return ReplacedToken.replaced > utc_now() - REPLACED_TOKEN_TIME
 
 
 def digest_token(token: str) -> str:

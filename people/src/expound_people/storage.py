@@ -13,8 +13,8 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
@@ -28,6 +28,8 @@ OPEN_TIMEOUT, ANSWER_TIMEOUT = 60, 10
 """Seconds to wait for another writer when a storage is opened, and when an answer is saved."""
 RETRY_INTERVAL = 0.02
 POOL_SIZE = 20
+PASSWORDS = ("password", "passwd", "sslpassword")
+"""Parameters in the query of an address that are secret."""
 MIGRATION_LOCK = 0x45786567
 """Key of the PostgreSQL advisory lock that a migration holds."""
 
@@ -50,9 +52,10 @@ class Storage:
         try:
             with self._open_connection() as connection:
                 upgrade(connection)
-        except (DatabaseError, CommandError) as error:
+        # ValueError: a path with NUL or half of a surrogate pair.
+        except (DatabaseError, CommandError, ValueError) as error:
             reason = str(getattr(error, "orig", error)).splitlines()[0]
-            raise ExpoundError(f"{self.engine.url!r} cannot be used as storage: {reason}") from error
+            raise ExpoundError(f"{mask_address(self.engine.url)} cannot be used as storage: {reason}") from error
 
     @contextmanager
     def _open_connection(self) -> Iterator[Connection]:
@@ -88,15 +91,23 @@ class Storage:
         self.engine.dispose()
 
 
+def mask_address(address: URL) -> str:
+    """Return the address of a storage without its passwords, which can be in its query as well."""
+    query = {name: "***" if name in PASSWORDS else value for name, value in address.query.items()}
+    return address.set(query=query).render_as_string(hide_password=True)
+
+
 @contextmanager
 def _report_busy() -> Iterator[None]:
-    """Turn temporary errors of the database into BusyError."""
+    """Turn temporary errors of the database into BusyError, and refused values into ExpoundError."""
     try:
         yield
     except (OperationalError, PoolTimeoutError) as error:
         # The log gets the reason; annotators do not, as it can name hosts and files.
         logger.warning("the storage is busy: %s", " ".join(str(getattr(error, "orig", error)).split()))
         raise BusyError("the answers cannot be saved at the moment, and are kept on this page") from error
+    except (DataError, UnicodeEncodeError, OverflowError) as error:
+        raise ExpoundError("a text or number here cannot be stored in the database") from error
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
@@ -128,7 +139,10 @@ def _make_engine(url: str) -> Engine:
         return create_engine(
             address, pool_size=POOL_SIZE, max_overflow=POOL_SIZE, pool_timeout=OPEN_TIMEOUT, pool_pre_ping=True
         )
-    except (ArgumentError, NoSuchModuleError) as error:
+    # ValueError: a port that is no number, NUL in a path, or halves of surrogate pairs.
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        if isinstance(error, ExpoundError):
+            raise
         raise ExpoundError("expected a storage as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME") from error
     except ModuleNotFoundError as error:
         hint = ": pip install 'expound-people[postgres]'" if error.name == "psycopg" else ""
@@ -141,7 +155,7 @@ def _make_sqlite_engine(address: Any) -> Engine:
     try:
         Path(address.database).absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ExpoundError(f"{address!r} cannot be used as storage: {error}") from error
+        raise ExpoundError(f"{mask_address(address)} cannot be used as storage: {error}") from error
     engine = create_engine(address, pool_size=POOL_SIZE, max_overflow=POOL_SIZE, pool_timeout=OPEN_TIMEOUT)
 
     @event.listens_for(engine, "connect")

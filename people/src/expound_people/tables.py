@@ -29,6 +29,11 @@ NAMING_CONVENTION = {
 }
 
 
+def is_storable(text: str) -> bool:
+    """Return whether databases can store a text: PostgreSQL refuses NUL, and UTF-8 has no halves of surrogate pairs."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def utc_now() -> datetime:
     """Return the current time in UTC, without a time zone."""
     # SQLite stores no time zone, so an aware time would come back naive and could not be compared with a new one.
@@ -138,6 +143,15 @@ class Annotator(Base):
     project: Mapped[Project] = relationship(back_populates="annotators")
     answers: Mapped[list[AnnotatorAnswer]] = relationship(back_populates="annotator", order_by="AnnotatorAnswer.id")
     steps: Mapped[list[AnnotatorStep]] = relationship(order_by="AnnotatorStep.id")
+
+
+class ReplacedToken(Base):
+    """A token that was replaced by a newer one of the same annotator, and is valid for a moment longer."""
+
+    __tablename__ = "replaced_token"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotator.id"), index=True)
+    replaced: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
 
 
 class AnnotatorStep(Base):

@@ -34,8 +34,12 @@ _UNSPACED = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"  # ideographs, half-width kana
     "\U0001b000-\U0001b16f\U00020000-\U0003ffff]"  # further kana and ideographs
 )
-# a mark of Latin scripts needs white space after it (as in 3.14), one of CJK scripts does not
-_END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
+# Marks of Latin and Arabic scripts need white space after them (as in 3.14), those of CJK and Indic scripts do not, and
+# Thai has none: it writes a space between sentences.
+_END = re.compile(
+    r"""[.!?…؟۔]+["'”’»)\]]*(?=\s)|(?:[。！？｡।॥။។።]|．(?!\d))+["'”’」』）]*|(?=\n)"""
+    "|(?<=[\u0e01-\u0e5b])(?= +[\u0e01-\u0e5b])"
+)
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|cf|Fig|al))\.$")
 
@@ -104,7 +108,7 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
             that a text's tokens cover are then left out.
 
     Raises:
-        ExpoundError: the encoding does not belong to these texts.
+        ExpoundError: the encoding does not belong to these texts, or a token with characters belongs to no word.
     """
     texts = tuple(texts)
     spans = tuple(_token_spans(texts, encoding))
@@ -125,6 +129,8 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
         else:
             side, start, end = span
             word_of.append(_choose_word(owners[side][start:end]))
+            if start < end and word_of[-1] == NO_WORD:
+                raise ExpoundError(f"the token {texts[side][start:end]!r:.40} belongs to no word of its text")
     return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_sides))
 
 
@@ -181,8 +187,13 @@ def _split_run(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | None]:
     rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
     for (start, end), side, special in rows:
-        if special or side is None:
+        if special:
             yield None
+        elif side is None:
+            raise ExpoundError(
+                f"the tokenizer does not say which text its characters {start} to {end} belong to: its scores would be "
+                "lost; install another version of tokenizers"
+            )
         elif side >= len(texts) or end > len(texts[side]):
             raise ExpoundError(
                 f"the encoding does not belong to these texts: a token has characters {start} to {end} of text "
@@ -253,7 +264,8 @@ def find_sentence_ends(text: str) -> list[int]:
     """Return the character at which each sentence ends; the white space before a sentence belongs to it.
 
     A sentence ends at a line break, and at a full stop, question mark or exclamation mark before white space, unless a
-    lower-case letter follows or the stop belongs to a common abbreviation. The last sentence ends with the text.
+    lower-case letter follows or the stop belongs to a common abbreviation; in Thai at a space. The last sentence ends
+    with the text.
     """
     ends: list[int] = []
     for match in _END.finditer(text):

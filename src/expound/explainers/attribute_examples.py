@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, overload
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from expound.data.alignment import pool
+from expound.data.readers.columns import ColumnOptions
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
@@ -21,7 +22,8 @@ from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_re
 from expound.explainers.registry import default_method, resolve_unit
 from expound.explainers.units import find_strongest_pairs, list_units, score_units
 from expound.models import Batch, ExplainedModel
-from expound.models.encoding.encode import as_sequence, make_batches, read_metadata, select_targets
+from expound.models.encoding.encode import make_batches, read_metadata, select_targets
+from expound.models.encoding.labels import read_examples
 from expound.models.generation.examples import prompt_to_row
 from expound.models.generation.model import GeneratingModel
 from expound.models.loading.load import ModelSource, load
@@ -68,9 +70,11 @@ def attribute(
 
     Args:
         model: what to explain, from `expound.load`, or what that takes: a folder, a pipeline, (model, tokenizer).
-        examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset. For
-            generated text: a prompt, which is read as it is, or a row with `messages`, read in the chat template, with
-            or without its `response`; a `foil` is another response, whose scores are subtracted.
+        examples: a text, a pair (text, text), an image, a row of canonical columns, or several of those; or a table: a
+            dataset, a data frame, a dict of lists, the path of a file, whose names of classes count. For generated
+            text: a prompt, which is read as it is, or a row with `messages`, read in the chat template with the row's
+            `tools` and `chat_template_kwargs`, with or without its `response` (or `completion`); a `foil` is another
+            response, whose scores are subtracted.
         method: an id of `expound.list_methods()` or an explainer, by default `default_method`; a list gives a dict.
         target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
             (for, against) of two classes explains the difference of their outputs. For generated text: the response as
@@ -84,14 +88,17 @@ def attribute(
             token's score is the mean over its windows, or what removing it does to the answer. Default: cut texts.
         attribute_target: for generated text, score the response's own earlier tokens too (`response_scores`).
             Methods that start from a baseline or add noise then do so there as well, which changes the prompt's scores.
-        params: the method's parameters, as `n_steps=50`.
+        params: the method's parameters, as `n_steps=50`, and columns of a table, as `text_column="review"`; see
+            `expound.train`.
 
-    Raises ExpoundError for an unknown method or parameter, an empty text, an answer of NaN, or scores not finite.
+    Raises ExpoundError for an unknown key of a row, an unknown method or parameter, an empty text, an answer of NaN, or
+    scores not finite.
     """
     explained = load(model)
     if stride is not None:
         explained = WindowedModel(explained, stride)
-    examples = explained.expand_examples(as_sequence(examples))
+    columns = {field.name: params.pop(field.name) for field in fields(ColumnOptions) if field.name in params}
+    examples = explained.expand_examples(read_examples(explained, examples, **columns))
     if not len(examples):
         raise ExpoundError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
     is_generating = isinstance(explained, GeneratingModel)
@@ -220,6 +227,11 @@ def describe_batch(
             fields["units"] = [Unit(word.text, word.side, word.start, word.end) for word in alignment.words]
             fields["scores"] = pool(values, alignment.word_of, len(alignment.words))[None]
             member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
+        fields["rest"] = [values[~special].sum(dtype=np.float64) - fields["scores"].sum(dtype=np.float64)]
+        if scores.special is not None:
+            fields["rest"][0] += float(scores.special[row])
+        if scores.bias is not None:
+            fields["bias"] = float(scores.bias[row])
         if scores.delta is not None:
             fields["delta"] = float(scores.delta[row])
         if scores.layers is not None:
@@ -262,6 +274,7 @@ def _explain_response(
         response,
         targets=(response.target._replace(log_prob=log_prob),),
         scores=response.scores - other.scores,
+        rest=None if response.rest is None or other.rest is None else response.rest - other.rest,
         bounds=None,
         params=response.params | {"foil": other.response},
     )
@@ -278,7 +291,7 @@ def _explain_spans(
     targets = torch.tensor(spans, device=batch.device)[:, None]
     with torch.no_grad(), model.evaluation_mode():
         table = require_finite_logits(model(batch).logits)
-    scores, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
+    scores, rest, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
     bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
     sentences, metadata = exchange.spans("sentences"), dict[str, Any]()
     if bounds is not None:
@@ -289,6 +302,7 @@ def _explain_spans(
         metadata = {"repeated_sentences": len(sentences) - len(spans), "response_log_prob": whole.log_prob}
     about = {"texts": alignment.texts, "truncated": alignment.truncated, "exchange": exchange, "index": index}
     scored = {"units": units.units, "scores": scores, "bounds": bounds, "response_scores": response_scores}
+    scored["rest"] = rest
     described = tuple(model.describe_targets(batch, span, table)[0] for span in targets)
     return _describe(method, described, unit=unit, metadata=metadata, **about, **scored)
 

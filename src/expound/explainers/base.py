@@ -41,6 +41,7 @@ class TokenScores:
         bias: [B], the part of the target's score that belongs to no position, for methods that separate it.
         logits: the model's answer, if the method's own pass computed it.
         pairs: [B, L, L], the interaction of two positions, for methods that score pairs.
+        special: [B], the sum of the scores of special tokens, which were set to zero.
     """
 
     scores: Tensor
@@ -49,6 +50,7 @@ class TokenScores:
     bias: Tensor | None = None
     logits: Tensor | None = None
     pairs: Tensor | None = None
+    special: Tensor | None = None
 
 
 TargetSelector = Callable[[Tensor | None], Tensor]
@@ -161,7 +163,8 @@ class Explainer(ABC):
         self._check_shape(explanation.scores, batch)
         if special_tokens:
             return explanation
-        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
+        special = explanation.scores.masked_fill(~batch.attended | batch.content, 0.0).sum(1)
+        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0), special=special)
 
     def _explain_windows(self, model: WindowedModel, batch: Batch, target: Any, *, special_tokens: bool) -> TokenScores:
         """Explain the target in each window; a position's score is the mean over the windows that contain it."""

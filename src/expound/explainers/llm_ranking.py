@@ -16,6 +16,7 @@ from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
 from expound.explainers.base import Explainer
 from expound.models import Batch, ExplainedModel
+from expound.models.loading.adapters import read_config
 from expound.models.state import get_lock, preserve_random_state
 
 MARKER = "END"
@@ -140,7 +141,8 @@ def generate_ranking(ranker: str, device: str, prompt: str, words: int) -> str:
 def _load_ranker(ranker: str, device: str) -> tuple[Any, Any]:
     """Load the ranker and its tokenizer; the last one is cached."""
     try:
-        model = AutoModelForCausalLM.from_pretrained(ranker, dtype="auto", use_safetensors=True)
+        config = read_config(ranker)
+        model = AutoModelForCausalLM.from_pretrained(ranker, config=config, dtype="auto", use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(ranker)
     except (OSError, ValueError) as error:
         raise ExpoundError(f"the ranker {ranker!r} could not be loaded: {str(error).splitlines()[0]}") from error

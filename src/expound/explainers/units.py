@@ -28,6 +28,14 @@ class Units(NamedTuple):
     number: Tensor
 
 
+class UnitScores(NamedTuple):
+    """The scores [T, U] of units, [T] of content of no unit, and [T, R] of a response's tokens, NaN for unseen ones."""
+
+    units: NDArray[np.float32]
+    rest: NDArray[np.float32]
+    response: NDArray[np.float32] | None
+
+
 def number_units(batch: Batch, unit: UnitName) -> Tensor:
     """Return the number of each content position's unit [B, L], from 0 without gaps per example; -1 outside content.
 
@@ -118,28 +126,33 @@ def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tu
 
 def score_units(
     method: Explainer, model: ExplainedModel, batch: Batch, targets: Tensor, units: Units, *, attribute_target: bool
-) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return scores [T, U] of the units and, if asked for, [T, R] of the response's tokens, NaN for unseen ones.
+) -> UnitScores:
+    """Return the scores of the units and, if asked for, of the response's tokens.
 
     They are computed in whichever direction takes fewer passes.
     """
     count = len(units.units)
+    # White space between words, and texts that are no source, are one more part.
+    number = torch.where((units.number < 0) & batch.content[0].cpu(), count, units.number)
     if not attribute_target and is_forward_cheaper(method, len(targets), count):
-        parts = units.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
+        present = torch.arange(max(count, int(number.max()) + 1), device=batch.device)
+        parts = number.to(batch.device) == present[:, None]
         sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
         if sums is not None:
-            return sums[:, 0].cpu().numpy().astype(np.float32), None
+            found = sums[:, 0].double().cpu().numpy()
+            return UnitScores(found[:, :count].astype(np.float32), found[:, count:].sum(1).astype(np.float32), None)
     assert batch.response is not None
     wide = replace(batch, content=batch.content | batch.response) if attribute_target else batch
     scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
-    # Positions without a unit go to an extra column, which is dropped.
-    total = scores.new_zeros(len(scores), count + 1)
-    total.index_add_(1, torch.where(units.number < 0, count, units.number), scores)
-    by_unit: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
+    # Positions that are no content go to a last column, which is dropped.
+    total = scores.new_zeros(len(scores), count + 2)
+    total.index_add_(1, torch.where(number < 0, count + 1, number), scores)
+    by_unit: NDArray[np.float32] = total[:, :count].numpy().astype(np.float32)
+    rest: NDArray[np.float32] = total[:, count].numpy().astype(np.float32)
     if not attribute_target:
-        return by_unit, None
+        return UnitScores(by_unit, rest, None)
     own: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
     # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
     last_read = targets[:, 0, 1:].cpu().numpy() - 2
     own[np.arange(own.shape[1]) > last_read] = np.nan
-    return by_unit, own
+    return UnitScores(by_unit, rest, own)

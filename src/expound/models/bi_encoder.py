@@ -18,6 +18,7 @@ from expound.data.alignment import Alignment, align
 from expound.errors import ExpoundError, unknown
 from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
+from expound.models.encoding.template import TemplateEncoding
 from expound.models.explained import ExplainedModel
 from expound.models.families import FAMILIES, Head
 from expound.models.layers.architecture import get_first_position
@@ -149,16 +150,26 @@ class BiEncoder(ExplainedModel):
         sides = []
         for column in zip(*texts, strict=True):
             sides.append(self.tokenizer(list(column), truncation=True, max_length=self.max_length).encodings)
-        encodings, alignments, cut = list[Encoding](), list[Alignment](), 0
+        encodings, alignments, cut = list[TemplateEncoding](), list[Alignment](), 0
         for text, one, other in zip(texts, *sides, strict=True):
             is_cut = bool(one.overflowing or other.overflowing)
-            other.set_sequence_id(1)
-            encodings.append(Encoding.merge([one, other], growing_offsets=False))
-            alignments.append(align(text, encodings[-1], truncated=is_cut))
+            encodings.append(_join(one, other))
+            alignments.append(align(text, cast(Encoding, encodings[-1]), truncated=is_cut))
             cut += is_cut
         if cut:
             encoding.logger.warning("%d of %d pairs are longer than %d tokens", cut, len(rows), self.max_length)
         return encodings, tuple(alignments)
+
+
+def _join(one: Encoding, other: Encoding) -> TemplateEncoding:
+    """Return the tokens of two texts in one row."""
+    joined = TemplateEncoding([], [], [], [], [], [])
+    # Not `Encoding.merge`, which keeps the texts' sequence ids in some versions of tokenizers only.
+    for side, part in enumerate((one, other)):
+        for name in ("ids", "tokens", "offsets", "special_tokens_mask", "type_ids"):
+            getattr(joined, name).extend(getattr(part, name))
+        joined.sequence_ids.extend(None if special else side for special in part.special_tokens_mask)
+    return joined
 
 
 def read_pooling(folder: Path) -> Pooling | None:

@@ -26,6 +26,15 @@ Baselines = Reference | tuple[int, ...]
 UNLIMITED = 1 << 20
 
 
+def find_equal_names(name: str, known: Sequence[str]) -> list[int]:
+    """Return the indices of the known names that equal the name, else of those that differ from it in case only."""
+    for form in (str.strip, lambda text: text.strip().casefold()):
+        equal = [number for number, other in enumerate(known) if form(other) == form(name)]
+        if equal:
+            return equal
+    return []
+
+
 class HuggingFaceModel(nn.Module):
     """A Hugging Face model with its tokenizer or image processor: embeddings, labels, limits, state.
 
@@ -211,18 +220,23 @@ class HuggingFaceModel(nn.Module):
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the model's outputs, in their order."""
-        return tuple(str(self.config.id2label[number]) for number in range(self.config.num_labels))
+        # A dict that was set by hand, or read from JSON, may have its numbers as text.
+        names = {int(number): str(name) for number, name in self.config.id2label.items()}
+        return tuple(names.get(number, f"LABEL_{number}") for number in range(self.config.num_labels))
 
     def label_id(self, label: SupportsIndex | str) -> int:
-        """Return the index of a label given by index or by name (in any case).
+        """Return the index of a label given by index or by name (in any case, unless a name is equal).
 
         Raises:
-            ExpoundError: the model does not have the label.
+            ExpoundError: the model does not have the label, or has several of this name.
         """
         if isinstance(label, str):
-            names = [name.lower() for name in self.labels]
-            if label.lower() in names:
-                return names.index(label.lower())
+            found = find_equal_names(label, self.labels)
+            if len(found) > 1:
+                numbers = " and ".join(map(str, found))
+                raise ExpoundError(f"the labels {numbers} of the model are both called {label!r}: give the number")
+            if found:
+                return found[0]
         elif hasattr(label, "__index__") and 0 <= index(label) < len(self.labels):
             return index(label)
         valid = ", ".join(f"{number} ({name})" for number, name in enumerate(self.labels))

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import Pipeline, TrainingArguments
 
 from expound.data import load_data
-from expound.data.in_memory import read_in_memory
+from expound.data.in_memory import is_column, read_in_memory
 from expound.data.readers.columns import ColumnOptions
 from expound.data.registry import parse_spec
 from expound.errors import ExpoundError, unknown
@@ -58,9 +58,9 @@ def train(
         model: the model to start from: a folder, a hub name, "tiny" or "small" (from scratch), a configuration, a
             Hugging Face model, `(model, tokenizer)`, a pipeline, or an `ExplainedModel`. A model that is passed as an
             object is trained in place.
-        data: a spec for `expound.load_data`, whose splits train and dev are used; rows as a `datasets.Dataset`, a
-            pandas DataFrame or a list of dicts; a mapping with the splits train and dev (or validation); or the pair
-            `(train, dev)`.
+        data: a spec for `expound.load_data`, whose splits train and dev are used; rows in any form that
+            `expound.attribute` takes, as a pandas DataFrame, a dataset or a list of dicts; a mapping with the splits
+            train and dev (or validation); or the pair `(train, dev)`.
         recipe: the id of a training method, see `expound.list_recipes`, or a `Recipe`.
         dev: the data on which the best checkpoint is chosen, if `data` does not contain it. Default for rows: 10 % of
             them; 80 % are trained on, and 10 % are left for a test, as with a file without splits.
@@ -147,12 +147,13 @@ def _get_changed(args: TrainingArguments) -> dict[str, Any]:
 
 def _find_splits(data: Any, dev: Any, seed: int, columns: Mapping[str, Any]) -> tuple[Dataset, Dataset]:
     """Return the data to train on and the data to choose the best checkpoint on."""
+    data, dev = (str(part) if isinstance(part, Path) else part for part in (data, dev))
     train, own_dev = data, None
     if isinstance(data, str):
         train, own_dev = load_data(data, "train", seed=seed, **columns), data
     elif isinstance(data, tuple) and len(data) == 2:
         train, own_dev = data
-    elif isinstance(data, Mapping):
+    elif isinstance(data, Mapping) and ("train" in data or not all(map(is_column, data.values()))):
         if "train" not in data:
             raise ExpoundError(f"expected the splits train and dev, got {', '.join(map(str, data)) or 'none'}")
         train, own_dev = data["train"], next((data[name] for name in DEV_NAMES if name in data), None)

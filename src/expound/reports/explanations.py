@@ -42,6 +42,9 @@ class Explanation:
         signed: whether negative scores are evidence against the target.
         truncated: whether the input was cut to the model's length.
         index: the position in the input.
+        rest: [T] the scores of the input that belong to no unit: white space between words, texts that are no source,
+            special tokens. Summing units up moves scores between both, so that their sum stays.
+        bias: what of the output belongs to no position, for methods that separate it.
         delta: what the scores miss to sum to the output's change, for methods with that property.
         bounds: [T, U] lower bounds on the fall of a target's log-probability without a unit; NaN for units without one.
         interactions: the strongest (unit, unit, value), for methods that compute them.
@@ -68,6 +71,8 @@ class Explanation:
     signed: bool = True
     truncated: bool = False
     index: int = 0
+    rest: NDArray[np.float32] | None = None
+    bias: float | None = None
     delta: float | None = None
     bounds: NDArray[np.float32] | None = None
     interactions: tuple[tuple[int, int, float], ...] = ()
@@ -91,6 +96,8 @@ class Explanation:
             "tokens": records.to_units(self.tokens, "tokens"),
             "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
             "delta": None if self.delta is None else float(self.delta),
+            "bias": None if self.bias is None else float(self.bias),
+            "rest": None if self.rest is None else records.to_float_array(self.rest, "rest", 1),
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
             "metadata": records.to_json_values(self.metadata),
         }
@@ -190,15 +197,23 @@ class Explanation:
             content = [place for place, special in enumerate(self.special) if not special]
             if self.token_scores is None:
                 raise ExpoundError(f"the scores are of each {self.unit}: explain with unit='token'")
-            tokens = tuple(self.tokens[place] for place in content)
-            parts: dict[str, Any] = {"units": tokens, "scores": self.token_scores[:, content], "unit": "token"}
-            result = replace(self, interactions=(), bounds=None, **parts)
+            result = self._with_units(tuple(self.tokens[at] for at in content), self.token_scores[:, content], "token")
         elif unit is not None and unit != self.unit:
-            units, groups = find_groups(self, unit)
+            units, groups, of_space = find_groups(self, unit)
             # [U, G] membership: the product sums the scores of each group.
-            member = np.asarray(groups)[:, None] == np.arange(len(units))
-            result = replace(self, interactions=(), bounds=None, units=units, scores=self.scores @ member, unit=unit)
+            scores = self.scores @ (np.asarray(groups)[:, None] == np.arange(len(units)))
+            for place, group in of_space.items():
+                assert self.token_scores is not None
+                scores[:, group] += self.token_scores[:, place]
+            result = self._with_units(units, scores, unit)
         return result if target is None else result._aggregate_targets(target)
+
+    def _with_units(self, units: tuple[Unit, ...], scores: NDArray[np.float32], unit: str) -> Explanation:
+        """Return the explanation with other units; what they do not have of the scores is the rest."""
+        rest = self.rest
+        if rest is not None:
+            rest = rest + self.scores.sum(1, dtype=np.float64) - scores.sum(1, dtype=np.float64)
+        return replace(self, interactions=(), bounds=None, units=units, scores=scores, unit=unit, rest=rest)
 
     def _aggregate_targets(self, target: str) -> Explanation:
         if self.exchange is None or target not in ("response", "sentences"):
@@ -212,6 +227,8 @@ class Explanation:
             for row in rows:
                 bounds.append(self.bounds[row[0]] if len(row) == 1 else missing)
             changes["bounds"] = bounds
+        if self.rest is not None:
+            changes["rest"] = [self.rest[row].sum() for row in rows]
         if self.response_scores is not None:
             changes["response_scores"] = [self.response_scores[row].sum(0) for row in rows]
         return replace(self, **changes)

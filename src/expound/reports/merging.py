@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, cast
 
 from expound.data.alignment import find_paragraph_ends, find_sentence_ends, split_words
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 SIZES = ("token", "word", "sentence", "paragraph", "source")
 
 
-def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[int]]:
-    """Return the larger units of an explanation, and the number of the one that each of its units belongs to.
+def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[int], dict[int, int]]:
+    """Return the larger units of an explanation, the number of the one that each of its units belongs to, and of space.
 
     A unit belongs to the word, sentence or paragraph that it starts in; -1: white space is of no word, and texts of a
-    prompt with sources that are none are of no source.
+    prompt with sources that are none are of no source. Tokens of white space, which are of no word, belong to a larger
+    unit all the same: the last value has its number by the token's position.
 
     Raises:
         ExpoundError: the units are larger than that already, or have no text.
@@ -39,8 +41,7 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
         if each.side not in sides or (unit == "word" and each.start == each.end):
             groups.append(-1)
             continue
-        part = min(bisect_right(ends[each.side], each.start), max(len(ends[each.side]) - 1, 0))
-        group = numbers.setdefault((each.side, part), len(numbers))
+        group = numbers.setdefault(_find_part(each, ends), len(numbers))
         groups.append(group)
         if group == len(merged):
             merged.append(each)
@@ -54,7 +55,23 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
         if unit == "source" and item.exchange is not None:
             name = item.exchange.names[each.side]
         named.append(each._replace(text=name or each.text))
-    return tuple(named), groups
+    of_space = {}
+    if item.unit == "word" and item.token_scores is not None:
+        of_space = {place: numbers[part] for place, part in _find_space(item, ends) if part in numbers}
+    return tuple(named), groups, of_space
+
+
+def _find_space(item: Explanation, ends: list[list[int]]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield the position and the part of each token of white space."""
+    for place, (token, special) in enumerate(zip(item.tokens, item.special, strict=True)):
+        if not special and token.side >= 0 and token.start == token.end:
+            yield place, _find_part(token, ends)
+
+
+def _find_part(unit: Unit, ends: list[list[int]]) -> tuple[int, int]:
+    """Return the text of a unit, and the number of the part of that text that it starts in."""
+    own = ends[unit.side]
+    return unit.side, min(bisect_right(own, unit.start), max(len(own) - 1, 0))
 
 
 def _find_ends(text: str, unit: str) -> list[int]:

@@ -41,6 +41,8 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "unit": (pa.string(), "the size of the units: token, word, sentence, paragraph, source, patch"),
     "units": (UNITS, "the U parts with scores: text, and side (number of the text, -1 without), start and end in it"),
     "scores": (TABLE, "T × U scores"),
+    "rest": (pa.list_(pa.float32()), "T scores of the input that belong to no unit, as white space between words"),
+    "bias": (pa.float64(), "what of the output belongs to no position"),
     "bounds": (TABLE, "T × U lower bounds on the fall of a target's log-probability without a unit"),
     "interactions": (
         pa.list_(pa.struct({"one": pa.int64(), "other": pa.int64(), "value": pa.float64()})),

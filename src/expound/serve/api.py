@@ -21,7 +21,7 @@ from expound.errors import ExpoundError, unknown
 from expound.explainers import attribute
 from expound.models.generation.examples import count_prompt_tokens
 from expound.models.generation.model import GeneratingModel
-from expound.serve.authentication import is_equal_secret
+from expound.serve.authentication import check_secret
 from expound.serve.busy import BusyError
 from expound.serve.explore.progress import track_progress
 from expound.serve.explore.question import MAX_TOKENS, Question
@@ -140,7 +140,7 @@ class Answer(NamedTuple):
 def require_token(request: Request) -> None:
     """Raise RequestError (401) unless the request has the API's token; a dependency of all routes."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not is_equal_secret(token.strip(), get_site(request).api_token):
+    if scheme.lower() != "bearer" or not check_secret(request, token.strip(), get_site(request).api_token):
         raise RequestError("expected the server's API token as Bearer token", code="invalid_api_key", status=401)
 
 

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from expound.errors import ExpoundError
 from expound.serve import api, authentication
+from expound.serve.attempts import WrongTokens
 from expound.serve.busy import BusyError
 from expound.serve.explore.routes import router as explore
 from expound.serve.pages import load_assets, render_page
@@ -35,7 +36,17 @@ def create_app(site: Site) -> FastAPI:
     between HTTP and the services of `site`, and hold no state.
     """
     # The interactive API documentation loads scripts from a CDN and would list the admin's routes to strangers.
-    app = FastAPI(title="expound", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_close_queues_at_shutdown)
+    # Redirects to an address with or without a slash would carry a token in the query along, and name the host of the
+    # request, which behind a proxy has http instead of https.
+    app = FastAPI(
+        title="expound",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=_close_queues_at_shutdown,
+    )
+    app.state.wrong_tokens = WrongTokens(site.limits.wrong_tokens, site.limits.wrong_token_seconds)
     app.state.site, app.state.assets = site, load_assets(site.application.scripts)
     app.include_router(public)
     admin = [Depends(authentication.require_admin)]
@@ -107,7 +118,7 @@ def serve_favicon() -> Response:
 @public.get("/sign-in")
 def show_sign_in(request: Request, token: str = "", next: str = "/") -> Response:
     """Show the page that asks for the admin's token, or sign the admin in if the address has it."""
-    if token and authentication.is_equal_secret(token, get_site(request).token):
+    if token and authentication.check_secret(request, token, get_site(request).token):
         return _sign_admin_in(request, next)
     return render_page(
         request,
@@ -123,7 +134,8 @@ def sign_in(request: Request, form: authentication.UncheckedForm) -> Response:
     """Sign the admin in with the token in the form."""
     # No CSRF token here: there is no cookie yet, and a forged form would have to know the admin's token.
     after = authentication.get_field(form, "next", "/")
-    if authentication.is_equal_secret(authentication.get_field(form, "token").strip(), get_site(request).token):
+    token = authentication.get_field(form, "token").strip()
+    if authentication.check_secret(request, token, get_site(request).token):
         return _sign_admin_in(request, after)
     return render_page(request, "sign_in", next=authentication.make_local_address(after), wrong=True, status=403)
 
@@ -148,7 +160,10 @@ def _handle_invalid_input(request: Request, error: Exception) -> Response:
 def _handle_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StarletteHTTPException)
     message = "This page does not exist." if error.detail == "Not Found" else str(error.detail)
-    return _respond_with_message(request, error.status_code, message)
+    response = _respond_with_message(request, error.status_code, message)
+    if error.status_code == 429:
+        response.headers["retry-after"] = str(RETRY_SECONDS)
+    return response
 
 
 def _handle_validation_error(request: Request, error: Exception) -> Response:

@@ -42,6 +42,30 @@ def is_equal_secret(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
 
 
+def require_attempt(request: Request) -> None:
+    """Raise HTTPException (429) if the client's address has given too many wrong tokens, and has to wait."""
+    if request.app.state.wrong_tokens.has_to_wait(_get_client_address(request)):
+        raise HTTPException(429, "Too many wrong tokens came from your address. Wait a moment, and try again.")
+
+
+def record_attempt(request: Request, *, is_right: bool) -> None:
+    """Count a wrong token of the client's address, or forget the wrong ones after a right one."""
+    wrong = request.app.state.wrong_tokens
+    (wrong.forget if is_right else wrong.add)(_get_client_address(request))
+
+
+def check_secret(request: Request, given: str, secret: str) -> bool:
+    """Return whether a client gave the right secret; see `require_attempt` and `record_attempt`."""
+    require_attempt(request)
+    is_right = is_equal_secret(given, secret)
+    record_attempt(request, is_right=is_right)
+    return is_right
+
+
+def _get_client_address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 def is_admin(request: Request) -> bool:
     """Return whether the request has the admin's cookie."""
     token = get_site(request).token
@@ -88,6 +112,8 @@ async def read_form(request: Request) -> Form:
     files: dict[str, UploadFile] = {}
     for name, value in form.multi_items():
         if isinstance(value, str):
+            if "\0" in name or "\0" in value:
+                raise HTTPException(400, "A form cannot contain NUL.")
             fields.setdefault(name, []).append(value)
         else:
             files[name] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote_to_bytes
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
@@ -70,6 +71,9 @@ class SecurityMiddleware:
         # DNS rebinding: another site can let its own name resolve to this machine, and would then have our origin.
         if match is None or match["name"] not in self.hosts or int(match["port"] or 1) not in PORTS:
             return 421, "This server does not have that name. Start it with --public-host to add one."
+        # PostgreSQL stores no text with NUL, and no page needs one.
+        if "\0" in scope["path"] or b"\0" in unquote_to_bytes(scope["query_string"]):
+            return 400, "An address cannot contain NUL."
         if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers, host):
             return 403, "This request comes from another site."
         size = headers.get("content-length", "0")

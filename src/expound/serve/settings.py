@@ -20,6 +20,8 @@ class Limits:
         file_examples: Examples in an imported file.
         queue_size: Explanations that wait or run at a time, per queue.
         work_seconds: Seconds that an explanation may wait, and then run.
+        wrong_tokens: Wrong tokens of one address before it has to wait.
+        wrong_token_seconds: Seconds that the address waits after each further one.
     """
 
     text_length: int = 20_000
@@ -32,6 +34,8 @@ class Limits:
     file_examples: int = 20_000
     queue_size: int = 64
     work_seconds: float = 120.0
+    wrong_tokens: int = 10
+    wrong_token_seconds: float = 1.0
 
 
 UPLOAD_PATHS = frozenset({"/picture"})

@@ -131,11 +131,9 @@ class Setup:
             names = choose(self.explainers, *explainers), choose(METRICS, *metrics)
             self.study.judge(name.format(task.lower()), chosen, self.data[task], *names, **how)
 
-    def add_table(
-        self, name: str, caption: str, metrics: Any, rows: Any = ("recipe", "explainer"), **fields: Any
-    ) -> None:
+    def add_table(self, name: str, caption: str, metrics: Any, rows: Any = ("recipe", "explainer"), **how: Any) -> None:
         """Add a table, explainers in the order of the paper."""
-        fields = {"columns": "dataset", "show": "mean ± se", "decimals": 3, "where": {}} | fields
+        fields: dict[str, Any] = {"columns": "dataset", "show": "mean ± se", "decimals": 3, "where": {}} | how
         if "explainer" in rows:
             order = [each for each in ORDER if each in self.study.explainers]
             fields["where"] = {"explainer": order, **fields["where"]}

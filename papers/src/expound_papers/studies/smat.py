@@ -98,7 +98,7 @@ def train_teacher(
 ) -> Runs:
     """Train the teacher with one seed."""
     how = {"seeds": [0]} | how
-    return study.train("Teacher", "baseline", data, model, patience=patience, arguments=TEACHER | arguments, **how)
+    return study.train("Teacher", "baseline", data, model, patience=patience, arguments={**TEACHER, **arguments}, **how)
 
 
 def make_pools(data: Mapping[str, Data], dev: Data) -> list[Training]:

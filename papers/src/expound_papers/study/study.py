@@ -87,6 +87,7 @@ class Study:
         self.addresses: Addresses = {"datasets": {}, "judged": {}, "models": {}}
         self.missing: list[str] = []
         self._runs: list[StudyRun] = []
+        self._ordered: list[StudyRun] = []
 
     @property
     def is_small(self) -> bool:
@@ -452,6 +453,12 @@ class Study:
     @property
     def runs(self) -> list[StudyRun]:
         """The runs in the order in which they start: by training data, model, recipe and seed, judgements last."""
+        # Tables ask often: they are sorted again only after another call was recorded.
+        if len(self._ordered) != len(self._runs):
+            self._ordered = self._sort_runs()
+        return self._ordered
+
+    def _sort_runs(self) -> list[StudyRun]:
         order = {"training": list(self.trainings), "model": list(self.models), "recipe": list(self.recipes)}
         names = list(self.judgements)
 

@@ -13,7 +13,7 @@ from expound.data.cards import MetricCard
 from expound.errors import ExpoundError, check_choice
 from expound.reports.tables.leaderboard import Floats
 from expound.reports.tables.paper_table import Form
-from expound_papers.study.parts import TablePart, as_list
+from expound_papers.study.parts import TablePart
 from expound_papers.tables.results import Results
 
 Entry = tuple[str, ...]
@@ -85,8 +85,8 @@ def _sort_entries(results: Results, part: TablePart, figures: pd.DataFrame, fiel
         "training": list(study.trainings), "model": list(study.models), "recipe": list(study.recipes),
         "dataset": list(study.datasets), "judgement": list(study.judgements), "explainer": list(study.explainers),
     }  # fmt: skip
-    order["metric"] = as_list(part.metrics)
-    order |= {name: as_list(values) for name, values in part.where.items()}
+    order["metric"] = list(part.metrics)
+    order |= {name: list(values) for name, values in part.where.items()}
     # The figures of the model itself, which have no explainer, come first.
     order["explainer"] = ["", *order["explainer"]]
 

@@ -90,6 +90,7 @@ def create(
         raise ExpoundError("give the study a name, or a --protocol")
     check(models=model or [], data=data, methods=methods, device=device, dtype=dtype, files=result or [])
     from expound_people.projects import check_new_study, create_project
+    from expound_people.protocol.rehearsal import rehearse
 
     kind, studies = kind or "rank", open_storage(storage)
     with studies.read_session() as session:
@@ -106,7 +107,9 @@ def create(
 
         origin = describe_origin(models, sources, data, items)
     with studies.write_session() as session:
-        create_project(session, name, items, kind, labels=labels, seed=seed, protocol=text, origin=origin)
+        project = create_project(session, name, items, kind, labels=labels, seed=seed, protocol=text, origin=origin)
+        if text is not None:
+            rehearse(session, project)
     say(f"created the study {name} with {len(items)} examples; `expound people serve` serves it")
 
 

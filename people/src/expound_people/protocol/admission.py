@@ -11,14 +11,14 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from expound.errors import ExpoundError
-from expound_people.projects import TOKEN_BYTES, digest_token
+from expound_people.projects import TOKEN_BYTES, digest_token, is_recently_replaced
 from expound_people.protocol.file import Protocol
 from expound_people.results import find_widest_interval
-from expound_people.tables import Annotator, Project, utc_now
+from expound_people.tables import Annotator, Project, ReplacedToken, utc_now
 
 COMPLETE, SCREENED_OUT, FAILED, LATE, WITHDRAWN = "complete", "screened out", "failed", "late", "withdrawn"
 PARAMETERS = {
@@ -80,8 +80,9 @@ def admit(session: Session, project: Project, protocol: Protocol, who: Visitor) 
     if earlier is not None:
         if earlier.source != dict(who.source):
             raise StudyFullError
-        # Somebody who returns on another device gets a new token; the old one is not known and becomes invalid.
-        earlier.token_digest = digest_token(token)
+        # Somebody who returns on another device gets a new token; the old one is not known, and becomes invalid after
+        # a moment: of two requests of a double click, the browser may keep the cookie of either.
+        _replace_token(session, earlier, digest_token(token))
         return token
     active = _find_active(project, protocol)
     if count_open_places(session, project, protocol, active) <= 0:
@@ -101,6 +102,14 @@ def admit(session: Session, project: Project, protocol: Protocol, who: Visitor) 
         )
     )
     return token
+
+
+def _replace_token(session: Session, person: Annotator, digest: str) -> None:
+    """Give an annotator another token, and remember the digest of the one before."""
+    session.execute(delete(ReplacedToken).where(ReplacedToken.annotator_id == person.id, ~is_recently_replaced()))
+    if person.token_digest is not None:
+        session.add(ReplacedToken(digest=person.token_digest, annotator_id=person.id))
+    person.token_digest = digest
 
 
 def count_open_places(

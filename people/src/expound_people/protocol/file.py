@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from expound.data.local import read_text
 from expound.errors import ExpoundError
@@ -15,6 +15,9 @@ from expound_people.protocol.yaml_lines import YamlDocument, parse_yaml
 
 BYTES = 256 << 10
 """The most bytes of a protocol file."""
+MAX_SEED = 2**31 - 1
+"""The largest seed that every database stores."""
+MAX_MINUTES = 366 * 24 * 60
 
 
 def _to_list(value: Any) -> Any:
@@ -23,6 +26,10 @@ def _to_list(value: Any) -> Any:
 
 Paragraphs = Annotated[tuple[str, ...], BeforeValidator(_to_list, json_schema_input_type=str | list[str])]
 """Paragraphs; a single one may be given without a list."""
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+"""A number of people, examples, words or the like."""
+GridSize = Annotated[int, Field(ge=1, le=50)]
+"""Rows or columns of a generated picture."""
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
 
 
@@ -38,7 +45,7 @@ class SourcePart(Part):
     model: str | None = None
     data: str | None = None
     split: str | None = None
-    limit: PositiveInt = 20
+    limit: Count = 20
     methods: tuple[str, ...] = ()
 
 
@@ -64,7 +71,7 @@ class QuestionPart(Part):
     statements: tuple[str, ...] = ()
     points: int = Field(default=5, ge=2, le=11)
     ends: tuple[str, str] | None = None
-    reverse: tuple[PositiveInt, ...] = ()
+    reverse: tuple[Count, ...] = ()
     optional: bool = False
 
     @model_validator(mode="after")
@@ -90,8 +97,8 @@ class KnownPart(Part):
     text: str | None = None
     evidence: tuple[str, ...] = ()
     sources: dict[str, str] = Field(default_factory=dict)
-    square: tuple[PositiveInt, PositiveInt] | None = None
-    grid: tuple[PositiveInt, PositiveInt] = (7, 7)
+    square: tuple[GridSize, GridSize] | None = None
+    grid: tuple[GridSize, GridSize] = (7, 7)
     prediction: str
     changed: str | None = None
     changed_prediction: str | None = None
@@ -135,7 +142,7 @@ class CheckPart(Part):
 class ComprehensionPart(Part):
     """The comprehension check: questions about the instructions, and the number of attempts."""
 
-    attempts: PositiveInt = 2
+    attempts: int = Field(default=2, ge=1, le=100)
     questions: list[CheckPart] = Field(min_length=1)
 
 
@@ -146,8 +153,8 @@ class AttentionPart(Part):
     """
 
     items: tuple[KnownPart, ...] = ()
-    allowed: int = Field(default=0, ge=0)
-    fastest: float | None = Field(default=None, gt=0)
+    allowed: int = Field(default=0, ge=0, le=10_000)
+    fastest: float | None = Field(default=None, gt=0, le=86_400)
 
 
 class MainPart(Part):
@@ -159,9 +166,9 @@ class MainPart(Part):
     annotator's confidence. `unit`: what annotators mark.
     """
 
-    items: PositiveInt | None = None
-    overlap: PositiveInt | None = None
-    screen: int = Field(default=4, ge=2)
+    items: Count | None = None
+    overlap: Count | None = None
+    screen: int = Field(default=4, ge=2, le=100)
     show: Literal["positive", "absolute", "signed"] = "positive"
     confidence: bool = False
     unit: Literal["word", "sentence"] = "word"
@@ -176,8 +183,8 @@ class ChangePart(Part):
     """
 
     how: Literal["remove", "replace"] = "remove"
-    words: PositiveInt = 3
-    tries: PositiveInt = 20
+    words: int = Field(default=3, ge=1, le=1000)
+    tries: int = Field(default=20, ge=1, le=1000)
     balanced: bool = True
 
 
@@ -196,9 +203,9 @@ class RecruitingPart(Part):
     """
 
     platform: Literal["prolific", "mturk", "open"] = "open"
-    people: PositiveInt | None = None
-    quotas: dict[str, dict[str, PositiveInt]] = Field(default_factory=dict)
-    minutes: PositiveInt | None = None
+    people: Count | None = None
+    quotas: dict[str, dict[str, Count]] = Field(default_factory=dict)
+    minutes: int | None = Field(default=None, ge=1, le=MAX_MINUTES)
     complete: ExitPart = ExitPart()
     screened_out: ExitPart = ExitPart()
     failed: ExitPart = ExitPart()
@@ -207,8 +214,8 @@ class RecruitingPart(Part):
 class StopPart(Part):
     """Stop admitting annotators once the widest 95 % interval is at most `width`, after `least` complete annotators."""
 
-    width: float = Field(gt=0)
-    least: PositiveInt = 10
+    width: float = Field(gt=0, le=1000)
+    least: Count = 10
 
 
 class Protocol(Part):
@@ -222,7 +229,7 @@ class Protocol(Part):
     hypotheses: Paragraphs = ()
     analysis: Paragraphs = ()
     source: SourcePart = SourcePart()
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     consent: ConsentPart
     screening: tuple[QuestionPart, ...] = ()
     instructions: InstructionsPart = InstructionsPart()
@@ -285,6 +292,8 @@ def read_protocol(path: Path) -> tuple[Protocol, str]:
 @cache
 def parse_protocol(text: str, path: Path = Path("protocol")) -> Protocol:
     """Parse the text of a protocol. Raises ExpoundError with file and line."""
+    if len(text.encode("utf-8", "surrogatepass")) > BYTES:
+        raise ExpoundError(f"{path} has more than {BYTES >> 10} KiB: no protocol is that long")
     document: YamlDocument = parse_yaml(text, path)
     if not isinstance(document.value, dict):
         raise ExpoundError(f"{document.lines[()]}: expected keys and values, got {type(document.value).__name__}")

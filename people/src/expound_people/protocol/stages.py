@@ -20,7 +20,7 @@ from expound_people.protocol.admission import (
     is_late,
 )
 from expound_people.protocol.file import Protocol, QuestionPart
-from expound_people.tables import Annotator, AnnotatorAnswer, AnnotatorStep, utc_now
+from expound_people.tables import Annotator, AnnotatorAnswer, AnnotatorStep, ReplacedToken, utc_now
 from expound_people.texts import MissingError
 
 CONSENT, SCREENING, INSTRUCTIONS, TRAINING = "consent", "screening", "instructions", "training"
@@ -103,7 +103,7 @@ def set_status(person: Annotator, status: str) -> None:
 
 def withdraw(session: Session, person: Annotator) -> None:
     """Delete an annotator's answers and identity; only the fact of a withdrawal is kept."""
-    for table in (AnnotatorAnswer, AnnotatorStep):
+    for table in (AnnotatorAnswer, AnnotatorStep, ReplacedToken):
         session.execute(delete(table).where(table.annotator_id == person.id))
     # The row stays for the counts of a paper. Without digest the token is invalid, and without person and source the
     # platform's id is gone.

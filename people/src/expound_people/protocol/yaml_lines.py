@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from expound.errors import ExpoundError
+from expound_people.tables import is_storable
 
 LARGEST, DEEPEST = 10_000, 50
 """The most values of a document, and how deep they may be nested."""
@@ -82,6 +83,7 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
     if node is None:
         raise ExpoundError(f"{path} is empty: expected a protocol")
     _check_nodes(node, path)
+    _check_texts(node, path)
     lines = dict(_iterate_lines(loader, node, (), str(path)))
     try:
         return YamlDocument(loader.construct_document(node), lines)
@@ -117,6 +119,17 @@ def _check_nodes(root: yaml.Node, path: Path) -> None:
         return known[id(node)]
 
     measure(root, 0)
+
+
+def _check_texts(node: yaml.Node, path: Path) -> None:
+    """Raise ExpoundError for texts with NUL or half of a surrogate pair, which databases and pages cannot hold."""
+    if isinstance(node, yaml.ScalarNode):
+        if not is_storable(node.value):
+            raise ExpoundError(f"{path}:{node.start_mark.line + 1}: a text has a character that cannot be stored")
+        return
+    for part in node.value:
+        for inner in part if isinstance(part, tuple) else (part,):
+            _check_texts(inner, path)
 
 
 def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from socket import IPPROTO_TCP, TCP_NODELAY
 from socket import socket as Socket
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,7 @@ class Listener:
     address: str
     hosts: tuple[str, ...]
     token: str = field(repr=False)
+    is_new_token: bool
 
     def run(self, site: Site) -> None:
         """Print the address of the pages, and serve the site until the process is stopped."""
@@ -51,7 +53,8 @@ class Listener:
 
         from expound.serve.app import make_server_config
 
-        say(f"open: {self.address}/sign-in?token={self.token}")
+        # A token that the user has chosen is not printed, since the output of servers ends in logs.
+        say(f"open: {self.address}/sign-in" + (f"?token={self.token}" if self.is_new_token else f" (token: ${TOKEN})"))
         uvicorn.Server(make_server_config(site, self.host, self.socket.getsockname()[1])).run(sockets=[self.socket])
 
 
@@ -59,15 +62,19 @@ def listen(host: str, port: int, names: Sequence[str] | None) -> Listener:
     """Return a socket that accepts connections; the admin's secret is $EXPOUND_ADMIN_TOKEN or a new one."""
     import uvicorn
 
-    token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
+    chosen = os.environ.get(TOKEN)
     all_names = [*(names or []), EVERYWHERE.get(host, host)]
     socket = uvicorn.Config("", host=host, port=port).bind_socket()
+    # asyncio sets this option only on sockets that name the protocol, which uvicorn's do not; connections inherit it.
+    # Without it, every response on a reused connection waits 40 ms for an acknowledgement.
+    socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
     # A program may connect as soon as it has read the address, before the server accepts connections.
     socket.listen()
     address = _public_address(all_names[0], socket.getsockname()[1])
     if host in EVERYWHERE and not names:
         say("other machines are refused: give the host name or address that their browsers use with --public-host")
-    return Listener(socket, host, address, (*LOOPBACK, *map(_url_host, all_names)), token)
+    hosts, token = (*LOOPBACK, *map(_url_host, all_names)), chosen or secrets.token_urlsafe(32)
+    return Listener(socket, host, address, hosts, token, is_new_token=not chosen)
 
 
 def require_web() -> None:

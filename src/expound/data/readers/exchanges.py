@@ -10,7 +10,15 @@ from expound.data.readers.base import Row, Table, require_text
 from expound.data.readers.columns import Records, find_names
 from expound.errors import ExpoundError
 
-EXCHANGE = ("prompt", "messages", "sources", "response", "evidence", "kind")
+EXCHANGE = (
+    *("prompt", "messages", "sources", "response", "evidence", "kind"),
+    *("completion", "tools", "chat_template_kwargs"),
+)
+"""`completion` is the name of the response in TRL; tools and arguments of the chat template are JSON in tables."""
+
+
+ANSWERS = ("answer", "output", "generated_text", "chosen", "reply", "assistant", "target")
+"""Names of columns that probably hold the response."""
 
 
 def exchange_features() -> dict[str, Any]:
@@ -25,6 +33,9 @@ def exchange_features() -> dict[str, Any]:
         "response": text,
         "evidence": List(text),
         "kind": text,
+        "completion": text,
+        "tools": text,
+        "chat_template_kwargs": text,
     }
 
 
@@ -43,7 +54,8 @@ def make_exchange_table(records: Records) -> Table:
     """Return the records as a table, with the columns that any of them has.
 
     Raises:
-        ExpoundError: a record with neither or both of a prompt and messages, or a malformed value, naming the place.
+        ExpoundError: a record with neither or both of a prompt and messages, a malformed value, naming the place, or an
+            answer in a column of another name.
     """
     from datasets import Features
 
@@ -53,6 +65,9 @@ def make_exchange_table(records: Records) -> Table:
             if value is not None:
                 present.add(name)
     types = exchange_features()
+    for name in ANSWERS:
+        if name in present and not present & {"response", "completion"}:
+            raise ExpoundError(f"the column {name!r} is not read: call it 'response' if it holds the response")
     columns = {name: types[name] for name in EXCHANGE if name in present}
     return Table(Features(columns), _make_rows(records, tuple(columns)))
 
@@ -68,6 +83,11 @@ def _parse_text(value: Any, name: str, where: str) -> str | None:
     return None if value is None else require_text(value, name, where)
 
 
+def _parse_json(value: Any, name: str, where: str) -> str | None:
+    """Return a value of any structure as JSON: tables have one type per column."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
     messages = _require_list(value, name, where)
     if messages is None:
@@ -75,10 +95,10 @@ def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
     parsed = []
     for message in messages:
         match message:
-            case {"role": str(role), "content": str(content)}:
+            case {"role": str(role), "content": str(content), **more} if not any(more.values()):
                 parsed.append({"role": role, "content": content})
             case _:
-                expected = f"{name} as a list of {{'role': …, 'content': …}}"
+                expected = f"{name} as a list of {{'role': …, 'content': …}} without other keys"
                 raise ExpoundError(f"{where}: expected {expected}, got {message!r:.80}")
     return parsed
 
@@ -117,4 +137,7 @@ _PARSERS = {
     "response": _parse_text,
     "evidence": _parse_names,
     "kind": _parse_text,
+    "completion": _parse_text,
+    "tools": _parse_json,
+    "chat_template_kwargs": _parse_json,
 }

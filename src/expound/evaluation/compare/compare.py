@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import blake2b
 from itertools import product
 from pathlib import Path
@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from expound.data.cards import MethodCard
+from expound.data.readers.columns import ColumnOptions
 from expound.data.registry import parse_spec
 from expound.data.unit_names import UnitName
-from expound.errors import ExpoundError
+from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.comparison import Comparison
 from expound.evaluation.compare.judge import JudgedExamples, judge
 from expound.evaluation.compare.shards import ComparisonParts, load_finished, remove_parts
@@ -28,8 +29,8 @@ from expound.explainers.registry import make_seeded, resolve_unit, seed_params
 from expound.metrics import Metric, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
-from expound.models.encoding.encode import as_sequence, example_to_row, make_batches, select_targets
-from expound.models.encoding.labels import renumber_labels
+from expound.models.encoding.encode import example_to_row, make_batches, select_targets
+from expound.models.encoding.labels import read_examples
 from expound.models.generation.model import GeneratingModel
 from expound.models.loading.digest import digest_weights
 from expound.models.loading.load import ModelSource, load
@@ -97,12 +98,13 @@ def compare(
     output_dir: str | Path | None = None,
     checkpoint_dir: str | Path | None = None,
     show_progress: bool | None = None,
+    **columns: Any,
 ) -> Comparison:
     """Explain every example by every method, judge all explanations, and return the comparison.
 
     Args:
         model: the model to explain, or what `expound.load` takes: a folder, a pipeline, (model, tokenizer).
-        data: a dataset in canonical form, or a sequence of examples.
+        data: examples in any form that `expound.attribute` takes, or a spec of `expound.load_data`.
         methods: ids or explainers, or a mapping from names to them; ["all"]: every method that needs only the model;
             default: the fast ones among these.
         metrics: ids or metrics; default: the usual ones that apply to the model, those of rationales only if the data
@@ -123,6 +125,7 @@ def compare(
         checkpoint_dir: keep finished batches in this folder, without tables and report, so that a comparison that was
             stopped resumes; default: `output_dir`.
         show_progress: show a progress bar on stderr; default: if stderr is a terminal or a notebook.
+        columns: columns of a table, as `text_column="review"`; see `expound.train`.
 
     Raises:
         ExpoundError: unknown names, one name for two methods or metrics, metrics that need rationales for data without
@@ -131,7 +134,7 @@ def compare(
     explained = load(model)
     if stride is not None:
         explained = WindowedModel(explained, stride)
-    rows, unit = _read_rows(explained, data, unit)
+    rows, unit = _read_rows(explained, data, unit, columns)
     # Before any work, since this refuses labels that the model does not know.
     examples = add_label_names(explained, rows)
     explainers, judges = _make_methods(methods, seed, unit), _make_metrics(explained, metrics, rows, unit)
@@ -170,10 +173,12 @@ def compare(
 
 
 def _read_rows(
-    model: ExplainedModel, data: Dataset | Sequence[Any], unit: UnitName | None
+    model: ExplainedModel, data: Any, unit: UnitName | None, columns: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], UnitName | None]:
     """Return the examples as rows, with responses and the model's labels, and the unit of generated text."""
-    examples = as_sequence(data)
+    for name in columns:
+        check_choice("parameter of compare", name, [field.name for field in fields(ColumnOptions)])
+    examples = read_examples(model, data, **columns)
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(examples))
         if unit is None:
@@ -181,12 +186,8 @@ def _read_rows(
         return rows, unit
     if unit is not None:
         raise ExpoundError("unit= goes with generated text: give methods and metrics their units")
-    # Only a dataset names its classes; labels of other examples are already the model's.
-    if hasattr(data, "features"):
-        rows = renumber_labels(model, data)
-    else:
-        rows = [dict(example_to_row(example)) for example in examples]
-    return [dict(example_to_row(row)) for row in model.expand_examples(rows)], None
+    rows = [example_to_row(example) for example in examples]
+    return [example_to_row(row) for row in model.expand_examples(rows)], None
 
 
 def _judge_parts(

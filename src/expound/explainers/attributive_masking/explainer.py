@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from expound.data.cards import MethodCard
 from expound.data.hub import find_folder
@@ -27,6 +27,7 @@ from expound.explainers.attributive_masking.settings import MaskingSettings, Ref
 from expound.explainers.base import SinglePass
 from expound.explainers.learned.base import CONFIG, WEIGHTS, load_config
 from expound.models import Batch, ExplainedModel, Outputs
+from expound.models.loading.adapters import read_config
 from expound.models.loading.checkpoint import describe_load_errors
 from expound.models.loading.digest import digest_weights
 from expound.models.state import evaluation_mode, get_lock
@@ -149,7 +150,7 @@ class AttributiveMasking(MaskingNetwork, SinglePass):
         folder = find_folder(path)
         content = load_config(cls.card.name, folder)
         try:
-            config = AutoConfig.from_pretrained(folder / BACKBONE)
+            config = read_config(str(folder / BACKBONE))
             tokenizer = AutoTokenizer.from_pretrained(folder / BACKBONE)
             masking = cls(AutoModel.from_config(config), tokenizer, _read_settings(content))
             masking.load_state_dict(load_file(folder / WEIGHTS))
@@ -183,7 +184,8 @@ def _load_encoder(backbone: str | PreTrainedModel, tokenizer: Any) -> tuple[PreT
     """Return a new encoder with its tokenizer."""
     if isinstance(backbone, str):
         with describe_load_errors(backbone, "encoder"):
-            encoder = AutoModel.from_pretrained(backbone, use_safetensors=True)
+            config = read_config(backbone)
+            encoder = AutoModel.from_pretrained(backbone, config=config, use_safetensors=True)
             return encoder, tokenizer or AutoTokenizer.from_pretrained(backbone)
     if tokenizer is None:
         raise ExpoundError("a backbone that is given as a model needs its tokenizer too")

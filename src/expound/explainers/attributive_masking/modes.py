@@ -13,6 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from expound.errors import ExpoundError, check_choice
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.families import FAMILIES
+from expound.models.loading.adapters import read_config
 
 Mode = Literal["mask", "random", "predicted", "learned", "omit"]
 MIN_WEIGHT = 1e-9
@@ -115,7 +116,7 @@ class _Predictor(NamedTuple):
 def _load_predictor(name: str, device: str) -> _Predictor:
     """Load the masked language model; the last one is kept for the next batch."""
     try:
-        model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True)
+        model = AutoModelForMaskedLM.from_pretrained(name, config=read_config(name), use_safetensors=True)
         tokens = len(AutoTokenizer.from_pretrained(name))
     except (OSError, ValueError) as error:
         raise ExpoundError(f"the predictor {name!r} could not be loaded: {str(error).splitlines()[0]}") from error

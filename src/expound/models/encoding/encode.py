@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from expound.data.alignment import Alignment, align, token_mask
+from expound.data.rows import read_row
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
 from expound.models.encoding.images import count_leading_tokens
@@ -29,7 +30,7 @@ Rows = Sequence[Mapping[str, Any]]
 TokenizedRows = tuple[Sequence[Any], tuple[Alignment, ...]]
 
 
-def example_to_row(example: Any) -> Mapping[str, Any]:
+def example_to_row(example: Any) -> dict[str, Any]:
     """Return an example (a text, a pair, an image or a row) as a row of canonical columns.
 
     Raises:
@@ -38,20 +39,27 @@ def example_to_row(example: Any) -> Mapping[str, Any]:
     if isinstance(example, str):
         return {"text": example}
     if isinstance(example, Mapping):
-        return example
+        return read_row(example)
     if isinstance(example, tuple | list) and len(example) == 2 and all(isinstance(part, str) for part in example):
         return {"text": example[0], "text_pair": example[1]}
     # PIL images of all kinds, and what imitates them, can be converted.
     if hasattr(example, "convert"):
         return {"image": example}
+    if isinstance(example, Tensor) and example.dtype == torch.uint8:
+        example = example.cpu().numpy()
     shown = f"{example!r:.80}"
     if isinstance(example, np.ndarray):
         if example.dtype == np.uint8 and example.ndim in (2, 3):
-            return {"image": Image.fromarray(example)}
+            # PyTorch puts channels first.
+            is_channels_first = (
+                example.ndim == 3 and example.shape[0] in (1, 3, 4) and example.shape[2] not in (1, 3, 4)
+            )
+            pixels = np.moveaxis(example, 0, 2) if is_channels_first else example
+            return {"image": Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)}
         shown = f"an array of {example.dtype}, {example.shape}"
     raise ExpoundError(
-        "an example is a text, a pair (text, text), an image (of PIL, or an array of uint8, [H, W, 3]) or a row with "
-        f"the column 'text', not {shown}"
+        "an example is a text, a pair (text, text), an image (of PIL, or an array of uint8, [H, W, 3] or [3, H, W]) or "
+        f"a row with the column 'text', not {shown}"
     )
 
 
@@ -192,13 +200,21 @@ def _encode_annotations(model: HuggingFaceModel, rows: Rows, alignments: tuple[A
 
 
 def _encode_labels(model: HuggingFaceModel, rows: Rows) -> Tensor:
-    """Return labels [B]: numbers unchanged, names by the model's own list."""
+    """Return labels [B]: numbers unchanged, names by the model's own list.
+
+    Raises:
+        ExpoundError: a name that the model does not have, or what is neither a name nor a number.
+    """
     labels = []
     for row in rows:
         label = row["label"]
         if isinstance(label, str):
             label = model.label_id(label)
-        labels.append(label)
+        if np.ndim(label) or not isinstance(label, SupportsFloat):
+            raise ExpoundError(f"expected one label per example, a name or a number, got {label!r:.80}")
+        value = float(label)
+        # pandas stores whole numbers as floats where a value is missing.
+        labels.append(int(value) if value.is_integer() and model.task.name != "regression" else value)
     return torch.tensor(labels)
 
 
@@ -262,21 +278,6 @@ def _encode_images(model: HuggingFaceModel, rows: Rows) -> Batch:
         labels=labels,
         image_shape=(height, width),
     )
-
-
-def as_sequence(examples: Any) -> Sequence[Any]:
-    """Return a single example as a list of one, and a dataset or a sequence unchanged."""
-    is_image = hasattr(examples, "convert") or (isinstance(examples, np.ndarray) and examples.ndim in (2, 3))
-    if isinstance(examples, str | Mapping | tuple) or is_image:
-        return [examples]
-    if not isinstance(examples, Iterable):
-        raise ExpoundError(f"expected an example or several, got {examples!r:.80}")
-    sequence: Any = examples
-    if not isinstance(examples, Sequence) and not hasattr(examples, "features"):
-        sequence = list(examples)
-    if not sequence:
-        raise ExpoundError("there is nothing to explain: no example was given")
-    return sequence  # type: ignore[no-any-return]
 
 
 def make_batches(

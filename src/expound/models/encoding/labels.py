@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from expound.data.rows import read_examples as read_rows
 from expound.errors import ExpoundError
-from expound.models.hugging_face import HuggingFaceModel
+from expound.models.hugging_face import HuggingFaceModel, find_equal_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+logger = logging.getLogger(__name__)
+TRUTH = {"false": "0", "true": "1"}
+"""The numbers of labels that are booleans."""
 NUMBER = re.compile(r"(?i)(?:label_?)?(\d{1,9})")
+
+
+def read_examples(model: HuggingFaceModel, data: Any, **columns: Any) -> Sequence[Any]:
+    """Return examples in any form as a list, with labels in the model's numbering where the data names its classes.
+
+    Numbers in rows that come without a list of classes are the model's own. If a table has other columns than
+    canonical ones, a warning says which are read.
+
+    Args:
+        model: the model that is explained.
+        data: see `expound.data.rows.read_examples`.
+        columns: see `ColumnOptions`.
+
+    Raises:
+        ExpoundError: what holds no examples, unknown keys or columns, or a label that the model does not have.
+    """
+    is_exchange = model.task.name == "generation"
+    examples, line = read_rows(data, is_exchange=is_exchange, **columns)
+    if line:
+        logger.warning("%s", line)
+    if hasattr(examples, "features"):
+        return list(examples) if is_exchange else renumber_labels(model, examples)
+    return examples
 
 
 def renumber_labels(model: HuggingFaceModel, data: Dataset) -> list[dict[str, Any]]:
@@ -78,7 +106,7 @@ def _parse_numbers(names: Sequence[str]) -> list[int]:
     """Return the names' numbers, such as 3 for LABEL_3; an empty list unless all names are numbers."""
     numbers: list[int] = []
     for name in names:
-        match = NUMBER.fullmatch(name.strip())
+        match = NUMBER.fullmatch(TRUTH.get(name.strip().casefold(), name.strip()))
         if match is None:
             return []
         numbers.append(int(match[1]))
@@ -90,8 +118,8 @@ def _find_matches(name: str, known: Sequence[str]) -> list[int]:
 
     Of two names that share a beginning, one is the whole beginning of the other.
     """
+    equal = find_equal_names(name, known)
     name, others = name.strip().casefold(), [other.strip().casefold() for other in known]
-    equal = [number for number, other in enumerate(others) if other == name]
     if equal or NUMBER.fullmatch(name):
         return equal
     matches: list[int] = []

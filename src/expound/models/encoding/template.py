@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
-from tokenizers import Encoding
+from tokenizers import Encoding, Tokenizer
 
 from expound.errors import ExpoundError
 
 SpecialTokens = Literal["all", "before"] | None
+_copies: WeakKeyDictionary[Any, Tokenizer] = WeakKeyDictionary()
 FIELD = re.compile(r"\{(text|text_pair)\}")
 
 
@@ -71,7 +73,12 @@ class TemplateEncoding:
 
 
 def encode_template(
-    tokenizer: Any, template: Template, texts: tuple[str, ...], *, special: SpecialTokens = "all"
+    tokenizer: Any,
+    template: Template,
+    texts: tuple[str, ...],
+    *,
+    special: SpecialTokens = "all",
+    literal: Collection[int] | None = None,
 ) -> TemplateEncoding:
     """Return the tokens of the texts in the template.
 
@@ -82,9 +89,11 @@ def encode_template(
         template: the template.
         texts: as many as it has places.
         special: the special tokens to add: all, only those before the prompt, or None.
+        literal: numbers of the texts in which special tokens are plain characters; default: all.
     """
     whole, places = template.fill(texts)
-    encoding = tokenize_text(tokenizer, whole, special=special is not None)
+    spans = [span for side, span in places.items() if literal is None or side in literal]
+    encoding = tokenize_text(tokenizer, whole, special=special is not None, literal=spans)
     stop = len(encoding.ids)
     if special == "before":
         # A special token that is written in the text has characters; one that the tokenizer added has none.
@@ -111,13 +120,14 @@ def fit_template(
     max_length: int,
     *,
     special: SpecialTokens = "all",
+    literal: Collection[int] | None = None,
 ) -> tuple[TemplateEncoding, tuple[str, ...]]:
     """Return the tokens of the texts in their template and the texts, the longest text cut at its end until all fits.
 
     Raises:
         ExpoundError: the template leaves no room for a text.
     """
-    encoding = encode_template(tokenizer, template, texts, special=special)
+    encoding = encode_template(tokenizer, template, texts, special=special, literal=literal)
     # A cut text may have more tokens than planned, since its last word is tokenized anew.
     while len(encoding.ids) > max_length:
         excess = len(encoding.ids) - max_length
@@ -130,7 +140,7 @@ def fit_template(
             )
         end = encoding.offsets[own[-excess]][0]
         texts = (*texts[:longest], texts[longest][:end].rstrip(), *texts[longest + 1 :])
-        encoding = encode_template(tokenizer, template, texts, special=special)
+        encoding = encode_template(tokenizer, template, texts, special=special, literal=literal)
     return encoding, texts
 
 
@@ -146,7 +156,7 @@ def _find_side(span: tuple[int, int], whole: str, places: Mapping[int, tuple[int
     return None
 
 
-class SentencePieceEncoding(NamedTuple):
+class SplitEncoding(NamedTuple):
     """The attributes of a `tokenizers.Encoding` that are used: L tokens, their characters, and a mask of added ones."""
 
     ids: list[int]
@@ -154,10 +164,24 @@ class SentencePieceEncoding(NamedTuple):
     offsets: list[tuple[int, int]]
     special_tokens_mask: list[int]
 
+    def extend(self, part: Encoding, start: int) -> None:
+        """Append the tokens of a part of the text that begins at a character."""
+        self.ids.extend(part.ids)
+        self.tokens.extend(part.tokens)
+        self.offsets.extend((start + first, start + last) for first, last in part.offsets)
+        self.special_tokens_mask.extend(part.special_tokens_mask)
+
+    def append(self, whole: Encoding, place: int) -> None:
+        """Append one token of an encoding of the whole text."""
+        self.ids.append(whole.ids[place])
+        self.tokens.append(whole.tokens[place])
+        self.offsets.append(whole.offsets[place])
+        self.special_tokens_mask.append(whole.special_tokens_mask[place])
+
 
 def tokenize_text(
-    tokenizer: Any, text: str, *, special: bool = True, target: bool = False
-) -> Encoding | SentencePieceEncoding:
+    tokenizer: Any, text: str, *, special: bool = True, target: bool = False, literal: Sequence[tuple[int, int]] = ()
+) -> Encoding | SplitEncoding:
     """Return the tokens of a text with their characters.
 
     Args:
@@ -165,6 +189,8 @@ def tokenize_text(
         text: the text.
         special: add special tokens.
         target: the text is one that a decoder generates.
+        literal: characters of documents and users' texts, in which special tokens are plain characters: a document
+            could end its message otherwise, and begin another one.
 
     Raises:
         ExpoundError: special tokens in the text, with a tokenizer around SentencePiece.
@@ -174,7 +200,7 @@ def tokenize_text(
     output = tokenizer(**argument, add_special_tokens=special)
     if tokenizer.is_fast:
         encoding: Encoding = output.encodings[0]
-        return encoding
+        return _split_special_tokens(tokenizer, text, encoding, literal)
     processor = tokenizer.spm_target if target else tokenizer.spm_source
     tokens, offsets = _split_text(tokenizer, processor, text)
     ids, count = list(output["input_ids"]), len(tokens)
@@ -184,7 +210,51 @@ def tokenize_text(
         raise ExpoundError(f"special tokens stand in the text {text[:40]!r}: leave them out")
     tokens += tokenizer.convert_ids_to_tokens(added)
     offsets += [(0, 0)] * len(added)
-    return SentencePieceEncoding(ids, tokens, offsets, [0] * count + [1] * len(added))
+    return SplitEncoding(ids, tokens, offsets, [0] * count + [1] * len(added))
+
+
+def _split_special_tokens(
+    tokenizer: Any, text: str, encoding: Encoding, literal: Sequence[tuple[int, int]]
+) -> Encoding | SplitEncoding:
+    """Return the encoding with special tokens inside `literal` as characters; without any, it is returned unchanged."""
+    control = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    kept, is_split = list[int](), False
+    for place, (start, end) in enumerate(encoding.offsets):
+        if encoding.ids[place] not in control:
+            continue
+        # A special token may take white space along, also that of a text beside it.
+        word = text[start:end].strip()
+        begin = start + text[start:end].find(word)
+        if word and any(first < begin + len(word) and begin < last for first, last in literal):
+            is_split = True
+        else:
+            kept.append(place)
+    if not is_split:
+        return encoding
+    result = SplitEncoding([], [], [], [])
+    plain, cursor = _copy_splitting(tokenizer), 0
+    for place in kept:
+        start, end = encoding.offsets[place]
+        if start == end:
+            # Special tokens that the tokenizer adds have no characters: they are around the whole text.
+            start = end = 0 if place == len(result.ids) else len(text)
+        result.extend(plain.encode(text[cursor:start], add_special_tokens=False), cursor)
+        result.append(encoding, place)
+        cursor = end
+    result.extend(plain.encode(text[cursor:], add_special_tokens=False), cursor)
+    return result
+
+
+def _copy_splitting(tokenizer: Any) -> Tokenizer:
+    """Return a copy of a fast tokenizer that encodes special tokens as characters."""
+    # A copy, since the option is a state of the tokenizer, which other threads may be using.
+    if tokenizer not in _copies:
+        copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        copy.no_truncation()
+        copy.no_padding()
+        copy.encode_special_tokens = True
+        _copies[tokenizer] = copy
+    return _copies[tokenizer]
 
 
 def _split_text(tokenizer: Any, processor: Any, text: str) -> tuple[list[str], list[tuple[int, int]]]:

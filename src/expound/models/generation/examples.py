@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from expound.data.alignment import Alignment, align, find_text_of_tokens, trim_span
+from expound.data.rows import check_keys
 from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
@@ -35,7 +36,7 @@ def prompt_to_row(example: Any) -> dict[str, Any]:
     """Return a prompt, a pair (prompt, response) or a row as a row; an assistant's last message is the response.
 
     Raises:
-        ExpoundError: another kind of example.
+        ExpoundError: another kind of example, or unknown keys.
     """
     if isinstance(example, str):
         return {"prompt": example}
@@ -43,7 +44,10 @@ def prompt_to_row(example: Any) -> dict[str, Any]:
         return {"prompt": example[0], "response": example[1]}
     if not isinstance(example, Mapping):
         raise ExpoundError(f"an example is a prompt, or a row with 'prompt' or 'messages', not {example!r:.80}")
+    check_keys(example)
     row = {name: value for name, value in example.items() if value is not None}
+    if "completion" in row:
+        _read_completion(row)
     messages = row.get("messages")
     if "response" in row or not isinstance(messages, Sequence) or not messages:
         return row
@@ -51,6 +55,21 @@ def prompt_to_row(example: Any) -> dict[str, Any]:
     if isinstance(last, Mapping) and last.get("role") == "assistant" and last.get("content"):
         return row | {"messages": messages[:-1], "response": last["content"]}
     return row
+
+
+def _read_completion(row: dict[str, Any]) -> None:
+    """Change a row with TRL's `prompt` and `completion`, two texts or two lists of messages, to one with a response."""
+    completion = row.pop("completion")
+    if "response" in row:
+        raise ExpoundError("a row has either a 'response' or a 'completion', which mean the same")
+    if isinstance(row.get("prompt"), Sequence) and not isinstance(row["prompt"], str):
+        row["messages"] = row.pop("prompt")
+    if isinstance(completion, Sequence) and not isinstance(completion, str):
+        contents = [message.get("content") for message in completion if isinstance(message, Mapping)]
+        if len(completion) != 1 or len(contents) != 1:
+            raise ExpoundError(f"expected a completion as a text or as one message, got {completion!r:.80}")
+        completion = contents[0]
+    row["response"] = completion
 
 
 def respond(
@@ -176,7 +195,9 @@ def _fit_prompt(
     special: SpecialTokens | None = None
     if prompt.special:
         special = "all" if model.is_encoder_decoder else "before"
-    tokens, texts = fit_template(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
+    tokens, texts = fit_template(
+        model.tokenizer, prompt.template, prompt.texts, longest, special=special, literal=prompt.literal
+    )
     cut = []
     for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True):
         if text != short:
@@ -198,8 +219,9 @@ def _encode_response(
     if isinstance(response, str) and response.strip():
         if model.is_encoder_decoder:
             return tokenize_decoder_response(model.tokenizer, response, model.decoder_start_ids)
-        whole = prompt.template.fill(texts)[0]
-        return tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special)
+        whole, places = prompt.template.fill(texts)
+        literal = [places[number] for number in prompt.literal]
+        return tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special, literal=literal)
     ids: list[int] = []
     if isinstance(response, Sequence | Tensor) and not isinstance(response, str):
         ids = [int(token) for token in response]
@@ -253,14 +275,22 @@ class Response:
     spans: tuple[tuple[int, int], ...]
 
 
-def tokenize_response(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *, special: bool) -> Response:
-    """Return the tokens that the tokenizer appends to a prompt when a text follows it.
+def tokenize_response(
+    tokenizer: Any,
+    prompt: str,
+    prompt_ids: Sequence[int],
+    text: str,
+    *,
+    special: bool,
+    literal: Sequence[tuple[int, int]] = (),
+) -> Response:
+    """Return the tokens that the tokenizer appends to a prompt when a text follows it; `literal`: see `tokenize_text`.
 
     Raises:
         ExpoundError: it appends no token, or tokenizes the prompt differently when the text follows.
     """
     # The response is tokenized together with the prompt: alone it could begin with another token.
-    whole = tokenize_text(tokenizer, prompt + text, special=special)
+    whole = tokenize_text(tokenizer, prompt + text, special=special, literal=literal)
     # Special tokens that the tokenizer adds at the end are no part of the response.
     end = 0
     for place in range(len(whole.ids)):

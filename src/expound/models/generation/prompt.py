@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2 import TemplateError
@@ -12,6 +15,7 @@ from jinja2 import TemplateError
 from expound.errors import ExpoundError, unknown
 from expound.models.encoding.template import Template
 
+logger = logging.getLogger(__name__)
 # Private-use characters, which no text contains and no chat template changes.
 PLACEHOLDER = re.compile("\ue000([0-9]+)\ue001")
 ALL_SOURCES = "{sources}"
@@ -34,6 +38,14 @@ class Prompt:
     names: tuple[str, ...]
     is_source: tuple[bool, ...]
     special: bool
+
+    @property
+    def literal(self) -> list[int]:
+        """Return the numbers of the texts in which special tokens are plain characters.
+
+        Those are all texts in a chat; a prompt without a template may write special tokens itself, its sources not.
+        """
+        return [number for number, is_source in enumerate(self.is_source) if is_source or not self.special]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +129,12 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     or where they occur word for word, or where the chat template has a place for documents. Scores are given to
     sources, to the prompt, and in a chat to the user's last message and the tools' answers to it; to other messages if
     they have `"explain": True`. If the example has `"literal": True`, braces in its text are plain text: sources
-    without a place in the chat template are put before the user's last message.
+    without a place in the chat template are put before the user's last message. A chat template is given the example's
+    `tools` and `chat_template_kwargs`.
 
     Raises:
-        ExpoundError: neither or both of prompt and messages, an empty or unknown source, or one without a place.
+        ExpoundError: neither or both of prompt and messages, an empty or unknown source, or one without a place;
+            tools or arguments that the chat template does not read.
     """
     sources, is_chat = name_sources(example.get("sources")), example.get("messages") is not None
     if is_chat == (example.get("prompt") is not None):
@@ -137,18 +151,20 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
         contents = _put_sources_in_places(blocks, sources, placeholders, takes_documents=takes_documents)
     placed = placeholders.names()
     missing = [name for name in sources if name not in placed]
+    arguments = _read_template_arguments(example, tokenizer, is_chat=is_chat)
     if not is_chat:
-        return placeholders.parse(contents[0], special=True)
+        prompt = placeholders.parse(contents[0], special=True)
+        return replace(prompt, special=not _begins_with_added_token(prompt, tokenizer))
     documents = [{"title": name, "text": placeholders.insert(name, sources[name], True)} for name in missing]
-    rendered = _render_chat(tokenizer, example["messages"], contents, documents)
+    arguments["documents"] = documents or None
+    rendered = _render_chat(tokenizer, example["messages"], contents, arguments)
     prompt = placeholders.parse(rendered, special=False)
     # A template may change contents (trim, escape, cut), which placeholders would hide. So the filled prompt is
     # compared with what the template makes of the real texts.
     real_documents = [document | {"text": placeholders.fill(document["text"])} for document in documents]
     real_contents = [placeholders.fill(text) for text in contents]
-    if prompt.template.fill(prompt.texts)[0] != _render_chat(
-        tokenizer, example["messages"], real_contents, real_documents
-    ):
+    arguments["documents"] = real_documents or None
+    if prompt.template.fill(prompt.texts)[0] != _render_chat(tokenizer, example["messages"], real_contents, arguments):
         raise ExpoundError("the chat template changes the messages: give the prompt as text instead (--raw-prompt)")
     return prompt
 
@@ -274,7 +290,40 @@ def _check_places(sources: Mapping[str, str], missing: Sequence[str], blocks: Se
         )
 
 
-def _render_chat(tokenizer: Any, messages: Any, texts: Sequence[str], documents: list[dict[str, str]]) -> str:
+def _read_template_arguments(example: Mapping[str, Any], tokenizer: Any, *, is_chat: bool) -> dict[str, Any]:
+    """Return an example's `tools` and `chat_template_kwargs` as arguments of the chat template."""
+    arguments: dict[str, Any] = {}
+    for name, kind in (("tools", list), ("chat_template_kwargs", dict)):
+        value = example.get(name)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = json.loads(value)
+        if not isinstance(value, kind | None):
+            raise ExpoundError(f"expected {name} as a {kind.__name__}, got {value!r:.80}")
+        if value:
+            arguments |= value if kind is dict else {name: value}
+    for name in arguments:
+        if not is_chat:
+            raise ExpoundError(f"{name} is read by a chat template: give 'messages' instead of a 'prompt'")
+        # Templates ignore arguments that they do not know.
+        if name not in str(tokenizer.chat_template):
+            raise ExpoundError(f"the chat template does not read {name!r}: leave it out")
+    return arguments
+
+
+def _begins_with_added_token(prompt: Prompt, tokenizer: Any) -> bool:
+    """Return whether a prompt begins with the token that the tokenizer would add before it, and say so."""
+    text, start = prompt.template.fill(prompt.texts)[0], getattr(tokenizer, "bos_token", None)
+    if not start or not text.startswith(start):
+        return False
+    plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    if list(tokenizer(text)["input_ids"]) != [tokenizer.bos_token_id, *plain]:
+        return False
+    logger.warning("the prompt begins with %s, which the tokenizer adds: it is read once", start)
+    return True
+
+
+def _render_chat(tokenizer: Any, messages: Any, texts: Sequence[str], arguments: Mapping[str, Any]) -> str:
     """Return the messages with these contents as the chat template renders them, up to the beginning of an answer."""
     if not getattr(tokenizer, "chat_template", None):
         raise ExpoundError("the tokenizer has no chat template: give a 'prompt' instead of 'messages'")
@@ -282,10 +331,7 @@ def _render_chat(tokenizer: Any, messages: Any, texts: Sequence[str], documents:
     for message in filled:
         message.pop("explain", None)
     try:
-        return str(
-            tokenizer.apply_chat_template(
-                filled, documents=documents or None, tokenize=False, add_generation_prompt=True
-            )
-        )
+        fixed = {"tokenize": False, "add_generation_prompt": True}
+        return str(tokenizer.apply_chat_template(filled, **{**arguments, **fixed}))
     except (TemplateError, TypeError, ValueError, KeyError) as error:
         raise ExpoundError(f"the chat template does not take these messages: {error}") from error

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
+from transformers.modeling_flash_attention_utils import FLASH_ATTENTION_COMPATIBILITY_MATRIX
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 
 from expound.errors import ExpoundError, shorten
 
@@ -27,6 +29,12 @@ COUNTS = (
     "max_position_embeddings",
 )
 ACTIVATIONS = ("hidden_act", "activation_function", "hidden_activation")
+IMPLEMENTATIONS = {
+    "attn_implementation": ("eager", "sdpa", "flex_attention"),
+    "experts_implementation": ("eager", "grouped_mm", "batched_mm"),
+}
+"""Implementations that a configuration may choose; transformers downloads code from the hub for most others."""
+PLAIN_WEIGHTS = re.compile(r"[\w][\w. -]*\.safetensors")
 UNUSED = re.compile(r"(^|\.)pooler\.|(position_ids|inv_freq|masked_bias|num_batches_tracked|attn\.bias)$")
 """Weights that may be left over: poolers that a head does not use, and buffers that older versions saved."""
 
@@ -56,10 +64,11 @@ def check_files(name: str) -> None:
         return
     for file, keys in FILES.items():
         if (folder / file).is_file():
-            _check_keys(folder / file, keys)
+            check_json(folder / file, keys)
 
 
-def _check_keys(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> None:
+def check_json(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Raise ExpoundError for a file that is no JSON object, or has values of the wrong type under some keys."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
@@ -129,6 +138,66 @@ def _find_wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
     words, pad = values["vocab_size"], values["pad_token_id"]
     if isinstance(words, int) and isinstance(pad, int) and pad >= words:
         yield "pad_token_id", f"an id below vocab_size, {words}"
+
+
+def check_implementations(name: str, config: Any) -> None:
+    """Raise ExpoundError if a configuration, or one inside it, chooses attention or experts that run downloaded code.
+
+    transformers takes a name such as `owner/kernel` for a repository of the hub whose code it loads, and replaces
+    flash attention by such a repository where its package is not installed.
+    """
+    inner: list[tuple[str, Any]] = [("", config)]
+    while inner:
+        key, value = inner.pop()
+        if isinstance(value, PreTrainedConfig):
+            value = vars(value)
+        for kind in IMPLEMENTATIONS:
+            if kind in key and value is not None and not isinstance(value, dict):
+                _check_implementation(f"{_config_of(name)}: {key.removesuffix('_internal')}", kind, value)
+        if isinstance(value, dict):
+            # A mapping names the implementation of each part of the model.
+            is_choice = any(kind in key for kind in IMPLEMENTATIONS)
+            inner += [(key if is_choice else str(part), each) for part, each in value.items()]
+        elif isinstance(value, list | tuple):
+            inner += [(key, each) for each in value]
+
+
+def _check_implementation(where: str, kind: str, value: Any) -> None:
+    allowed = [*IMPLEMENTATIONS[kind]]
+    if kind == "attn_implementation":
+        for version, checks in FLASH_ATTENTION_COMPATIBILITY_MATRIX.items():
+            if checks["general_availability_check"]():
+                allowed.append(f"flash_attention_{version}")
+    if value not in allowed:
+        raise ExpoundError(
+            f"{where}: expected one of {', '.join(allowed)}, got {shorten(repr(value), 60)}: where you trust it, load "
+            "the model with transformers and give the loaded model"
+        )
+
+
+def check_weight_names(name: str, config: Any) -> None:
+    """Raise ExpoundError for weights in files that are not safetensors, or not in the folder of the checkpoint.
+
+    transformers chooses how to read a file by the end of its name, and takes names from the index as they are.
+    """
+    explicit = getattr(config, "transformers_weights", None)
+    if explicit is not None:
+        _check_weight_name(f"{_config_of(name)}: transformers_weights", explicit)
+    # A hub that cannot be reached is reported when the weights are loaded.
+    try:
+        index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False)
+    except OSError:
+        return
+    if index is None:
+        return
+    check_json(Path(index), FILES[SAFE_WEIGHTS_INDEX_NAME])
+    for key, value in (json.loads(Path(index).read_text(encoding="utf-8")).get("weight_map") or {}).items():
+        _check_weight_name(f"{name}/{SAFE_WEIGHTS_INDEX_NAME}: {shorten(key, 60)}", value)
+
+
+def _check_weight_name(where: str, value: Any) -> None:
+    if not isinstance(value, str) or not PLAIN_WEIGHTS.fullmatch(value):
+        raise ExpoundError(f"{where}: expected a *.safetensors file of the same folder, got {shorten(repr(value), 60)}")
 
 
 def check_weights(

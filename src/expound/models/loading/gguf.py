@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
-from expound.errors import ExpoundError
+from expound.errors import ExpoundError, shorten
+from expound.models.loading.gguf_header import check_header
 
 MAGIC = b"GGUF"
 CHUNK_VALUES = 4 << 20
@@ -52,19 +52,33 @@ def load_gguf(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
     architecture = _text_field(reader, "general.architecture")
     try:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+        _check_sizes(config, reader, file)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         # Random initial weights would be overwritten below, and take longer to draw than the file takes to read.
         with no_init_weights():
             model = AutoModelForCausalLM.from_config(config, dtype=dtype)
         # Tying is a part of the initialization that was left out.
         model.tie_weights()
-    # transformers and gguf raise one or the other of these for an architecture that they do not know.
-    except (ValueError, KeyError, NotImplementedError) as error:
+        _fill(model, reader, architecture, file)
+    except ExpoundError:
+        raise
+    # Unknown architectures and damaged values make transformers and gguf raise exceptions of any type.
+    except Exception as error:
         raise ExpoundError(
-            f"{file}: transformers cannot read the GGUF architecture {architecture!r}: {error}"
+            f"{file}: transformers cannot read the GGUF architecture {architecture!r:.60}: {shorten(error, 200)}"
         ) from error
-    _fill(model, reader, architecture, file)
     return model.eval(), tokenizer
+
+
+def _check_sizes(config: Any, reader: Any, file: Path) -> None:
+    """Raise ExpoundError for sizes that the file's tensors do not have: the model is allocated before it is filled."""
+    largest = max((int(size) for tensor in reader.tensors for size in tensor.shape), default=0)
+    bounds = {"num_hidden_layers": len(reader.tensors)}
+    bounds |= dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "head_dim"), largest)
+    for key, bound in bounds.items():
+        value = getattr(config, key, None)
+        if isinstance(value, int) and value > bound:
+            raise ExpoundError(f"{file} contradicts itself: {key} is {value}, and its tensors allow at most {bound}")
 
 
 def _open(file: Path) -> Any:
@@ -81,15 +95,18 @@ def _open(file: Path) -> Any:
     if magic != MAGIC:
         raise ExpoundError(f"{file} is not a GGUF file: it begins with {magic!r}, expected {MAGIC!r}")
     try:
+        check_header(file)
         return GGUFReader(file)
-    # The reader maps the file and trusts its lengths, so a file that ends early fails in numpy.
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError, struct.error, UnicodeDecodeError) as error:
-        raise ExpoundError(f"{file} is cut short or damaged: copy or download it again ({error})") from error
+    # The reader trusts what it reads, so a damaged file fails in numpy, in an enumeration or in a decoder.
+    except Exception as error:
+        raise ExpoundError(
+            f"{file} is cut short or damaged: copy or download it again ({shorten(error, 120)})"
+        ) from error
 
 
 def _text_field(reader: Any, name: str) -> str:
     field = reader.get_field(name)
-    return "unknown" if field is None else str(field.contents())
+    return "unknown" if field is None else bytes(field.parts[-1]).decode(errors="replace")
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoImageProcessor,
     AutoModel,
     AutoModelForCausalLM,
@@ -35,7 +34,7 @@ from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from expound.models.generation.model import GeneratingModel
 from expound.models.layers.architecture import get_embedding, unwrap_adapter
 from expound.models.layers.head_activation import restore_head_activation
-from expound.models.loading.adapters import find_adapter_base, has_own_config, load_adapter
+from expound.models.loading.adapters import find_adapter_base, has_own_config, load_adapter, read_config
 from expound.models.loading.checkpoint import (
     check_config,
     check_files,
@@ -319,8 +318,10 @@ def _load_pretrained(
     with describe_load_errors(name):
         # The head that was trained with an adapter may have other classes than the base model's.
         configured = adapter[0] if adapter and has_own_config(adapter[0]) else name
-        config = AutoConfig.from_pretrained(configured, trust_remote_code=options["trust_remote_code"])
+        config = read_config(configured, trust_remote_code=options["trust_remote_code"])
         check_config(configured, config)
+        if configured != name:
+            read_config(name)
     architecture = (config.architectures or [config.model_type])[0]
     if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
         raise ExpoundError(

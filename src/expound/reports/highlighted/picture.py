@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unicodedata import category
 
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
@@ -58,7 +59,7 @@ def draw_picture(items: Sequence[Explanation], width: int = WIDTH) -> Image.Imag
     canvas = ImageDraw.Draw(image)
     for item, start, boxes in parts:
         title = f"{item.method} explains {item.target.text} ({format_number(item.target.mean_probability)})"
-        canvas.text((MARGIN, start), title, font=_load_font(SMALL), fill=LIGHT.muted)
+        canvas.text((MARGIN, start), _make_drawable(title), font=_load_font(SMALL), fill=LIGHT.muted)
         for box in boxes:
             if box.ground is not None:
                 corner = (box.x + box.width, box.y + box.height)
@@ -75,12 +76,12 @@ def _lay_out_boxes(item: Explanation, top: float, width: int) -> tuple[list[Box]
     boxes, x, y = [], float(MARGIN), top
     for side in drawing.sides:
         for text, piece in _split_at_breaks(side):
-            size = _load_font(SIZE).getlength(text)
+            shown = _make_drawable(text)
+            size = _load_font(SIZE).getlength(shown)
             if text == "\n" or (x + size > width - MARGIN and x > MARGIN):
                 x, y = float(MARGIN), y + LINE
             # White space at the start of a line is dropped.
             if text.strip() or x > MARGIN:
-                shown = text.replace("\n", " ")
                 boxes.append(Box(x, y, size, LINE - 8, shown, _background(piece, signed=item.signed)))
                 if text != "\n":
                     x += size
@@ -95,6 +96,17 @@ def _lay_out_patches(drawing: HighlightedExplanation, top: float) -> list[Box]:
             ground = _background(piece, signed=drawing.item.signed)
             boxes.append(Box(MARGIN + CELL * x, top + CELL * y, CELL - 1, CELL - 1, "", ground))
     return boxes
+
+
+def _make_drawable(text: str) -> str:
+    """Return the text on one line: the layout of fonts fails at line ends and other control characters."""
+    drawable = ""
+    for character in text:
+        if character.isspace():
+            drawable += " "
+        else:
+            drawable += "\ufffd" if category(character) in ("Cc", "Cs") else character
+    return drawable
 
 
 def _split_at_breaks(side: Sequence[Piece]) -> Iterator[tuple[str, Piece]]:

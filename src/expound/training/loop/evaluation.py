@@ -24,7 +24,7 @@ from expound.models.outputs import require_finite_logits
 from expound.objectives import task_losses
 
 Array = NDArray[Any]
-PROMPT_COLUMNS = ("prompt", "messages", "sources")
+PROMPT_COLUMNS = ("prompt", "messages", "sources", "tools", "chat_template_kwargs")
 
 
 def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ from expound.errors import ExpoundError
 from expound.models import ExplainedModel
 from expound.models.encoding.labels import match_labels
 from expound.models.layers.head_activation import restore_head_activation
-from expound.models.loading.checkpoint import check_config, check_files, describe_load_errors
+from expound.models.loading.adapters import read_config
+from expound.models.loading.checkpoint import check_config, describe_load_errors
 from expound.models.loading.load import HEADS, load
 from expound.training.loop.data import is_generation_data
 from expound.training.loop.options import SIZES, names_new_model
@@ -194,9 +195,8 @@ def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length
     # transformers would take a missing path for the name of a hub repository.
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise ExpoundError(f"there is no model at {name}")
-    check_files(name)
     with describe_load_errors(name, "model to fine-tune"):
-        config = AutoConfig.from_pretrained(name)
+        config = read_config(name)
         check_config(name, config)
         own_count = config.num_labels
         _set_labels(config, data)
